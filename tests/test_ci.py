@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+SCRIPT = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 SITE = "sphinx-build -W --keep-going -j auto -b html notebooks build/site"
 
 
@@ -16,12 +16,12 @@ def test_the_workflow_calls_the_same_script_on_every_python():
     job = workflow["jobs"]["ci"]
     assert {"run": ".ci/run"} in job["steps"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = [re.search(r"Python :: (3\.\d+)$", entry) for entry in project["classifiers"]]
-    assert job["strategy"]["matrix"]["python"] == [found[1] for found in named if found]
+    matches = [re.search(r"Python :: (3\.\d+)$", entry) for entry in project["classifiers"]]
+    assert job["strategy"]["matrix"]["python"] == [match[1] for match in matches if match]
 
 
 def test_the_site_is_built_by_one_command():
-    assert SITE in RUN.replace("-q ", "")
+    assert SITE in SCRIPT.replace("-q ", "")
     for page in ("README.md", "notebooks/contributing.md", "notebooks/conf.py"):
         assert SITE in (ROOT / page).read_text(encoding="utf-8"), page
 

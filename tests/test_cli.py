@@ -1,4 +1,4 @@
-"""Commands as a person types them: what they print and their exit codes."""
+"""Commands as a user types them: what they print, and their exit codes."""
 
 import contextlib
 import io
@@ -51,8 +51,8 @@ def run(trained):
     return trained[0]
 
 
-def refused(capsys, *arguments) -> str:
-    """The error message of a command that exits with 2: one paragraph, no traceback."""
+def refusal_of(capsys, *arguments) -> str:
+    """Check that a command exits with 2 and prints one paragraph without a traceback; return that message."""
     assert main(list(arguments)) == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("rljax: ")
@@ -71,7 +71,7 @@ def test_train_ends_by_printing_the_accuracy_and_what_to_type_next(trained):
     assert lines[-2:] == ["To train longer:", f"  rljax train --resume {path} --steps 2"]
 
 
-def test_config_json_contains_the_grouped_settings_and_the_names_of_passed_objects(run):
+def test_config_json_contains_grouped_settings_and_passed_objects(run):
     saved = json.loads((run / "config.json").read_text())
     assert saved.pop("seams") == []
     config = TrainConfig.from_json(saved)
@@ -89,7 +89,7 @@ def test_resuming_with_more_steps_extends_a_run(run, tmp_path, capsys):
     assert "held-out accuracy so far: " in text
     fixed = ["--steps", "3", "--learning-rate", "1", "--run", "elsewhere"]
     message = r"cannot change learning_rate: 0.0001 -> 1.0, run: \S*small -> elsewhere; its results"
-    assert re.search(message, refused(capsys, "train", "--resume", str(longer), *fixed))
+    assert re.search(message, refusal_of(capsys, "train", "--resume", str(longer), *fixed))
 
 
 def test_a_start_is_recorded_with_its_command_and_versions(run):
@@ -106,7 +106,7 @@ def test_eval_prints_an_interval_and_writes_the_answers(run, tmp_path, capsys):
     assert main(["eval", str(run), "--limit", "5", "--out", str(out)]) == 0
     assert "95 % interval" in capsys.readouterr().out
     assert len(out.read_text().splitlines()) == 5
-    assert "already exists" in refused(capsys, "eval", str(run), "--out", str(out))
+    assert "already exists" in refusal_of(capsys, "eval", str(run), "--out", str(out))
 
 
 def test_eval_uses_a_dataset(run, tmp_path, capsys):
@@ -134,7 +134,7 @@ def test_sample_and_eval_end_answers_at_a_stop_string(run, tmp_path, capsys):
     texts = [json.loads(line)["completion"] for line in out.read_text().splitlines()]
     assert all(not set(text[:-1]) & set(digits) for text in texts)
     assert json.loads((tmp_path / "answers.settings.json").read_text())["sampling"]["stop"] == digits
-    assert "stop contains an empty text" in refused(capsys, "sample", str(run), "--prompt", "3+4=", "--stop", "")
+    assert "stop contains an empty text" in refusal_of(capsys, "sample", str(run), "--prompt", "3+4=", "--stop", "")
 
 
 def test_plot_plots_a_run_again_and_overlays_two_runs(run, tmp_path, capsys):
@@ -152,19 +152,10 @@ def test_export_writes_a_model_that_can_be_trained_further(run, tmp_path, capsys
     assert main(["export", str(run), str(folder)]) == 0
     weights, tokenizer = ("config.json", "model.safetensors"), ("tokenizer.json", "tokenizer_config.json")
     assert {file.name for file in folder.iterdir()} == {*weights, *tokenizer, "generation_config.json"}
-    assert "already exists" in refused(capsys, "export", str(run), str(folder))
+    assert "already exists" in refusal_of(capsys, "export", str(run), str(folder))
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps({"question": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 30)))
-    own = [
-        "--model",
-        str(folder),
-        "--dataset",
-        str(data),
-        "--algorithm",
-        "grpo",
-        "--steps",
-        "1",
-    ]
+    own = ["--model", str(folder), "--dataset", str(data), "--algorithm", "grpo", "--steps", "1"]
     small = ["--prompts", "2", "--group-size", "2", "--max-response-tokens", "4", "--replicas", "1", "--quiet"]
     assert main(["train", *own, *small, "--run", str(tmp_path / "again")]) == 0
 
@@ -302,13 +293,13 @@ def test_help_names_every_command(capsys):
 )
 def test_invalid_arguments_give_one_paragraph_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    error = refused(capsys, *arguments)
+    error = refusal_of(capsys, *arguments)
     assert re.search(message, error), error
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("arguments", [("--steps", "many"), ("--algorithm-options", "clip")])
-def test_unreadable_values_exit_with_2(arguments, capsys):
+def test_invalid_values_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["train", *arguments])
     assert stopped.value.code == 2
@@ -324,7 +315,7 @@ def test_the_flag_data_is_an_alias_for_replicas():
     assert parse(["train", "--data", "2"]).config.devices.replicas == 2
 
 
-def test_a_text_that_begins_like_a_flag_is_a_value():
+def test_a_value_may_begin_like_a_flag():
     assert parse(["sample", "run", "--prompt", "--- user says"]).prompt == ("--- user says",)
 
 

@@ -54,16 +54,16 @@ def judge(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sampled(judge):
-    """Settings that several tests share."""
+def shared_flags(judge):
+    """Flags that several tests share."""
     return ("--samples", str(SAMPLES), "--batch", "8", "--temperature", "1.5", "--reward", f"{judge}:judge")
 
 
 @pytest.fixture(scope="module")
-def whole(run, sampled, tmp_path_factory):
-    """An evaluation that nothing interrupted."""
+def undisturbed(run, shared_flags, tmp_path_factory):
+    """The folder of an evaluation that was not interrupted."""
     out = tmp_path_factory.mktemp("evaluations") / "whole"
-    assert evaluate(run, *sampled, "--out", out) == 0
+    assert evaluate(run, *shared_flags, "--out", out) == 0
     return out
 
 
@@ -71,7 +71,7 @@ def evaluate(*arguments) -> int:
     return run_eval(tyro.cli(Eval, args=[str(argument) for argument in arguments]))
 
 
-def rows_of(path):
+def read_rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -82,7 +82,7 @@ def test_the_default_is_one_greedy_answer_per_problem(run, tmp_path, capsys):
     assert "accuracy " in output
     assert "95 % interval" in output
     assert "on 5 of 5 problems, mean reward" in output
-    rows = rows_of(out)
+    rows = read_rows(out)
     assert [(row["problem"], row["sample"]) for row in rows] == [(i, 0) for i in range(5)]
     assert json.loads((tmp_path / "answers.settings.json").read_text())["sampling"]["temperature"] == 0
     assert "pass@1" in output
@@ -111,8 +111,8 @@ def test_each_of_several_datasets_has_its_own_report_and_files(run, tmp_path, ca
         assert message in capsys.readouterr().err
 
 
-def test_samples_are_saved_with_their_answers_rewards_and_lengths(whole):
-    rows = rows_of(whole / "samples.jsonl")
+def test_samples_are_saved_with_their_answers_rewards_and_lengths(undisturbed):
+    rows = read_rows(undisturbed / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(HELDOUT, SAMPLES))
     for row in rows:
         assert list(row) == [
@@ -136,9 +136,9 @@ def test_samples_are_saved_with_their_answers_rewards_and_lengths(whole):
     assert max(map(len, by_problem)) > 1, "answers to a problem are sampled independently"
 
 
-def test_the_summary_agrees_with_the_samples(whole):
-    summary = json.loads((whole / "samples.summary.json").read_text())
-    rows = rows_of(whole / "samples.jsonl")
+def test_the_summary_agrees_with_the_samples(undisturbed):
+    summary = json.loads((undisturbed / "samples.summary.json").read_text())
+    rows = read_rows(undisturbed / "samples.jsonl")
     right = np.zeros((HELDOUT, SAMPLES), bool)
     for row in rows:
         right[row["problem"], row["sample"]] = row["reward"] > 0
@@ -154,8 +154,8 @@ def test_the_summary_agrees_with_the_samples(whole):
     assert summary["settings"]["samples"] == SAMPLES
 
 
-def test_tables_by_length_and_by_column_are_printed(run, sampled, whole, capsys):
-    assert evaluate(run, *sampled, "--out", whole, "--k", 3, 1) == 0
+def test_tables_by_length_and_by_column_are_printed(run, shared_flags, undisturbed, capsys):
+    assert evaluate(run, *shared_flags, "--out", undisturbed, "--k", 3, 1) == 0
     output = capsys.readouterr().out
     for words in ("6 problems, 4 answers each", "avg@4", "pass@3", "maj@3", "1 to 16", "By operands", "samples.jsonl"):
         assert words in output, words
@@ -164,11 +164,11 @@ def test_tables_by_length_and_by_column_are_printed(run, sampled, whole, capsys)
 
 @pytest.mark.parametrize("left", [0, 1, 8, 9, 23, 24])
 def test_a_resumed_evaluation_writes_the_same_files_as_an_uninterrupted_one(
-    run, sampled, whole, tmp_path, left, monkeypatch
+    run, shared_flags, undisturbed, tmp_path, left, monkeypatch
 ):
-    """The file has `left` complete rows, then one that is cut short."""
-    lines = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "samples.settings.json").write_bytes((whole / "samples.settings.json").read_bytes())
+    """The interrupted evaluation left a file with `left` complete rows and one truncated row."""
+    lines = (undisturbed / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "samples.settings.json").write_bytes((undisturbed / "samples.settings.json").read_bytes())
     (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:left]) + b'{"problem": 5, "sam')
     calls, generate = [], RolloutWorker.generate
 
@@ -177,31 +177,33 @@ def test_a_resumed_evaluation_writes_the_same_files_as_an_uninterrupted_one(
         return generate(*arguments)
 
     monkeypatch.setattr(RolloutWorker, "generate", count_call)
-    assert evaluate(run, *sampled, "--out", tmp_path) == 0
+    assert evaluate(run, *shared_flags, "--out", tmp_path) == 0
     assert len(calls) == 3 - left // 8
     for name in ("samples.jsonl", "samples.settings.json"):
-        assert (tmp_path / name).read_bytes() == (whole / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (undisturbed / name).read_bytes()
     ours, theirs = (
-        json.loads((path / "samples.summary.json").read_text())["whole"]["measures"] for path in (tmp_path, whole)
+        json.loads((path / "samples.summary.json").read_text())["whole"]["measures"] for path in (tmp_path, undisturbed)
     )
     assert ours["reward"] == theirs["reward"]
 
 
-def test_ctrl_c_keeps_complete_calls_and_says_how_to_continue(run, sampled, whole, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_keeps_complete_calls_and_says_how_to_continue(
+    run, shared_flags, undisturbed, tmp_path, monkeypatch, capsys
+):
     generate, calls = RolloutWorker.generate, []
 
-    def stop_at_the_second(*arguments):
+    def interrupt_the_second_call(*arguments):
         calls.append(arguments)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return generate(*arguments)
 
-    monkeypatch.setattr(RolloutWorker, "generate", stop_at_the_second)
+    monkeypatch.setattr(RolloutWorker, "generate", interrupt_the_second_call)
     out = tmp_path / "new" / "answers.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        evaluate(run, *sampled, "--out", out)
+        evaluate(run, *shared_flags, "--out", out)
     assert "the same command continues" in capsys.readouterr().out
-    assert out.read_bytes() == b"".join((whole / "samples.jsonl").read_bytes().splitlines(keepends=True)[:8])
+    assert out.read_bytes() == b"".join((undisturbed / "samples.jsonl").read_bytes().splitlines(keepends=True)[:8])
     assert not sample_files(out).summary.exists()
 
 
@@ -217,28 +219,28 @@ def test_ctrl_c_keeps_complete_calls_and_says_how_to_continue(run, sampled, whol
         (("--batch", "4"), "rows_a_call was 8 and is now 4"),
     ],
 )
-def test_continuing_with_other_settings_is_refused(run, sampled, whole, changed, message):
-    before = (whole / "samples.jsonl").read_bytes()
+def test_resuming_with_different_settings_is_refused(run, shared_flags, undisturbed, changed, message):
+    before = (undisturbed / "samples.jsonl").read_bytes()
     with pytest.raises(InputError, match="already exists, with answers made under other settings") as refused:
-        evaluate(run, *sampled, "--out", whole, *changed)
+        evaluate(run, *shared_flags, "--out", undisturbed, *changed)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert (whole / "samples.jsonl").read_bytes() == before
+    assert (undisturbed / "samples.jsonl").read_bytes() == before
 
 
-def test_a_foreign_or_edited_file_is_refused(run, sampled, whole, tmp_path):
+def test_a_foreign_or_edited_file_is_refused(run, shared_flags, undisturbed, tmp_path):
     mine = tmp_path / "mine.jsonl"
     mine.write_text("my notes\n")
     with pytest.raises(InputError, match="already exists, without readable settings"):
         evaluate(run, "--out", mine)
     assert mine.read_text() == "my notes\n"
-    lines = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "samples.settings.json").write_bytes((whole / "samples.settings.json").read_bytes())
+    lines = (undisturbed / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "samples.settings.json").write_bytes((undisturbed / "samples.settings.json").read_bytes())
     for broken in (lines[1], b"[]\n", b"{\n", b'{"problem": 0, "sample": 1}\n'):
         edited = lines[0] + broken + (lines[1] if broken == lines[1] else b"")
         (tmp_path / "samples.jsonl").write_bytes(edited)
         with pytest.raises(InputError, match=r"samples.jsonl line [23] is not the answer expected there"):
-            evaluate(run, *sampled, "--out", tmp_path)
+            evaluate(run, *shared_flags, "--out", tmp_path)
         assert (tmp_path / "samples.jsonl").read_bytes() == edited
 
 
@@ -286,14 +288,14 @@ def test_problems_on_which_the_reward_abstains_are_left_out(run, judge, tmp_path
     assert evaluate(run, *half, "--out", tmp_path / "a.jsonl", "--right-above", "0.5") == 0
     assert "share of rewards above 0.5: 0.0%" in (output := capsys.readouterr().out)
     assert "on 3 of 6 problems, 2 answers each, 6 answers not judged" in output
-    assert {row["reward"] for row in rows_of(tmp_path / "a.jsonl")} == {0.5, None}
+    assert {row["reward"] for row in read_rows(tmp_path / "a.jsonl")} == {0.5, None}
     measures = json.loads((tmp_path / "a.summary.json").read_text())["whole"]["measures"]
     assert (measures["reward"]["value"], measures["reward"]["problems"]) == (0.5, 3)
 
 
 @pytest.fixture(scope="module")
 def run_with_a_reward_function(tmp_path_factory):
-    """A run that was started with a reward passed to `train`."""
+    """The folder of a run whose reward function was passed to `train`."""
     path = tmp_path_factory.mktemp("runs") / "function"
     train(SMALL.replace(steps=0, train_problems=20, heldout_problems=4, run=str(path)), even_length)
     return path
@@ -305,7 +307,7 @@ def odd_length(completions):
 
 
 class CountingEngine:
-    """An engine that counts requests and forwards them to another."""
+    """An engine that counts requests and forwards them to another engine."""
 
     def __init__(self, inner):
         self.inner, self.requests = inner, 0
@@ -315,8 +317,8 @@ class CountingEngine:
         return self.inner.generate(params, requests)
 
 
-class Generous:
-    """A one-turn environment that gives every completion the same reward."""
+class ConstantRewardEnvironment:
+    """A one-turn environment that gives every completion the reward 0.25."""
 
     max_turns = 1
 
@@ -350,7 +352,7 @@ def test_sampling_and_export_need_no_reward(run_with_a_reward_function, tmp_path
 
 def test_evaluation_uses_the_engine_and_the_environment_that_are_passed(run_with_a_reward_function):
     opened = load(run_with_a_reward_function, reward=even_length)
-    engine, environment = CountingEngine(opened.worker.engine), Generous()
+    engine, environment = CountingEngine(opened.worker.engine), ConstantRewardEnvironment()
     report = evaluate_in_code(run_with_a_reward_function, engine=engine, environment=environment, limit=3)
     assert engine.requests == 3
     assert report.whole.measures["reward"].value == 0.25
@@ -376,14 +378,14 @@ def test_evaluating_a_model_folder_on_eight_devices_reports_dropped_problems(sha
     summary = json.loads((tmp_path / "a" / "samples.summary.json").read_text())
     assert summary["whole"]["count"] + summary["dropped"] == 7
     assert (f"{summary['dropped']} problems left out" in output) == (summary["dropped"] > 0)
-    rows = rows_of(tmp_path / "a" / "samples.jsonl")
+    rows = read_rows(tmp_path / "a" / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(summary["whole"]["count"], 3))
     assert summary["settings"]["rows_a_call"] == 15
     assert summary["settings"]["devices"].startswith("8 x ")
 
 
 def test_prompts_of_the_default_task_can_be_changed(run, capsys):
-    """Its tokenizer has no spaces: `spaces` is refused with a list of alternatives, and `order` swaps the summands."""
+    """The task's tokenizer has no space, so `spaces` is refused with a list of alternatives; `order` swaps the summands."""
     with pytest.raises(
         InputError, match=r"--perturb spaces makes prompts that this model cannot read .* case, typos, order\."
     ):

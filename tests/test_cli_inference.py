@@ -1,4 +1,4 @@
-"""Commands that use a trained run: best of N, search over steps, data generation, votes and perturbed prompts."""
+"""Commands that use a trained run: best of N, search over steps, data generation, voting and perturbed prompts."""
 
 import json
 from dataclasses import replace
@@ -43,7 +43,7 @@ def judge(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(judge, tmp_path_factory):
-    """A run with a critic that reads log-probabilities, before its first step."""
+    """A run whose critic reads log-probabilities, stopped before its first step."""
     path = tmp_path_factory.mktemp("runs") / "critic"
     chosen = {"algorithm": "ppo", "critic_surprisal": True, "tokenizer": "bytes", "reward": judge}
     sizes = {"steps": 0, "max_prompt_tokens": 12, "train_problems": 20, "heldout_problems": HELDOUT}
@@ -52,24 +52,24 @@ def run(judge, tmp_path_factory):
 
 
 def test_the_value_of_a_prefix_is_the_critics_value_at_its_end(run):
-    """The value of each prefix on its own is the value at that token in one pass over the complete response."""
+    """A prefix alone has the same value as at its last token in one pass over the complete response."""
     opened = load(run, trust=True)
     worker = opened.sampler(temperature=1.0, top_k=None, top_p=None)
     groups = worker.generate(opened.params, [0, 1], 2, jax.random.key(0))
     value = value_named("critic", opened, run)
-    whole = prefixes_of(worker, groups)
-    parts = [p._replace(tokens=p.tokens[:n], logp=p.logp[:n]) for p in whole for n in range(len(p.tokens))]
+    complete = prefixes_of(worker, groups)
+    prefixes = [p._replace(tokens=p.tokens[:n], logp=p.logp[:n]) for p in complete for n in range(len(p.tokens))]
     expected = np.concatenate(
-        [row[: len(prefix.tokens)] for row, prefix in zip(_values_in_one_pass(run, opened, groups), whole, strict=True)]
+        [row[: len(prefix.tokens)] for row, prefix in zip(_values_in_one_pass(run, opened, groups), complete, strict=True)]
     )
-    np.testing.assert_allclose(value(parts), expected, atol=1e-5)
+    np.testing.assert_allclose(value(prefixes), expected, atol=1e-5)
     assert np.ptp(expected) > 1e-4
-    silent = [part._replace(logp=tuple(0.0 for _ in part.logp)) for part in parts]
-    assert np.abs(value(silent) - expected).max() > 1e-6, "this critic reads log-probabilities"
+    zero_logp = [prefix._replace(logp=tuple(0.0 for _ in prefix.logp)) for prefix in prefixes]
+    assert np.abs(value(zero_logp) - expected).max() > 1e-6, "this critic reads log-probabilities"
 
 
 def _values_in_one_pass(run, opened, groups):
-    """Values before each token of the responses, computed as in training, with the checkpoint's parameters."""
+    """Compute the value before each response token as in training, with the checkpoint's parameters."""
     setup, _ = first_state(opened.config)
     critic = checkpoint_of(opened.config, run, "best").state.critic
     assert setup.critic is not None
@@ -203,7 +203,7 @@ def test_right_answers_of_a_search_become_demonstrations(run, tmp_path, capsys, 
     refused(capsys, "already exists", "search", str(run), *words)
 
 
-def test_a_search_without_steps_says_so(run):
+def test_a_search_reports_that_no_step_ends_occur(run):
     found = [
         search(run, trust=True, samples=(2,), limit=4, method=method, step_ends=("never",))
         for method in ("beam", "revision")
@@ -212,7 +212,7 @@ def test_a_search_without_steps_says_so(run):
     assert "do not occur" not in " ".join(search(run, trust=True, samples=(2,), limit=4, step_ends=("1", "2", "3")).lines())
 
 
-def test_files_may_be_named_by_text(run, tmp_path):
+def test_paths_may_be_strings(run, tmp_path):
     search(run, trust=True, samples=(12,), step_ends=("1", "2"), demonstrations=str(tmp_path / "found.jsonl"))
     rljax.evaluate(run, trust=True, limit=2, out=str(tmp_path / "answers.jsonl"))
     synthetic_data.generate(run, str(tmp_path / "own.jsonl"), trust=True, samples=4)
@@ -267,7 +267,7 @@ def test_clean_reports_what_the_votes_confirm_or_contradict(run, tmp_path, capsy
 
 
 def test_a_demonstration_that_the_votes_contradict_is_dropped(tmp_path, capsys):
-    """The model was trained to always answer 2."""
+    """The model is trained to always answer 2, so its votes contradict the answer 7."""
     learned, rows = tmp_path / "learned.jsonl", tmp_path / "rows.jsonl"
     line = '{"prompt": "%s=", "answer": "%s", "demonstration": "#%s"}\n'
     learned.write_text("".join(line % (f"{number}+1", 2, 2) for number in range(10)))
@@ -295,13 +295,13 @@ def test_runs_vote_together_and_prompts_are_perturbed(run, tmp_path, capsys):
 
 
 def test_robustness_compares_only_problems_whose_changed_prompts_fit(run, monkeypatch):
-    """The changed prompts of the last two problems are too long, so their original prompts are not counted either."""
+    """The changed prompts of the last two problems are too long, so their original prompts are left out too."""
 
-    def longer(problems, name, *, seed):
-        texts = [f"{problem.prompt} " if place < 2 else problem.prompt * 9 for place, problem in enumerate(problems)]
+    def lengthen(problems, name, *, seed):
+        texts = [f"{problem.prompt} " if index < 2 else problem.prompt * 9 for index, problem in enumerate(problems)]
         return [replace(problem, prompt=text) for problem, text in zip(problems, texts, strict=True)]
 
-    monkeypatch.setattr(combined_evaluation, "perturb", longer)
+    monkeypatch.setattr(combined_evaluation, "perturb", lengthen)
     found = combined_evaluation.robustness(run, "spaces", limit=4, trust=True)
     assert (found.after.whole.count, found.after.dropped) == (2, 2)
     assert found.before.whole.count == found.change.problems == 2
@@ -330,7 +330,7 @@ def test_a_right_answer_with_a_false_step_is_not_kept_as_a_demonstration(run, tm
 
 
 def test_code_named_by_a_run_is_executed_only_with_trust(run, judge, tmp_path, capsys):
-    """The reward's file leaves a trace file when it is executed."""
+    """The reward file writes a trace file when it is executed."""
     path, trace = Path(judge.rpartition(":")[0]), tmp_path / "executed"
     before = path.read_text()
     path.write_text(f"open({str(trace)!r}, 'w').close()\n{before}")

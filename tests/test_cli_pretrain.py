@@ -1,4 +1,4 @@
-"""`rljax pretrain`: it trains on a text, measures held-out perplexity, and resumes bit for bit."""
+"""`rljax pretrain` trains on text files, measures held-out perplexity, and resumes bit for bit."""
 
 import signal
 
@@ -21,19 +21,9 @@ from rljax.training.interrupt import INTERRUPTED
 from rljax.training.parts.custom_parts import read_saved_settings
 
 SIZES = ("--layers", "1", "--width", "16", "--heads", "2", "--kv-heads", "1", "--hidden", "32", "--replicas", "1")
-WORDS = (
+FLAGS = (
     *SIZES,
-    "--block",
-    "24",
-    "--batch",
-    "8",
-    "--steps",
-    "80",
-    "--eval-every",
-    "40",
-    "--learning-rate",
-    "2e-2",
-    "--quiet",
+    *("--block", "24", "--batch", "8", "--steps", "80", "--eval-every", "40", "--learning-rate", "2e-2", "--quiet"),
 )
 
 
@@ -47,57 +37,59 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def done(files, tmp_path_factory):
+def finished_run(files, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "done"
-    assert main(["pretrain", *files, *WORDS, "--run", str(run)]) == 0
+    assert main(["pretrain", *files, *FLAGS, "--run", str(run)]) == 0
     return run
 
 
-def rows(run):
+def rows_without_times(run):
     return [
         {name: value for name, value in row.items() if not is_time(name)} for row in read_metrics(run / "metrics.jsonl")
     ]
 
 
-def test_pretrain_learns_a_text_and_other_commands_open_the_run(done, files, tmp_path, capsys):
-    measured = {row["step"]: row["perplexity"] for row in rows(done) if "perplexity" in row}
+def test_pretrain_learns_a_text_and_other_commands_open_the_run(finished_run, files, tmp_path, capsys):
+    measured = {row["step"]: row["perplexity"] for row in rows_without_times(finished_run) if "perplexity" in row}
     assert list(measured) == [0, 40, 80]
     assert measured[0] > 200  # close to 259, the size of the vocabulary
-    assert measured[80] < 8  # knowing only the frequencies of the 15 characters gives 15
-    assert all(np.isfinite(row["loss"]) for row in rows(done)[1:])
-    assert printed(capsys, "sample", str(done), "--prompt", "abc", "--max-response-tokens", "4")
+    assert measured[80] < 8  # a model that knows only the frequencies of the 15 characters has 15
+    assert all(np.isfinite(row["loss"]) for row in rows_without_times(finished_run)[1:])
+    assert printed(capsys, "sample", str(finished_run), "--prompt", "abc", "--max-response-tokens", "4")
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(f'{{"prompt": "{n}=", "completion": "{n}"}}\n' for n in range(30)))
     more = ("--max-response-tokens", "4", "--steps", "1", "--batch", "4", "--replicas", "1", "--quiet")
-    printed(capsys, "sft", "--model", str(done / "last"), "--dataset", str(data), *more, "--run", str(tmp_path / "sft"))
-    shown = printed(capsys, "runs", str(done.parent))
+    printed(
+        capsys, "sft", "--model", str(finished_run / "last"), "--dataset", str(data), *more, "--run", str(tmp_path / "sft")
+    )
+    shown = printed(capsys, "runs", str(finished_run.parent))
     assert "80/80" in shown
 
 
-def test_a_resumed_run_ends_with_the_same_bits(done, files, tmp_path, monkeypatch, capsys):
-    """Ctrl-C arrives during the second measurement; `--resume` finds the text files without being told."""
+def test_a_resumed_run_ends_with_the_same_bits(finished_run, files, tmp_path, monkeypatch, capsys):
+    """Ctrl-C arrives during the second measurement; `--resume` needs no file names."""
     run, make, calls = tmp_path / "run", supervised.make_measure, []
 
-    def interrupted(setup):
+    def make_interrupting_measure(setup):
         measure = make(setup)
 
-        def measured(params):
+        def interrupt_second_measure(params):
             calls.append(1)
             if len(calls) == 2:
                 signal.raise_signal(signal.SIGINT)
             return measure(params)
 
-        return measured
+        return interrupt_second_measure
 
-    monkeypatch.setattr(supervised, "make_measure", interrupted)
-    assert main(["pretrain", *files, *WORDS, "--run", str(run)]) == INTERRUPTED
+    monkeypatch.setattr(supervised, "make_measure", make_interrupting_measure)
+    assert main(["pretrain", *files, *FLAGS, "--run", str(run)]) == INTERRUPTED
     assert f"rljax pretrain --resume {run}" in capsys.readouterr().out
-    assert len(rows(run)) < len(rows(done))
+    assert len(rows_without_times(run)) < len(rows_without_times(finished_run))
     monkeypatch.undo()
     assert main(["pretrain", "--resume", str(run)]) == 0
-    assert rows(run) == rows(done)
-    config, _ = read_saved_settings(RunFolder.open(done).config)
-    chex.assert_trees_all_equal(*(checkpoint_of(config, path).state for path in (run, done)))
+    assert rows_without_times(run) == rows_without_times(finished_run)
+    config, _ = read_saved_settings(RunFolder.open(finished_run).config)
+    chex.assert_trees_all_equal(*(checkpoint_of(config, path).state for path in (run, finished_run)))
 
 
 def test_invalid_arguments_give_one_paragraph_and_exit_code_2(files, tmp_path, capsys):

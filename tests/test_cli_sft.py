@@ -1,4 +1,4 @@
-"""`rljax sft` trains on chats, writes a model that the other commands open, and refuses bad arguments."""
+"""`rljax sft` trains on chats, writes a model that other commands open, and refuses invalid arguments."""
 
 import json
 import shlex
@@ -29,8 +29,10 @@ def chats(tmp_path_factory):
 
 def test_sft_on_chats_writes_a_run_that_every_command_opens(model, chats, tmp_path, capsys):
     run = tmp_path / "run"
-    begin = ["sft", "--model", str(model), "--dataset", str(chats), "--chat", "--run", str(run), "--replicas", "1"]
-    shown = printed(capsys, *begin, "--steps", "3", "--batch", "8", "--learning-rate", "1e-3", "--max-response-tokens", "8")
+    arguments = ["sft", "--model", str(model), "--dataset", str(chats), "--chat", "--run", str(run), "--replicas", "1"]
+    shown = printed(
+        capsys, *arguments, "--steps", "3", "--batch", "8", "--learning-rate", "1e-3", "--max-response-tokens", "8"
+    )
     assert "supervised fine-tuning on" in shown
     assert "Held-out perplexity: " in shown
     assert "accuracy" not in shown
@@ -70,7 +72,7 @@ def test_sft_accepts_prompts_with_completions_and_a_reward_and_an_adapter(model,
     )
     assert "Held-out accuracy: " in shown
     settings = json.loads((run / "config.json").read_text())["warm_start"]
-    assert (settings["steps"], settings["learning_rate"]) == (3, 2e-4)  # 36 rows, 16 at a time
+    assert (settings["steps"], settings["learning_rate"]) == (3, 2e-4)  # 36 training rows in batches of 16
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,9 @@ def test_the_longest_possible_file_name_can_be_written(tmp_path):
 
 
 def test_an_append_that_does_not_fit_leaves_the_file_unchanged(tmp_path, monkeypatch):
-    """A limit on the file size cuts a write short, as a full disk does."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # before 3.14, Python would keep bytecode truncated by the limit
+    """A file-size limit truncates the write, as a full disk would."""
+    # the limit would also truncate bytecode files, and Python before 3.14 keeps truncated ones
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = AppendFile(tmp_path / "rows")
     file.append(b"one\n")

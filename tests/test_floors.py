@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "rljax"
-FLOORS = {
+LAYERS = {
     **{
         "boxed": 1,
         "distribution": 0,
@@ -45,16 +45,16 @@ FLOORS = {
         "__main__": 9,
     },
 }
-FILES = sorted(file for file in PACKAGE.rglob("*.py") if file.parent != PACKAGE or file.stem in FLOORS)
+FILES = sorted(file for file in PACKAGE.rglob("*.py") if file.parent != PACKAGE or file.stem in LAYERS)
 
 
-def place(file: Path) -> str:
+def package_of(file: Path) -> str:
     """The package or top-level module that a file belongs to."""
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.Module) -> set[str]:
-    """Packages and top-level modules that a file imports from, anywhere in the file."""
+def imported_packages(tree: ast.Module) -> set[str]:
+    """Packages and top-level modules of rljax that are imported anywhere in a file."""
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     modules += [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
     return {module.split(".")[1] for module in modules if module.startswith("rljax.")}
@@ -62,35 +62,38 @@ def imported(tree: ast.Module) -> set[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_imports_come_from_lower_layers(file):
-    own = place(file)
-    for floor in imported(ast.parse(file.read_text(encoding="utf-8"))):
-        beside = own == "training" and FLOORS[floor] == FLOORS[own]  # in layer 5, only training imports the others
-        assert floor == own or beside or FLOORS[floor] < FLOORS[own], f"{own} (layer {FLOORS[own]}) imports {floor}"
+    own = package_of(file)
+    for package in imported_packages(ast.parse(file.read_text(encoding="utf-8"))):
+        # only training may import other packages in its own layer, layer 5
+        same_layer = own == "training" and LAYERS[package] == LAYERS[own]
+        assert package == own or same_layer or LAYERS[package] < LAYERS[own], (
+            f"{own} (layer {LAYERS[own]}) imports {package}"
+        )
 
 
-def part_of_training(module: str) -> str:
-    """The folder of rljax/training that contains a module, or the module itself if it is in no folder."""
+def training_part(module: str) -> str:
+    """The subfolder of rljax/training that contains a module, or the module's name if it is in no subfolder."""
     name = module.split(".")[2]
     return f"{name}/" if (PACKAGE / "training" / name).is_dir() else name
 
 
-def parts_of_training() -> dict[str, set[str]]:
-    """For each folder and module of rljax/training, the others that it imports, anywhere in a file."""
+def imports_in_training() -> dict[str, set[str]]:
+    """Map each subfolder and module of rljax/training to the others that are imported anywhere in its files."""
     imports: dict[str, set[str]] = {}
     for file in set((PACKAGE / "training").rglob("*.py")) - {PACKAGE / "training" / "__init__.py"}:
-        own = part_of_training(".".join(("rljax", *file.relative_to(PACKAGE).with_suffix("").parts)))
+        own = training_part(".".join(("rljax", *file.relative_to(PACKAGE).with_suffix("").parts)))
         nodes = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
         modules = [f"{node.module}.{name.name}" for node in nodes for name in node.names]
-        parts = {part_of_training(module) for module in modules if module.startswith("rljax.training.")}
+        parts = {training_part(module) for module in modules if module.startswith("rljax.training.")}
         imports.setdefault(own, set()).update(parts - {own})
     return imports
 
 
 def test_training_has_no_circular_imports():
-    imports = parts_of_training()
+    imports = imports_in_training()
     assert {"config/", "loop", "state"} <= set(imports)
     assert imports["loop"] >= {"checkpoints/", "config/", "run"}
-    tuple(TopologicalSorter(imports).static_order())  # raises CycleError, which names the circle
+    tuple(TopologicalSorter(imports).static_order())  # raises CycleError, which names the cycle
 
 
 LAYERS_OF_TRAINING = {
@@ -103,12 +106,12 @@ LAYERS_OF_TRAINING = {
     "phase of RL": ("reinforce",),
     "loop": ("loop",),
 }
-"""Layers of rljax/training, lowest first, with their folders and modules."""
+"""The layers of rljax/training, lowest first, each with its folders and modules."""
 
 
 def test_layers_of_training_import_only_themselves_and_lower_layers():
     layers = {part: level for level, parts in enumerate(LAYERS_OF_TRAINING.values()) for part in parts}
-    imports = parts_of_training()
+    imports = imports_in_training()
     assert set(imports) == set(layers)
     assert len(LAYERS_OF_TRAINING) <= 8
     assert [(own, part) for own, parts in imports.items() for part in parts if layers[part] > layers[own]] == []
@@ -120,7 +123,7 @@ def test_every_package_has_a_layer():
         for file in PACKAGE.iterdir()
         if not file.name.startswith("__pycache__") and file.name != "py.typed"
     }
-    assert folders - {"__init__"} == set(FLOORS)
+    assert folders - {"__init__"} == set(LAYERS)
 
 
 def test_ops_import_only_jax_and_basic_libraries():
@@ -162,4 +165,4 @@ def test_rollout_has_no_circular_imports():
         modules = {node.module.split(".")[2] for node in nodes if (node.module or "").startswith("rljax.rollout.")}
         imports[file.stem] = modules
     assert imports["dialogue"] >= {"engine", "decode_sizes"}
-    tuple(TopologicalSorter(imports).static_order())  # raises CycleError, which names the circle
+    tuple(TopologicalSorter(imports).static_order())  # raises CycleError, which names the cycle

@@ -14,7 +14,7 @@ PACKAGE = Path(rljax.__file__).parent
 
 
 def modules_in(folder):
-    """Names of the public modules and packages in the folder of a package."""
+    """Names of the public modules and subpackages in a package's folder."""
     packages = {file.parent.name for file in folder.glob("*/__init__.py")}
     return {name for name in {file.stem for file in folder.glob("*.py")} | packages if not name.startswith("_")}
 
@@ -23,16 +23,16 @@ MODULES = {
     ".".join(("rljax", *file.parent.relative_to(PACKAGE).parts)): modules_in(file.parent)
     for file in sorted(PACKAGE.rglob("__init__.py"))
 }
-"""Every package and its public modules."""
+"""Every package, with its public modules and subpackages."""
 IMPORT_JAX = {
     f"rljax.{name}"
     for name in ("algorithms", "cli", "models", "options", "parallel", "rollout", "tasks", "training.config")
 }
-"""Packages that import JAX themselves; all others list their modules without importing JAX or NumPy."""
+"""Packages that import JAX; `dir` of any other package lists its modules without importing JAX or NumPy."""
 
 
 def run_fresh(program):
-    """Standard output of a program in a new interpreter."""
+    """Run a program in a new interpreter; return the words of its standard output."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -80,15 +80,15 @@ import sys
 from functools import reduce
 import rljax
 
-def reached(path):
+def resolve(path):
     return reduce(getattr, path.split(".")[1:], rljax)
 
 modules = {MODULES}
 for package in {[name for name in MODULES if name not in IMPORT_JAX]}:
-    shown = dir(reached(package))
+    shown = dir(resolve(package))
     assert modules[package] <= set(shown), package
 print("jax" in sys.modules, "numpy" in sys.modules, "rljax.training.loop" in sys.modules)
-print(sum(reached(f"{{package}}.{{name}}") is not None for package, names in modules.items() for name in names))
+print(sum(resolve(f"{{package}}.{{name}}") is not None for package, names in modules.items() for name in names))
 """
     assert run_fresh(program) == ["False", "False", "False", str(sum(map(len, MODULES.values())))]
 

@@ -1,4 +1,4 @@
-"""The page of ideas from papers: each command parses and occurs in the tests that its idea names; these tests and files exist."""
+"""Ideas from papers: each command parses and occurs in the tests that the idea names, and those tests and files exist."""
 
 import ast
 import re
@@ -19,51 +19,51 @@ NOTEBOOKS = ROOT / "notebooks"
 IDEAS = [idea for section in read_ideas().values() for idea in section]
 WITH_COMMAND = [idea for idea in IDEAS if idea.commands]
 INPUTS = ("model", "dataset", "task", "run", "run_folder", "device")
-"""Flags for a path, a model, a task or a device; tests pass values of their own."""
+"""Flags for a path, a model, a task or a device, whose values differ between tests and ideas."""
 
 
 @cache
 def names_of_tests(file):
-    """Names of the tests of a file."""
+    """Names of the tests in a file."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
 
 
 @cache
 def text_of(file):
-    """Text of a file in lowercase, with dashes as underscores, so that flags look like settings."""
+    """A file's text in lowercase, with dashes replaced by underscores, so that flags match the names of settings."""
     return (ROOT / file).read_text(encoding="utf-8").lower().replace("-", "_")
 
 
 def words_of(command):
-    """A command as words of the command line; a bare flag belongs to `rljax train`."""
+    """Split a command into words, without `rljax`; flags alone are flags of `rljax train`."""
     words = shlex.split(command)
     return words if words[0] == "python" else words[1:] if words[0] == "rljax" else ["train", *words]
 
 
-def expected_words_of(command):
-    """Words that a test of this command contains: its flags and their values, or else the command's name."""
+def expected_words(command):
+    """Words expected in a test of this command: its flags and their values, or the command's name if it has none."""
     name, *rest = words_of(command)
     if name == "python":
         return {Path(rest[0]).stem}
     flags = [word for word in rest if word.startswith("--")]
-    marks, flag = set(), ""
+    expected, flag = set(), ""
     for word in rest:
         if word.startswith("--"):
             flag = word[2:].replace("-", "_")
-            marks |= set() if flag in INPUTS else {flag}
+            expected |= set() if flag in INPUTS else {flag}
         elif flag not in INPUTS and (flags or name == "explain"):
-            marks |= {
+            expected |= {
                 part for part in re.findall(r"[a-z][\w]{3,}", word.replace("-", "_")) if part not in ("reward", "term")
             }
-    return marks - {"algorithm", "algorithm_options", "with", "reward", "samples"} or {name.replace("-", "_")}
+    return expected - {"algorithm", "algorithm_options", "with", "reward", "samples"} or {name.replace("-", "_")}
 
 
 def test_every_idea_has_a_unique_name_and_cites_a_known_document():
     assert len(IDEAS) >= 224
     assert [name for name, count in Counter(idea.name for idea in IDEAS).items() if count > 1] == []
-    places = {idea.name: {re.match(r"\w+", place)[0] for place in idea.where.split("; ")} for idea in IDEAS}
-    assert {name: words - {*DOCUMENTS} for name, words in places.items() if words - {*DOCUMENTS}} == {}
+    cited = {idea.name: {re.match(r"\w+", source)[0] for source in idea.where.split("; ")} for idea in IDEAS}
+    assert {name: words - {*DOCUMENTS} for name, words in cited.items() if words - {*DOCUMENTS}} == {}
 
 
 def test_every_idea_has_the_fields_that_its_state_needs():
@@ -109,11 +109,11 @@ def test_tests_of_every_idea_exist():
 def test_commands_of_an_idea_occur_in_the_files_of_its_tests():
     untested = []
     for idea, command in [(each, command) for each in WITH_COMMAND for command in each.commands]:
-        # tests that run every algorithm use `by_name`
-        marks = expected_words_of(command) | ({"by_name"} if "--algorithm " in command else set())
+        # tests that run every algorithm use `BY_NAME` instead of a name
+        expected = expected_words(command) | ({"by_name"} if "--algorithm " in command else set())
         texts = [text_of(name.partition("::")[0]) for name in idea.tests]
-        if not any(mark in text for mark in marks for text in texts):
-            untested.append((idea.name, command, marks))
+        if not any(mark in text for mark in expected for text in texts):
+            untested.append((idea.name, command, expected))
     assert untested == []
 
 
@@ -128,7 +128,7 @@ def test_results_of_every_idea_exist():
 
 
 def test_flags_and_links_in_reasons_exist():
-    """The flags in a reason are settings or occur in a command on the page, and its links lead to pages."""
+    """Each flag in a reason is a setting or occurs in a command on the page, and each link leads to a page."""
     known = {"--resume", *(word for idea in WITH_COMMAND for command in idea.commands for word in command.split())}
     for idea in IDEAS:
         flags = {word for span in re.findall(r"`([^`]+)`", idea.reason) for word in span.split() if word.startswith("--")}

@@ -1,4 +1,4 @@
-"""A user's functions: their file can import the modules next to it, from any working directory."""
+"""Importing a user's function: its file can import modules in its own folder, whatever the working directory."""
 
 import os
 import subprocess
@@ -40,10 +40,8 @@ def test_two_modules_with_the_same_name_are_refused(tmp_path):
 
 
 def test_every_experiment_can_be_read_in_any_folder(tmp_path):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
-    }  # as in an installation, without experiments/
+    # as in an installation, PYTHONPATH does not contain experiments/
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", EVERY_EXPERIMENT]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -26,20 +26,20 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")), *sorted(N
 TRAINS = re.compile(
     r"^(?:\w+ = )?(?:rljax\.(?:train|evaluate)|AutoTokenizer\.from_pretrained)\(.*", re.MULTILINE | re.DOTALL
 )
-"""A block is not run from the line that trains or loads a model: it would need minutes, or a folder that does not exist."""
+"""Blocks are not run from the first line that trains or loads a model: it takes minutes or needs a missing folder."""
 REFUSED = ("--num-generations",)
 """Flags that a page shows as examples of refused flags."""
 PLACEHOLDERS = ("--config", "--resume")
-"""Options that name one of the reader's own files."""
+"""Options whose value is one of the reader's own files."""
 
 
-def blocks(page):
-    """The Python blocks of a page, in order."""
+def python_blocks(page):
+    """The Python code blocks of a page, in order."""
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def commands(page):
-    """Every command of rljax on a page, in a block or in a sentence, as words."""
+    """Yield the words of every rljax command on a page, in a block or in a sentence."""
     text = re.sub(r"```python\n.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).replace("\\\n", " ")
     lines = re.findall(r"^ {4}(?:\.venv/bin/)?(rljax .*)$", text, re.MULTILINE)
     in_sentences = re.findall(r"`(rljax [^`]+)`", text.replace("\n", " "))
@@ -56,19 +56,19 @@ def test_links_lead_to_existing_files(page):
     assert not missing
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
-def test_the_python_code_of_a_page_runs_with_its_training_calls_removed(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name)
+def test_python_blocks_run_up_to_their_training_calls(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__page__"}
-    for block in blocks(page):
+    for block in python_blocks(page):
         ast.parse(block)
         exec(compile(TRAINS.sub("", block), str(page), "exec"), names)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if [*commands(page)]], ids=lambda page: page.name)
-def test_commands_can_be_typed(page, tmp_path, monkeypatch):
+def test_commands_parse(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("\n".join(TRAINS.sub("", block) for block in blocks(page)), encoding="utf-8")
+    (tmp_path / "mine.py").write_text("\n".join(TRAINS.sub("", block) for block in python_blocks(page)), encoding="utf-8")
     for words in commands(page):
         if words[0].startswith("-"):
             assert words in (["--version"], ["--help"])
@@ -90,8 +90,8 @@ def test_commands_can_be_typed(page, tmp_path, monkeypatch):
 def test_every_page_and_notebook_is_in_a_toctree():
     pages = book.algorithm_pages() | book.ops_pages()
     texts = [page.read_text(encoding="utf-8") for page in NOTEBOOKS.glob("*.md")] + list(pages.values())
-    blocks_of_all = re.findall(r"```\{toctree\}\n(.*?)```", "\n".join(texts), re.DOTALL)
-    listed = {line.rpartition("/")[2] for block in blocks_of_all for line in block.split("\n")}
+    toctrees = re.findall(r"```\{toctree\}\n(.*?)```", "\n".join(texts), re.DOTALL)
+    listed = {line.rpartition("/")[2] for block in toctrees for line in block.split("\n")}
     assert {file.stem for file in NOTEBOOKS.iterdir() if file.suffix in (".ipynb", ".md")} - {"index"} <= listed
 
 
@@ -108,7 +108,7 @@ def test_the_readme_lists_all_algorithms_and_model_families():
     assert int(count) == len(BY_NAME)
     families = re.search(r"^Model families: (.*?)\.", readme, re.MULTILINE)[1].split(", ")
     assert sorted(families) == sorted(record.classes for record in FAMILIES.values())
-    for page in ("faq.md", "your_model_and_data.md"):  # they link to the table generated from the families
+    for page in ("faq.md", "your_model_and_data.md"):  # both link to the table that is generated from the families
         assert "(#page-models)" in (NOTEBOOKS / page).read_text(encoding="utf-8")
 
 
@@ -122,12 +122,12 @@ def test_the_speed_on_a_page_matches_the_committed_benchmark(page):
     assert shown == tuple(f"{cases[f'rl_step/{peer}']['ratio']:.1f}" for peer in ("trl", "tunix"))
 
 
-def experiment_and_results(name):
-    """The module of an experiment, and the contents of its committed JSON file."""
+def load_experiment(name):
+    """Import an experiment and read its committed JSON file; return both."""
     file = ROOT / "experiments" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
     experiment = importlib.util.module_from_spec(spec)
-    sys.modules[name] = experiment  # its dataclass looks up the module
+    sys.modules[name] = experiment  # its dataclass looks the module up there
     spec.loader.exec_module(experiment)
     return experiment, json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
 
@@ -142,20 +142,20 @@ WITH_ROWS = (
     "images_of_digits",
     "reward_exploit",
 )
-"""Experiments whose committed results are rows of five seeds."""
+"""Experiments whose committed results are rows, from five seeds."""
 
 
 @pytest.mark.parametrize("name", [*WITH_ROWS, "tuning"])
 def test_the_page_of_an_experiment_matches_its_committed_rows(name):
-    experiment, found = experiment_and_results(name)
+    experiment, found = load_experiment(name)
     rows = found if isinstance(found, list) else found["trials"]
     assert len({row["seed"] for row in rows}) == 5
     assert (ROOT / "experiments" / f"{name}.md").read_text(encoding="utf-8").endswith(experiment.report(found))
 
 
 @pytest.mark.parametrize("name", WITH_ROWS)
-def test_committed_rows_have_the_current_settings_and_rows_with_others_are_not_read(name, monkeypatch):
-    experiment, rows = experiment_and_results(name)
+def test_committed_rows_are_read_only_under_their_settings(name, monkeypatch):
+    experiment, rows = load_experiment(name)
     file = ROOT / "experiments" / f"{name}.json"
     assert rows_of(file, experiment.hash_settings) == rows
     monkeypatch.setattr(experiment, "CONFIG", experiment.CONFIG.replace(learning_rate=1e-5))
@@ -163,7 +163,7 @@ def test_committed_rows_have_the_current_settings_and_rows_with_others_are_not_r
 
 
 def test_the_committed_tuning_run_matches_its_command():
-    experiment, found = experiment_and_results("tuning")
+    experiment, found = load_experiment("tuning")
     words = experiment.words_of(experiment.Arguments())
     command = parse(words)
     configs = {name: parse(["train", *flags]).config for name, flags in candidates_of(command, words[1:]).items()}
@@ -173,22 +173,21 @@ def test_the_committed_tuning_run_matches_its_command():
 
 @pytest.mark.parametrize("name", ["calculator", "images_of_digits"])
 def test_an_experiment_with_a_picture_has_rows_of_all_arms(name):
-    experiment, rows = experiment_and_results(name)
+    experiment, rows = load_experiment(name)
     assert {row["arm"] for row in rows} == set(experiment.ARMS)
     assert (ROOT / "experiments" / f"{name}.png").stat().st_size > 10_000
 
 
 def test_the_tasks_page_shows_the_experiments_accuracies_before_rl():
-    """They are the last cell of a task's row, rounded to two places."""
+    """The accuracy is the last cell of a task's row, rounded to two decimals."""
     cells = [line.split("|") for line in (NOTEBOOKS / "tasks.md").read_text(encoding="utf-8").splitlines()]
     shown = {row[1].strip().strip("`"): row[-2].strip() for row in cells if len(row) == 7}
     measured = (ROOT / "experiments" / "tasks_that_separate.md").read_text(encoding="utf-8")
     found = re.findall(r"^## (\w+)$.*?accuracy before RL ([\d.]+)", measured, re.MULTILINE | re.DOTALL)
     assert len(found) == 10
-    of_a_task = {
-        task: f"{float(number):.2f}" for task, number in found if task != "stale"
-    }  # `stale` is `sums` with other settings
-    assert {task: shown[task] for task in of_a_task} == of_a_task
+    # the page has no row for `stale`, which is `sums` with other settings
+    expected = {task: f"{float(accuracy):.2f}" for task, accuracy in found if task != "stale"}
+    assert {task: shown[task] for task in expected} == expected
 
 
 def test_metrics_on_the_curves_page_are_in_the_glossary():

@@ -1,4 +1,4 @@
-"""The signature checker checks every leaf of a tree, and checks a function anew when it is defined again."""
+"""The signature checker checks every leaf of a tree, and uses the new annotations of a redefined function."""
 
 import inspect
 import io
@@ -20,29 +20,29 @@ from rljax.text import one_line
 from rljax.tracking.glossary import find_entry
 from rljax.training.guard import where_safe
 
-NUMBERS = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
+TREE = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
 
 
 @pytest.mark.parametrize(
     ("tree", "annotation", "holds"),
     [
-        (NUMBERS, PyTree[Array], True),
-        (NUMBERS, PyTree[Array | str], True),
-        (NUMBERS, PyTree[Float[Array, "..."]], True),
-        (NUMBERS, PyTree[Float[Array, "width"]], False),
-        (NUMBERS | {"step": 1}, PyTree[Array], False),
-        (NUMBERS | {"step": np.ones(3)}, PyTree[Array], False),
+        (TREE, PyTree[Array], True),
+        (TREE, PyTree[Array | str], True),
+        (TREE, PyTree[Float[Array, "..."]], True),
+        (TREE, PyTree[Float[Array, "width"]], False),
+        (TREE | {"step": 1}, PyTree[Array], False),
+        (TREE | {"step": np.ones(3)}, PyTree[Array], False),
         ({"one": jnp.ones(3), "other": jnp.ones(4)}, PyTree[Float[Array, "width"]], False),
         ({"one": jnp.ones(3), "other": jnp.ones(3)}, PyTree[Float[Array, "width"]], True),
     ],
 )
 def test_a_tree_matches_an_annotation_if_all_its_leaves_do(tree, annotation, holds):
-    with jaxtyped("context"):  # inside, an axis name has one length
+    with jaxtyped("context"):  # in this context, an axis name has one length
         assert isinstance(tree, annotation) is holds
 
 
-def test_a_wrong_leaf_is_an_error_where_it_is_passed():
-    broken = NUMBERS | {"step": 1}
+def test_a_wrong_leaf_is_refused_at_the_call():
+    broken = TREE | {"step": 1}
     with pytest.raises(TypeCheckError, match="updated"):
         where_safe(jnp.array(True), broken, broken)
     with pytest.raises(TypeCheckError, match="per_example_gradients"):
@@ -62,19 +62,19 @@ def test_a_text_stream_is_accepted_and_other_values_are_not():
     ("function", "argument"),
     [(columns_of, "x"), (find_entry, 3), (is_custom, 3), (last_box, 3), (lazy_names, 3), (processor, "x"), (one_line, 3)],
 )
-def test_signatures_outside_the_equations_are_checked_too(function, argument):
+def test_signatures_outside_ops_are_checked_too(function, argument):
     with pytest.raises(TypeCheckError):
         function(argument)
 
 
 @pytest.mark.parametrize("leaf", [list[int], tuple[int, ...], dict[str, Array] | None])
-def test_a_leaf_with_entries_is_refused_because_only_one_would_be_checked(leaf):
+def test_container_leaves_are_refused(leaf):
     with jaxtyped("context"), pytest.raises(TypeError, match="only one entry of such a leaf would be checked"):
         isinstance([1, 2], PyTree[leaf])
 
 
 def define_inner(default, annotation):
-    """An inner function, defined anew at each call with the same name and default."""
+    """Define a new function with the same name and the same default at each call."""
 
     @jaxtyped(typechecker=check)
     def inner(x: annotation, factor=default) -> annotation:
@@ -83,8 +83,8 @@ def define_inner(default, annotation):
     return inner
 
 
-@pytest.mark.parametrize("default", [1, np.ones(3, np.float32)], ids=["hashed", "without a hash"])
-def test_each_definition_of_a_function_is_checked_by_its_own_annotations(default):
+@pytest.mark.parametrize("default", [1, np.ones(3, np.float32)], ids=["hashable default", "unhashable default"])
+def test_a_redefined_function_is_checked_by_its_own_annotations(default):
     x = np.ones(3, np.float32)
     for annotation, other in ((Float[np.ndarray, "n"], 1), (int, x), (Float[np.ndarray, "n"], 1)):
         right = 1 if annotation is int else x
@@ -95,7 +95,7 @@ def test_each_definition_of_a_function_is_checked_by_its_own_annotations(default
             define_inner(default, annotation)(right, None)
 
 
-def test_one_signature_is_read_once():
+def test_equal_signatures_share_a_checking_function():
     name = ("inner", "outer.inner", "module")
     signature, longer = (inspect.signature(function) for function in (lambda x, n=1: None, lambda x, n=1.0: None))
     first = checking_function(*name, signature, False)
@@ -106,7 +106,7 @@ def test_one_signature_is_read_once():
     assert checking_function(*name, signature, True)[0] is not first
 
 
-def every_kind(a, b=2, /, c=NUMBERS, *args, d, e=5, **rest): ...
+def every_kind(a, b=2, /, c=TREE, *args, d, e=5, **rest): ...
 
 
 def by_name(*, x, y=1): ...

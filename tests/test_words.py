@@ -39,7 +39,7 @@ HABITS = {
         "American spelling"
     ),
 }
-"""Words as a regular expression -> what to write instead."""
+"""Regular expression for the words -> what to write instead."""
 LIMITS: dict[str, float] = {
     "rljax": 1.0,
     "rljax/agents": 1.0,
@@ -66,7 +66,7 @@ LIMITS: dict[str, float] = {
     "experiments": 0.5,
     "notebooks": 1.0,
 }
-"""Package -> highest allowed number of these words per 1,000 lines. A limit may only be lowered; none should be above 2."""
+"""Package -> maximum of these words per 1,000 lines. A limit may only be lowered; none should be above 2."""
 
 
 class Stop(NamedTuple):
@@ -99,7 +99,7 @@ def prose_of_page(text: str) -> Iterator[tuple[int, str]]:
 
 
 def stops_in(name: str, text: str) -> list[Stop]:
-    """All stops in a file; words in backticks or braces are names and do not count."""
+    """All stops in a file; words in backticks or braces are names, so they do not count."""
     lines = prose_of_page(text) if name.endswith(".md") else prose_of_code(text)
     plain = [(number, re.sub(r"`[^`]*`|\{[^{}]*\}", "`", line)) for number, line in lines]
     return [
@@ -111,7 +111,7 @@ def stops_in(name: str, text: str) -> list[Stop]:
 
 
 def files_of(package: str) -> list[Path]:
-    """Files of a package: Markdown pages for notebooks, else Python files; for rljax itself, only those outside its packages."""
+    """Markdown pages of notebooks, or Python files of another package; for rljax, only the files in its top folder."""
     folder = ROOT / package
     if package in ("rljax", "notebooks"):
         return sorted(folder.glob("*.md" if package == "notebooks" else "*.py"))

@@ -12,7 +12,7 @@ from rljax.models.policy import on_every_device
 
 
 class GRU(nnx.Module):
-    """A recurrent language model that reads one token at a time."""
+    """A recurrent language model, which reads one token at a time."""
 
     def __init__(self, vocab_size, width, rngs):
         self.embed = nnx.Embed(vocab_size, width, rngs=rngs)
@@ -25,7 +25,7 @@ class GRU(nnx.Module):
         return jnp.where(real[:, None], after, state)
 
     def read_rows(self, tokens, first, real):
-        """State after every slot of rows [R, S]: [R, S, width]."""
+        """Return the state after every slot of rows [R, S], as [R, S, width]."""
         start = jnp.zeros((tokens.shape[0], self.embed.features))
 
         def step(state, slot):
@@ -82,23 +82,23 @@ def transformer_logits(params, tokens, positions, segments):
     def layer(name):
         return params[f"{LAYER}.{name}.weight"]
 
-    def normed(x):
+    def normalize(x):
         return x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6) * layer("input_layernorm")[None, None]
 
     width = params["lm_head.weight"].shape[1]
     angle = positions[..., None].astype(jnp.float32) / 10.0 ** jnp.arange(width, dtype=jnp.float32)[None, None]
     x = params["model.embed_tokens.weight"][tokens] + 0.1 * jnp.sin(angle)
-    q, k, v = (normed(x) @ layer(f"self_attn.{letter}_proj").T for letter in "qkv")
+    q, k, v = (normalize(x) @ layer(f"self_attn.{letter}_proj").T for letter in "qkv")
     slots = jnp.arange(tokens.shape[1])
-    sees = (segments[:, :, None] == segments[:, None, :]) & (slots[None, :, None] >= slots[None, None, :])
-    attention = jax.nn.softmax(jnp.where(sees, jnp.einsum("rsd,rtd->rst", q, k) / width**0.5, -1e9), axis=-1)
+    visible = (segments[:, :, None] == segments[:, None, :]) & (slots[None, :, None] >= slots[None, None, :])
+    attention = jax.nn.softmax(jnp.where(visible, jnp.einsum("rsd,rtd->rst", q, k) / width**0.5, -1e9), axis=-1)
     x = x + jnp.einsum("rst,rtd->rsd", attention, v) @ layer("self_attn.o_proj").T
-    x = x + jax.nn.gelu(normed(x) @ layer("mlp.up_proj").T) @ layer("mlp.down_proj").T
+    x = x + jax.nn.gelu(normalize(x) @ layer("mlp.up_proj").T) @ layer("mlp.down_proj").T
     return x @ params["lm_head.weight"].T
 
 
 def save_transformer(params, folder):
-    """Save in a format of the model's author: safetensors, with a config.json."""
+    """Save as the model's author does: safetensors, with a config.json of its own."""
     folder.mkdir(parents=True)
     save_file(params, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "tiny"}))
@@ -111,7 +111,7 @@ def load_transformer(folder):
 
 
 def plain_transformer_policy(vocab_size, width=16, *, save=save_transformer, partition=on_every_device):
-    """The plain transformer as a policy. Decoding keeps no cache: it reads the complete row again for each token."""
+    """The plain transformer as a policy. Decoding has no cache, so it rereads the complete row for each token."""
 
     def last(params, tokens, attention, slot):
         positions = jnp.maximum(jnp.cumsum(attention, axis=-1) - 1, 0)
@@ -125,8 +125,8 @@ def plain_transformer_policy(vocab_size, width=16, *, save=save_transformer, par
 
     def advance(params, token, state):
         tokens, attention, slot = state
-        place = jnp.arange(token.size), slot + 1
-        tokens, attention, slot = tokens.at[place].set(token), attention.at[place].set(True), slot + 1
+        index = jnp.arange(token.size), slot + 1
+        tokens, attention, slot = tokens.at[index].set(token), attention.at[index].set(True), slot + 1
         return last(params, tokens, attention, slot), (tokens, attention, slot)
 
     return policy_of_logits(

@@ -1,4 +1,4 @@
-"""A finished run that several test files read and none changes, and the batches that a learner prepares."""
+"""Fixtures: a finished run, which tests read but never change, and the batches that a learner prepares."""
 
 import jax
 import pytest
@@ -20,18 +20,18 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def prepared(monkeypatch):
-    """The rollouts and the batches that the learner prepares from them."""
+    """A list that collects each rollout, with the batch that the learner prepares from it."""
     seen, make_prepare = [], reinforce.make_prepare
 
-    def make_witness(algorithm, choices, **minibatches):
+    def make_recording_prepare(algorithm, choices, **minibatches):
         prepare = make_prepare(algorithm, choices, **minibatches)
 
-        def witness(rollout, **options):
+        def prepare_and_record(rollout, **options):
             batch = prepare(rollout, **options)
             seen.append(jax.device_get((rollout, batch)))
             return batch
 
-        return witness
+        return prepare_and_record
 
-    monkeypatch.setattr(reinforce, "make_prepare", make_witness)
+    monkeypatch.setattr(reinforce, "make_prepare", make_recording_prepare)
     return seen

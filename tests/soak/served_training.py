@@ -1,11 +1,11 @@
-"""Kill the server and the learner of an asynchronous run at random: it must end with the metrics of an undisturbed run.
+"""Kill the server and the learner of an asynchronous run at random times; its metrics must equal an undisturbed run's.
 
     python tests/soak/served_training.py --kills 30 --result tests/soak/served_training.json
 
-`rljax serve` samples for `rljax train --engine-url URL --staleness 1`. Every few seconds one of the two processes gets SIGKILL, and
-is started again: the server with its first weights, the learner with `--resume auto`. Every step must occur once. Its metrics must
-equal those of the run without kills up to rounding, because timing decides which prompts a server reads together. A rounded
-log-probability may change a token, so one step in a hundred may differ.
+`rljax serve` samples for `rljax train --engine-url URL --staleness 1`. Every few seconds one of the two processes gets SIGKILL and
+is restarted: the server with its initial weights, the learner with `--resume auto`. Every step must be logged exactly once. The
+metrics must equal those of the undisturbed run up to rounding: timing decides which prompts the server batches together, and the
+batch affects rounding. A rounding difference may change a sampled token, so one row of metrics in a hundred may differ.
 """
 
 import argparse
@@ -31,16 +31,16 @@ from rljax.files import atomic_write
 
 ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
 REWARD = "def even_length(completions):\n    return [float(len(text) % 2 == 0) for text in completions]\n"
-MOST_DIFFERENT = 0.01
-"""Largest allowed share of rows with different metrics."""
-PAUSE = 20.0
+MAX_DIFFERENT = 0.01
+"""Largest allowed fraction of rows with different metrics."""
+MAX_PAUSE = 20.0
 """Longest time in seconds between two kills."""
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def start_server(work: Path, port: int) -> subprocess.Popen:
@@ -56,19 +56,19 @@ def start_learner(work: Path, name: str, port: int, steps: int) -> subprocess.Po
     command += ["--engine-url", f"http://127.0.0.1:{port}", "--staleness", "1", "--steps", str(steps), "--quiet"]
     command += ["--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "24"]
     command += ["--checkpoint-every", "5", "--eval-every", "20", "--models", "none", "--sample-every", "0"]
-    command += ["--learning-rate", "1e-6"]  # a larger one would turn rounding into other tokens
+    command += ["--learning-rate", "1e-6"]  # a larger rate would amplify rounding into different tokens
     with (work / f"{name}.out").open("a") as log:
         return subprocess.Popen(command, stderr=log, stdout=log, env=ENVIRONMENT)
 
 
-def read_numbers(folder: Path) -> list[dict]:
+def read_metrics(folder: Path) -> list[dict]:
     """All metrics of a run except its times."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{name: value for name, value in json.loads(line).items() if not is_time(name)} for line in lines]
 
 
 def are_close(ours: dict, theirs: dict) -> bool:
-    """Return whether two rows have the same numbers up to rounding."""
+    """Return whether two rows have the same metrics up to rounding."""
     if ours.keys() != theirs.keys():
         return False
     pairs = [(ours[name], theirs[name]) for name in ours]
@@ -82,25 +82,25 @@ def train_undisturbed(work: Path, steps: int) -> list[dict]:
     port = free_port()
     serving = start_server(work, port)
     try:
-        assert start_learner(work, "whole", port, steps).wait() == 0
+        assert start_learner(work, "undisturbed", port, steps).wait() == 0
     finally:
         serving.kill()
         serving.wait()
-    return read_numbers(work / "whole")
+    return read_metrics(work / "undisturbed")
 
 
 def train_disturbed(work: Path, steps: int, kills: int, seed: int) -> tuple[list[dict], dict[str, int]]:
-    """Train to the end while killing the server or the learner this many times; return the metrics, and the kills of each."""
+    """Train to the end while killing the server or the learner this many times; return its metrics and the kills per process."""
     rng, port, counts = random.Random(seed), free_port(), {"server": 0, "learner": 0}
     serving, learning = start_server(work, port), start_learner(work, "killed", port, steps)
     try:
         while True:
-            ended = time.monotonic() + rng.uniform(0.5, PAUSE)
-            while time.monotonic() < ended and learning.poll() is None:
+            deadline = time.monotonic() + rng.uniform(0.5, MAX_PAUSE)
+            while time.monotonic() < deadline and learning.poll() is None:
                 time.sleep(0.05)
             if learning.poll() is not None:
                 assert learning.returncode == 0, f"exit code {learning.returncode}; see {work / 'killed.out'}"
-                return read_numbers(work / "killed"), counts
+                return read_metrics(work / "killed"), counts
             if sum(counts.values()) < kills:
                 victim = rng.choice(["server", "learner"])
                 counts[victim] += 1
@@ -128,25 +128,25 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="rljax-soak-"))
     make_model(work / NAME)
     (work / "reward.py").write_text(REWARD)
-    words = [json.dumps({"prompt": f"number {place}", "answer": str(place)}) for place in range(64)]
-    (work / "rows.jsonl").write_text("\n".join(words) + "\n")
+    lines = [json.dumps({"prompt": f"number {number}", "answer": str(number)}) for number in range(64)]
+    (work / "rows.jsonl").write_text("\n".join(lines) + "\n")
     begin = time.monotonic()
     expected = train_undisturbed(work, arguments.steps)
-    alone = time.monotonic() - begin
+    seconds_alone = time.monotonic() - begin
     found, counts = train_disturbed(work, arguments.steps, arguments.kills, arguments.seed)
-    places = [[(row["phase"], row["step"]) for row in rows] for rows in (found, expected)]
+    steps = [[(row["phase"], row["step"]) for row in rows] for rows in (found, expected)]
     different = sum(not are_close(*pair) for pair in zip(found, expected, strict=False))
-    is_equal = places[0] == places[1] and different <= MOST_DIFFERENT * len(expected)
+    is_equal = steps[0] == steps[1] and different <= MAX_DIFFERENT * len(expected)
     result = {
         "date": date.today().isoformat(),
         "command": " ".join(["python", *sys.argv]),
         "steps": arguments.steps,
         "kills": counts,
         "rows": len(found),
-        "each_step_once": places[0] == places[1],
+        "each_step_once": steps[0] == steps[1],
         "different_rows": different,
-        "seconds_alone": round(alone, 1),
-        "seconds_with_kills": round(time.monotonic() - begin - alone, 1),
+        "seconds_alone": round(seconds_alone, 1),
+        "seconds_with_kills": round(time.monotonic() - begin - seconds_alone, 1),
     }
     print(json.dumps(result, indent=1))
     if arguments.result is not None:

@@ -1,4 +1,4 @@
-"""Every generated task: a seed determines its problems, its two parts share no prompt, and its demonstrations are right."""
+"""Generated tasks: a seed determines the problems, training and held-out prompts differ, and demonstrations are right."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from rljax.tasks.outliers import OutliersConfig
 from rljax.tasks.tight import TightConfig
 from rljax.training.config import TrainConfig
 
-SMALL = [
+SMALL_TASKS = [
     CountdownConfig(train_problems=80),
     LengthsConfig(train_problems=80),
     OutliersConfig(train_problems=80),
@@ -32,51 +32,51 @@ SMALL = [
     DigitsConfig(train_problems=80),
 ]
 PROMPT_TOKENS, RESPONSE_TOKENS = 8, 32
-"""Limits of the default experiment, so that `rljax train --task NAME` works without further settings."""
+"""Limits of the default experiment; within them, `rljax train --task NAME` needs no other settings."""
 WRONG = ("", "#", "#0", "#-1", "#1000", "no", ")(", ";" * 20)
 
 
-def rewards_of(task, problems, completions):
+def compute_rewards(task, problems, completions):
     return resolve(task.reward)([problem.prompt for problem in problems], completions, **reward_columns(problems))
 
 
-def test_every_new_task_is_tested_here():
-    older = {"sums", "iteration", "reasoning_gym"}
-    assert {task_name(task) for task in SMALL} == set(TASKS) - older
+def test_every_task_is_tested():
+    tested_elsewhere = {"sums", "iteration", "reasoning_gym"}
+    assert {task_name(task) for task in SMALL_TASKS} == set(TASKS) - tested_elsewhere
 
 
-@pytest.mark.parametrize("task", SMALL, ids=task_name)
-def test_a_seed_determines_the_problems_and_no_seed_moves_a_prompt_to_the_other_part(task):
+@pytest.mark.parametrize("task", SMALL_TASKS, ids=task_name)
+def test_a_seed_determines_the_problems_but_not_which_prompts_are_held_out(task):
     train, heldout = task.problems(20, seed=0)
     assert (train, heldout) == task.problems(20, seed=0)
     other = task.problems(20, seed=1)
     assert train != other[0]
-    assert (len({one.prompt for one in train}), len({one.prompt for one in heldout})) == (80, 20)
-    assert not any(is_heldout(one.prompt) for one in [*train, *other[0]])
-    assert all(is_heldout(one.prompt) for one in [*heldout, *other[1]])
+    assert (len({problem.prompt for problem in train}), len({problem.prompt for problem in heldout})) == (80, 20)
+    assert not any(is_heldout(problem.prompt) for problem in [*train, *other[0]])
+    assert all(is_heldout(problem.prompt) for problem in [*heldout, *other[1]])
 
 
-@pytest.mark.parametrize("task", SMALL, ids=task_name)
+@pytest.mark.parametrize("task", SMALL_TASKS, ids=task_name)
 def test_demonstrations_are_right_and_nonsense_is_not(task):
     _, heldout = task.problems(20, seed=2)
-    assert rewards_of(task, heldout, [one.demonstration for one in heldout]) == [1.0] * 20
+    assert compute_rewards(task, heldout, [problem.demonstration for problem in heldout]) == [1.0] * 20
     assert task.optimum(heldout) is not None
     for text in WRONG:
-        right = [one for one in heldout if text == f"#{one.answer}"]
-        assert sum(rewards_of(task, heldout, [text] * 20)) == len(right)
+        right = [problem for problem in heldout if text == f"#{problem.answer}"]
+        assert sum(compute_rewards(task, heldout, [text] * 20)) == len(right)
 
 
-@pytest.mark.parametrize("task", SMALL, ids=task_name)
-def test_prompts_fit_the_default_experiment_and_most_demonstrations_do(task):
+@pytest.mark.parametrize("task", SMALL_TASKS, ids=task_name)
+def test_prompts_and_most_demonstrations_fit_the_default_experiment(task):
     tokenizer = load_tokenizer(task.tokenizer)
     train, heldout = task.problems(20, seed=3)
-    assert max(len(tokenizer.encode(one.prompt)) for one in [*train, *heldout]) <= PROMPT_TOKENS
-    lengths = [len(tokenizer.encode(one.demonstration)) + 1 for one in train]
+    assert max(len(tokenizer.encode(problem.prompt)) for problem in [*train, *heldout]) <= PROMPT_TOKENS
+    lengths = [len(tokenizer.encode(problem.demonstration)) + 1 for problem in train]
     assert sum(length <= RESPONSE_TOKENS for length in lengths) >= len(lengths) / 2
 
 
 @pytest.mark.parametrize("name", sorted(set(TASKS) - {"reasoning_gym"}))
-def test_settings_survive_a_file_and_the_reward_follows(name):
+def test_settings_round_trip_and_the_task_sets_the_reward(name):
     config = TrainConfig.flat(task=name, train_problems=7)
     assert TrainConfig.from_json(config.to_json()) == config
     assert (config.reward.name, config.task.train_problems) == (TASKS[name].reward, 7)
@@ -110,7 +110,7 @@ def test_settings_of_a_task_are_flags_only_with_that_task(capsys):
         (DigitsConfig, {"pixel_noise": 0.5}, "pixel_noise is 0.5; it must be at least 0 and below 0.5"),
     ],
 )
-def test_what_cannot_be_generated_is_refused(record, settings, message):
+def test_invalid_settings_are_refused(record, settings, message):
     with pytest.raises(InputError, match=message):
         record(**settings)
 

@@ -1,4 +1,4 @@
-"""The property that each task is made for, checked by brute force and by Python's own arithmetic."""
+"""The property that each task is designed for, checked by brute force or with Python's own arithmetic."""
 
 import itertools
 from collections import Counter
@@ -24,11 +24,11 @@ from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import make_stream
 
 
-def every_expression(digits):
-    """Every expression of the digits in any order with any signs, and its value according to Python."""
+def enumerate_expressions(digits):
+    """Yield every expression with the digits in any order and any operators, with its value according to Python."""
     for order in set(itertools.permutations(digits)):
-        for signs in itertools.product("+-*", repeat=len(digits) - 1):
-            text = "".join(a + b for a, b in zip(order, (*signs, ""), strict=True))
+        for operators in itertools.product("+-*", repeat=len(digits) - 1):
+            text = "".join(a + b for a, b in zip(order, (*operators, ""), strict=True))
             yield text, eval(text)
 
 
@@ -36,7 +36,7 @@ def test_countdown_agrees_with_brute_force():
     train, _ = CountdownConfig(train_problems=40).problems(1, seed=0)
     for problem in train:
         target, digits = problem.prompt[:-1].split(";")
-        values = dict(every_expression(digits))
+        values = dict(enumerate_expressions(digits))
         assert all(value_of(text) == value for text, value in values.items())
         assert problem.columns["expressions"] == len(values)
         assert problem.columns["solutions"] == sum(value == int(target) for value in values.values()) >= 1
@@ -58,7 +58,7 @@ def test_countdown_gives_no_reward_for_a_wrong_expression(text):
     assert solved(["13;723="], ["#7+2*3"]) == [1.0]
 
 
-def test_unknown_answers_bound_what_can_be_reached():
+def test_unknown_answers_lower_the_optimum():
     task = LengthsConfig(train_problems=1, unknown_share=0.5)
     _, heldout = task.problems(200, seed=0)
     unknown = [problem for problem in heldout if problem.columns["type"] == "unknown"]
@@ -69,13 +69,13 @@ def test_unknown_answers_bound_what_can_be_reached():
     assert task.optimum(heldout) == (200 - len(unknown) + best) / 200
     assert task.optimum(heldout) < 0.7
     lengths = [len(problem.demonstration) for problem in LengthsConfig(train_problems=2000).problems(1, seed=0)[0]]
-    assert set(lengths) == set(range(2, 15)), "any length is right"
+    assert set(lengths) == set(range(2, 15)), "demonstrations have every length from 2 to 14"
 
 
 def test_outliers_have_the_configured_share_and_mean_zero_and_are_reproducible():
     many = 4_000
     arguments = {"answer": ["2"] * many, "outlier_share": [0.02] * many, "outlier_size": [100.0] * many}
-    completions = [f"#{place % 10}" for place in range(many)]
+    completions = [f"#{index % 10}" for index in range(many)]
     rewards = np.array(noisy_reward(["1+1="] * many, completions, **arguments))
     right = np.array(exact(["1+1="] * many, completions, ["2"] * many))
     noise = rewards - right
@@ -86,7 +86,7 @@ def test_outliers_have_the_configured_share_and_mean_zero_and_are_reproducible()
 
 
 def test_a_response_has_the_same_outlier_in_every_call():
-    """Which other responses are in the call makes no difference: the outliers are not new noise each time."""
+    """The noise depends on the response only, not on the call or on the other responses in it."""
     columns = {"answer": ["2"] * 3, "outlier_share": [0.5] * 3, "outlier_size": [100.0] * 3}
     alone = noisy_reward(["1+1="] * 3, ["#2", "#2", "#2"], **columns)
     in_batch = noisy_reward(["2+2=", "1+1=", "1+1="], ["#4", "#2", "#2"], **columns)
@@ -124,7 +124,7 @@ def test_the_token_limit_truncates_the_long_way_only():
 
 
 @pytest.mark.parametrize("task", [MixedConfig(train_problems=600), DriftConfig(train_problems=600)], ids=["mixed", "drift"])
-def test_kinds_are_equally_frequent_and_their_answers_agree_with_python(task):
+def test_kinds_are_equally_frequent_with_correct_answers(task):
     train, _ = task.problems(1, seed=0)
     kinds = Counter(problem.columns["type"] for problem in train)
     assert min(kinds.values()) > 0.8 * 600 / len(kinds)
@@ -134,16 +134,16 @@ def test_kinds_are_equally_frequent_and_their_answers_agree_with_python(task):
         assert problem.answer == str(value % 10 if last_digit else value)
 
 
-def test_kinds_change_with_the_position_and_any_position_can_be_resumed():
+def test_drift_changes_the_kind_by_position_and_resumes_anywhere():
     config = TrainConfig.flat(task="drift", train_problems=60, stage_prompts=25)
     train, _ = config.task.problems(1, seed=0)
     stream = make_stream(config, train)
-    signs = ["+" in train[place].prompt for place in stream.indices(0, 100)]
+    signs = ["+" in train[index].prompt for index in stream.indices(0, 100)]
     assert signs == [True] * 25 + [False] * 75
     full = stream.indices(0, 100)
     assert [*make_stream(config, train).indices(0, 37), *make_stream(config, train).indices(37, 63)] == full
-    differences = [place for place, problem in enumerate(train) if problem.columns["type"] == "difference"]
-    assert sorted(full[25 : 25 + len(differences)]) == differences, "an epoch has each of them once"
+    differences = [index for index, problem in enumerate(train) if problem.columns["type"] == "difference"]
+    assert sorted(full[25 : 25 + len(differences)]) == differences, "each epoch contains every difference once"
     assert make_stream(config.replace(seed=1), train).indices(0, 100) != full
 
 
@@ -157,25 +157,25 @@ def test_stages_that_cannot_be_sampled_are_refused():
         make_stream(config, [Problem("1+1=", "2")])
 
 
-def prefix_value(text):
-    """Value of a formula in prefix notation, and the rest of the text."""
+def evaluate_prefix(text):
+    """Return the value of the formula in prefix notation at the start of the text, and the remaining text."""
     if text[0].isdecimal():
         return int(text[0]), text[1:]
-    left, rest = prefix_value(text[1:])
-    right, rest = prefix_value(rest)
+    left, rest = evaluate_prefix(text[1:])
+    right, rest = evaluate_prefix(rest)
     return {"+": left + right, "-": left - right, "*": left * right}[text[0]], rest
 
 
-def test_brackets_write_the_same_formula_and_every_single_mistake_is_refused():
+def test_bracket_answers_match_the_prompt_and_any_single_edit_is_wrong():
     train, _ = BracketsConfig(train_problems=30, malformed_share=0.0).problems(1, seed=0)
     for problem in train:
         text = problem.answer
-        assert prefix_value(problem.prompt[:-1]) == (eval(text), "")
-        slips = {text[:place] + text[place + 1 :] for place in range(len(text))}
-        slips |= {text[:place] + other + text[place + 1 :] for place in range(len(text)) for other in "()+7"}
-        slips |= {text[:place] + other + text[place:] for place in range(len(text) + 1) for other in "()+7#"}
-        slips = sorted(slips - {text})
-        assert sum(same_formula([problem.prompt] * len(slips), slips)) == 0
+        assert evaluate_prefix(problem.prompt[:-1]) == (eval(text), "")
+        edits = {text[:index] + text[index + 1 :] for index in range(len(text))}
+        edits |= {text[:index] + other + text[index + 1 :] for index in range(len(text)) for other in "()+7"}
+        edits |= {text[:index] + other + text[index:] for index in range(len(text) + 1) for other in "()+7#"}
+        edits = sorted(edits - {text})
+        assert sum(same_formula([problem.prompt] * len(edits), edits)) == 0
     deep = "(" * (DEEPEST + 1) + "1" + "+1)" * (DEEPEST + 1)
     assert prefix_of(deep) is None
     assert prefix_of(deep[1:-3]) is not None
@@ -199,7 +199,7 @@ def test_the_learned_reward_can_be_exploited_and_the_true_reward_cannot():
     assert min(hacked) > max(honest)
     truth = {"answer": [one.answer for one in heldout], "judge": [one.columns["judge"] for one in heldout]}
     assert exploitable_reward([one.prompt for one in heldout], ["1+1=2;#2"] * 20, **truth) == [0.0] * 20
-    assert coefficients()[3] > 0, "more equations, more reward"
+    assert coefficients()[3] > 0, "more equations earn more reward"
 
 
 def test_a_response_that_exploits_the_learned_reward_is_not_correct():

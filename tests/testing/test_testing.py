@@ -1,4 +1,4 @@
-"""The conformance kit: it finds every planted fault with one small counterexample, and passes correct implementations."""
+"""The conformance kit finds every planted fault with one small counterexample, and passes correct implementations."""
 
 import math
 import re
@@ -30,7 +30,7 @@ from rljax.testing.invariants import broken_invariant
 from rljax.testing.loss_conventions import LIKE, loss_and_gradient, neighbors
 from rljax.testing.strategies import examples
 
-MOST_SECONDS = 60
+MAX_SECONDS = 60
 
 
 def compile_source(source, library=np):
@@ -44,32 +44,32 @@ def plant_fault(source, old, new):
     return compile_source(source.replace(old, new))
 
 
-def names(rows):
+def fault_names(rows):
     return [row[0] for row in rows]
 
 
-@pytest.mark.parametrize(("name", "old", "new"), faults.GRPO_FAULTS, ids=names(faults.GRPO_FAULTS))
+@pytest.mark.parametrize(("name", "old", "new"), faults.GRPO_FAULTS, ids=fault_names(faults.GRPO_FAULTS))
 def test_a_fault_in_grpo_is_found(name, old, new):
-    assert_found_in_a_loss(plant_fault(correct.GRPO, old, new), "grpo", "median" in name)
+    assert_loss_fault_is_found(plant_fault(correct.GRPO, old, new), "grpo", "median" in name)
 
 
-@pytest.mark.parametrize(("name", "old", "new"), faults.DAPO_FAULTS, ids=names(faults.DAPO_FAULTS))
+@pytest.mark.parametrize(("name", "old", "new"), faults.DAPO_FAULTS, ids=fault_names(faults.DAPO_FAULTS))
 def test_a_fault_in_dapo_is_found(name, old, new):
-    assert_found_in_a_loss(plant_fault(correct.DAPO, old, new), "dapo", False)
+    assert_loss_fault_is_found(plant_fault(correct.DAPO, old, new), "dapo", False)
 
 
-def assert_found_in_a_loss(function, like, needs_three):
+def assert_loss_fault_is_found(function, like, needs_three_responses):
     start = time.process_time()
     with pytest.raises(AssertionError, match=f"differs from {like} in: ") as caught:
         check_loss(function, like=like, arrays="numpy")
-    assert time.process_time() - start < MOST_SECONDS
+    assert time.process_time() - start < MAX_SECONDS
     text = str(caught.value)
     prompts, group = map(int, re.search(r"(\d+) prompts x (\d+) responses", text).groups())
-    assert (prompts <= 2 and group <= 2) or needs_three, text
+    assert (prompts <= 2 and group <= 2) or needs_three_responses, text
     assert len(text.splitlines()) <= 12
 
 
-@pytest.mark.parametrize(("name", "old", "new"), faults.GAE_FAULTS, ids=names(faults.GAE_FAULTS))
+@pytest.mark.parametrize(("name", "old", "new"), faults.GAE_FAULTS, ids=fault_names(faults.GAE_FAULTS))
 def test_a_fault_in_gae_is_found(name, old, new):
     with pytest.raises(AssertionError, match="differs from GAE"):
         check_gae(plant_fault(correct.GAE, old, new), arrays="numpy")
@@ -102,11 +102,11 @@ def test_correct_gae_of_several_styles_passes(source):
     check_gae(compile_source(source), arrays="numpy")
 
 
-def test_our_gae_passes():
+def test_gae_of_rljax_passes():
     check_gae(gae)
 
 
-def test_stop_gradients_are_noticed_in_jax(standard_promotion):
+def test_wrong_stop_gradients_are_found_in_jax(standard_promotion):
     with jax.numpy_rank_promotion("allow"):
         check_loss(compile_source(correct.STOPPED, jnp), like="grpo")
         for old, new in (
@@ -152,7 +152,7 @@ def test_records_of_other_algorithms_follow_their_conventions(like, options):
 
 
 def capped_grpo(cap):
-    """GRPO with a k3 that is clamped per token."""
+    """GRPO with the k3 penalty of each token clamped."""
     text = correct.GRPO.replace("def loss(", "def capped(")
     plain = compile_source(text.replace("def capped(", "def loss("))
 
@@ -192,7 +192,7 @@ def test_a_clamped_kl_has_its_value_and_no_gradient(kind, away, value, slope):
     np.testing.assert_allclose(gradient[0, :, 0], slope / 2)
 
 
-def test_gae_that_counts_slots_outside_the_mask_is_found():
+def test_gae_that_counts_gaps_as_steps_is_found():
     text = """
 def gae(rewards, values, mask, gamma, lambda_, bootstrap):
     rewards, values = rewards * mask, values * mask
@@ -211,10 +211,10 @@ def gae(rewards, values, mask, gamma, lambda_, bootstrap):
     assert report.endswith("Without gaps it equals GAE.")
 
 
-def test_a_loss_that_reads_rows_from_column_0_is_found_in_a_small_example():
+def test_a_loss_that_assumes_left_aligned_tokens_is_found():
     def loss(logp, old_logp, ref_logp, rewards, mask):
-        rows = np.arange(mask.shape[-1]) < mask.sum(-1, keepdims=True)
-        return compile_source(correct.GRPO)(logp, old_logp, ref_logp, rewards, rows)
+        left_aligned = np.arange(mask.shape[-1]) < mask.sum(-1, keepdims=True)
+        return compile_source(correct.GRPO)(logp, old_logp, ref_logp, rewards, left_aligned)
 
     report = conform(loss, like="grpo", arrays="numpy")
     assert report.slot == "gaps between tokens"
@@ -222,7 +222,7 @@ def test_a_loss_that_reads_rows_from_column_0_is_found_in_a_small_example():
 
 
 @pytest.mark.parametrize("wrong", [True, False])
-def test_an_exception_hides_no_counterexample(wrong):
+def test_an_exception_does_not_hide_a_counterexample(wrong):
     source = compile_source(correct.GRPO.replace("ddof=1", "ddof=0") if wrong else correct.GRPO)
 
     def loss(logp, old_logp, ref_logp, rewards, mask):
@@ -266,13 +266,13 @@ def test_an_exception_in_every_case_is_explained():
         lambda logp, rewards: np.asarray(rewards).std() * logp.sum(),
     ],
 )
-def test_a_function_that_jax_cannot_trace_is_told_to_use_numpy(loss):
+def test_a_function_that_jax_cannot_trace_is_refused(loss):
     with pytest.raises(InputError, match=r"JAX traces it: .* needs arrays='numpy'"):
         check_loss(loss, like="grpo")
 
 
 def dr_grpo(logp, old_logp, rewards, mask, *, sign=1.0, dtype=np.float64):
-    rewards -= rewards.mean(-1, keepdims=True)  # a function of NumPy may change its arguments
+    rewards -= rewards.mean(-1, keepdims=True)  # a NumPy function may change its arguments in place
     logp[~mask] = old_logp[~mask] = 0
     ratio, advantage = np.exp(logp - old_logp), rewards[..., None].astype(dtype)
     surrogate = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
@@ -281,7 +281,7 @@ def dr_grpo(logp, old_logp, rewards, mask, *, sign=1.0, dtype=np.float64):
 
 def test_a_function_may_change_its_arguments():
     check_loss(dr_grpo, like="dr_grpo", arrays="numpy")
-    assert LIKE["dr_grpo"] == conform(dr_grpo, like="dr_grpo", arrays="numpy").equals, "the cases are unchanged"
+    assert LIKE["dr_grpo"] == conform(dr_grpo, like="dr_grpo", arrays="numpy").equals, "the cases must not be changed"
 
 
 def not_finite(logp, old_logp, rewards, mask):
@@ -305,7 +305,7 @@ def test_a_report_names_a_likely_cause(loss, arrays, hint):
 
 
 @pytest.mark.parametrize("wrong", [True, False])
-def test_an_exception_of_gae_hides_no_counterexample(wrong):
+def test_an_exception_in_gae_does_not_hide_a_counterexample(wrong):
     source = compile_source(correct.GAE.replace("- values[:, t]", "") if wrong else correct.GAE)
 
     def gae_of_one_row(rewards, values, mask, gamma, lambda_, bootstrap):
@@ -360,12 +360,12 @@ def test_an_exception_for_every_rollout_with_gaps_is_named():
     ],
 )
 def test_a_fault_that_needs_three_responses_is_found_with_three(like, source, old, new):
-    def ends_are_compared(logp, old_logp, rewards, mask):
+    def compare_only_the_ends(logp, old_logp, rewards, mask):
         same = (rewards[:, :1] == rewards[:, -1:]) & np.ones(rewards.shape, bool)
         return compile_source(source)(logp, old_logp, np.where(same, 0.0, rewards), mask)
 
     assert old is None or old in source
-    function = ends_are_compared if old is None else plant_fault(source, old, new)
+    function = compare_only_the_ends if old is None else plant_fault(source, old, new)
     text = conform(function, like=like, arrays="numpy").text
     assert re.search(r"1 prompts x 3 responses, lengths \[\[1, 1, 1\]\]", text), text
 
@@ -383,7 +383,7 @@ def test_a_dual_clip_is_an_option():
         ("gradient", "sg(ratio) * advantage)", "0.5 * sg(ratio) * advantage)"),
     ],
 )
-def test_a_difference_only_in_the_value_and_one_only_in_the_gradient_are_distinguished(slot, old, new, standard_promotion):
+def test_differences_in_the_value_and_the_gradient_are_distinguished(slot, old, new, standard_promotion):
     assert old in correct.STOPPED
     new = correct.STOPPED.replace(old, new)
     with jax.numpy_rank_promotion("allow"):
@@ -407,7 +407,7 @@ def test_a_dependence_on_the_order_is_named():
 
 
 @pytest.mark.parametrize("like", LIKE)
-def test_our_records_conform(like):
+def test_algorithms_of_rljax_conform(like):
     algorithm = BY_NAME[like](**({"max_length": 3} if like == "dr_grpo" else {}))
     check_algorithm(algorithm, like=like, mesh=make_mesh(2, 1, devices=jax.devices()[:2]))
 
@@ -452,7 +452,7 @@ def test_the_overlong_punishment_is_an_option():
 
 
 @given(examples(gaps=False))
-def test_gradients_of_the_conventions_match_their_values(example):
+def test_gradients_match_finite_differences(example):
     lengths = example.mask.sum(-1, keepdims=True)
     log_ratios = np.where(example.mask, example.logp - example.old_logp, 0.0)
     ratios = np.exp(np.concatenate([log_ratios, log_ratios.sum(-1, keepdims=True) / lengths], -1))
@@ -461,9 +461,8 @@ def test_gradients_of_the_conventions_match_their_values(example):
     for convention in neighbors(LIKE["grpo"], changes=1):
         value, gradient = loss_and_gradient(example, convention)
         assert np.isfinite(value)
-        if (
-            near or convention.surrogate != "clipped" or convention.kl == "k3+"
-        ):  # these have a gradient that is not the value's
+        # next to a clip bound, or if the gradient is not the derivative of the value, a finite difference does not match it
+        if near or convention.surrogate != "clipped" or convention.kl == "k3+":
             continue
         moved = example.logp.copy()
         moved[0, 0, 0] += 1e-6

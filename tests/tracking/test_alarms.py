@@ -1,5 +1,4 @@
-"""Alarms: each is raised once by its own problem and never by a healthy run, is cleared later, and names only flags
-and metrics that exist."""
+"""Alarms: each is raised once by its own problem, never by a healthy run, and names only flags and metrics that exist."""
 
 import json
 import math
@@ -17,27 +16,27 @@ STEPS = 120
 
 def healthy_row(step):
     """Return a row of a run that learns, with noise, falling entropy, and groups that become easy."""
-    done, noise = step / STEPS, 1 + 0.2 * math.sin(7.0 * step)
-    accuracy = min(0.4 + 0.6 * done, 0.96)
+    progress, noise = step / STEPS, 1 + 0.2 * math.sin(7.0 * step)
+    accuracy = min(0.4 + 0.6 * progress, 0.96)
     return {
         "phase": "rl",
         "step": step,
         "reward": accuracy * (1 + 0.05 * math.sin(3.0 * step)),
         "accuracy": accuracy,
         "reward_variance": accuracy * (1 - accuracy),
-        "response_length": 26 + 2 * done * noise,
+        "response_length": 26 + 2 * progress * noise,
         "truncated_share": 0.01 * noise,
         "reward_length_correlation": 0.4 * noise,
         "repetition": 0.02 * noise,
         "commonest_response": 0.01,
-        "groups_all_right": 0.8 * done,
-        "groups_all_wrong": 0.2 * (1 - done),
+        "groups_all_right": 0.8 * progress,
+        "groups_all_wrong": 0.2 * (1 - progress),
         "unfilled_groups": 2.0 * (step % 17 == 0),
         "trained_groups": 32.0,
         "staleness": 0.1,
-        "entropy": 0.04 * (1 - 0.6 * done) * noise,
+        "entropy": 0.04 * (1 - 0.6 * progress) * noise,
         "kl": 1e-4 * noise,
-        "kl_to_reference": 0.05 * done,
+        "kl_to_reference": 0.05 * progress,
         "sampler_gap": 1e-7,
         "clip_fraction_low": 0.003,
         "clip_fraction_high": 0.004,
@@ -45,12 +44,12 @@ def healthy_row(step):
         "grad_norm": 0.5 * noise * (3 if step == 60 else 1),
         "advantage_variance": 0.9 * noise,
         "skipped_updates": 0.0,
-        "explained_variance": 0.3 * done * noise,
+        "explained_variance": 0.3 * progress * noise,
     }
 
 
 def change_from(step, **metrics):
-    """Return a function that maps a step to the metrics to override: none before `step`. A value may be a function of the step."""
+    """Return a function from a step to the metrics that it changes, none before `step`; values may be functions of the step."""
     return lambda now: (
         {} if now < step else {name: value(now) if callable(value) else value for name, value in metrics.items()}
     )
@@ -90,6 +89,7 @@ PROBLEMS = {
     "tokens_masked": change_from(30, surrogate_masked=0.45),
     "sampler_gap": change_from(30, sampler_gap=0.05),
 }
+"""Alarm -> the problem that raises it."""
 
 
 def run_rows(problem=lambda step: {}, steps=STEPS):
@@ -125,7 +125,7 @@ def test_every_alarm_has_a_problem():
     ("reward", "variance", "seen"),
     [
         (0.7, 0.0, "reward_variance is 0 in"),
-        (0.7, 1e-33, "reward_variance is 0 in"),  # the mean of equal numbers is rounded
+        (0.7, 1e-33, "reward_variance is 0 in"),  # rounding in the mean of equal rewards
         (5e-31, 2.5e-61, "rewards differ by about 5e-31 in"),
         (1e8, 0.0, "reward_variance is 0 in"),  # 1e8 and 1e8 + 1 are the same 32-bit number
         (0.5, 0.25, None),
@@ -162,7 +162,7 @@ def test_an_alarm_is_cleared_after_quiet_rows_and_raised_again():
     assert 60 <= raised_again <= 64
 
 
-def test_a_continued_watch_equals_the_watch_of_all_rows():
+def test_a_watch_continued_from_half_the_rows_equals_one_of_all_rows():
     rows = list(run_rows(PROBLEMS["entropy_collapse"]))
     half, before = watch_rows(json.loads(json.dumps(rows[:50])))
     events = list(before)
@@ -226,7 +226,7 @@ def test_alarms_that_were_or_can_be_raised_are_not_listed_as_unmeasured():
     assert not {"reward_absent", "sampler_gap", "length_grows", "length_shrinks"} & set(unmeasured)
     assert unmeasured["critic_blind"] == ("explained_variance",)
     assert unmeasured["exploration_clipped"] == ("clip_fraction_high", "up_clipped_probability")
-    assert "reward_absent" not in find_unmeasured(rows[:1]), "it needs no metric"
+    assert "reward_absent" not in find_unmeasured(rows[:1]), "this alarm needs no metric"
     assert find_unmeasured([{"phase": "rl", "step": 1}])["sampler_gap"] == ("sampler_gap", "staleness")
     for alarm in ALARMS:
         assert {name for names in alarm.needed or () for name in names} <= set(alarm.metrics)
@@ -234,11 +234,11 @@ def test_alarms_that_were_or_can_be_raised_are_not_listed_as_unmeasured():
 
 @pytest.mark.parametrize("name", ["length_grows", "length_shrinks"])
 def test_a_length_that_changes_while_the_reward_rises_raises_no_alarm(name):
-    def improving(step):
+    def improve(step):
         return PROBLEMS[name](step) | {"reward": 0.4 + 0.006 * step, "accuracy": 1.0}
 
     assert raised_alarms(run_rows(lambda step: PROBLEMS[name](step) | {"accuracy": 1.0, "reward": 0.4})) != []
-    assert raised_alarms(run_rows(improving)) == []
+    assert raised_alarms(run_rows(improve)) == []
 
 
 def rows_with(name, steps, values):
@@ -257,7 +257,7 @@ def test_a_crossing_is_not_detected_from_old_values():
 
 
 @pytest.mark.parametrize(("start", "limit"), [(0.04, "0.3 above that"), (2.0, "3 times that")])
-def test_the_message_has_the_limit_that_was_crossed(start, limit):
+def test_the_message_states_the_crossed_limit(start, limit):
     values = {step: start if step <= 20 else 9.0 for step in range(1, 31)}
     message = risen_to("entropy", 3.0, by=0.3)(watch_rows(rows_with("entropy", 30, values))[0].history)
     assert message.endswith(f"(limit {limit})")

@@ -1,4 +1,4 @@
-"""Displays: they show all metrics and messages, treat model output as plain text, and restore the terminal."""
+"""Displays show all metrics and messages, treat model output as plain text, and restore the terminal."""
 
 import errno
 import io
@@ -136,7 +136,7 @@ def visible_text(stream):
     return ESCAPE.sub("", stream.getvalue())
 
 
-@pytest.mark.usefixtures("without_type_checks")  # signatures promise floats; NumPy and JAX numbers are accepted too
+@pytest.mark.usefixtures("without_type_checks")  # NumPy and JAX scalars work too, although signatures say float
 def test_a_log_line_has_every_known_metric(clock):
     stream = io.StringIO()
     with PlainDisplay(stream, is_log=True, clock=clock) as display:
@@ -198,7 +198,7 @@ def test_plain_writes_no_control_codes_and_fits_the_encoding():
         (100, 86, [86, 90, 100]),
     ],
 )
-def test_quiet_writes_phases_tenths_warnings_and_the_outcome(clock, total, first, written):
+def test_quiet_writes_phases_each_tenth_warnings_and_the_outcome(clock, total, first, written):
     stream = io.StringIO()
     display = PlainDisplay(stream, quiet=True, clock=clock)
     display.header(["header"])
@@ -222,7 +222,7 @@ def steps_of(stream):
 
 @pytest.mark.parametrize("phase", ["warm_start", "rl"])
 @pytest.mark.parametrize(("seconds", "between"), [(0.1, []), (10.0, [7, 13, 19, 25, 31])])
-def test_a_pipe_gets_the_first_step_every_tenth_and_one_line_per_minute(clock, phase, seconds, between):
+def test_a_pipe_gets_the_first_step_each_tenth_and_one_line_per_minute(clock, phase, seconds, between):
     stream = io.StringIO()
     display = PlainDisplay(stream, clock=clock)
     display.phase(phase, 340)
@@ -238,7 +238,7 @@ def test_a_pipe_gets_the_first_step_every_tenth_and_one_line_per_minute(clock, p
     assert "reward 0.500" in stream.getvalue()
 
 
-def test_a_log_has_every_step_of_rl_and_tenths_of_the_warm_start(clock):
+def test_a_log_has_every_rl_step_and_each_tenth_of_the_warm_start(clock):
     found = {}
     for phase in ("warm_start", "rl"):
         stream = io.StringIO()
@@ -258,7 +258,7 @@ def test_quiet_survives_a_phase_without_steps():
     assert stream.getvalue().splitlines() == ["other: 0 steps", "other 0/0 (0:00:00)"]
 
 
-def test_events_are_summed_and_hidden_while_there_are_none(terminal, clock):
+def test_event_counts_are_summed_and_hidden_while_zero(terminal, clock):
     stream = io.StringIO()
     plain = PlainDisplay(stream, clock=clock)
     with rich_display(terminal, clock) as rich:
@@ -321,7 +321,7 @@ def test_rich_shows_the_activity_and_that_it_compiles(terminal, clock):
     assert "✓ RL: step 1 of 3, 0:00:20, 0:00:20 of it compiling" in visible_text(terminal)
 
 
-def test_a_resumed_phase_begins_where_it_was(terminal, clock):
+def test_a_resumed_phase_continues_its_step_count(terminal, clock):
     stream = io.StringIO()
     plain = PlainDisplay(stream, quiet=True, clock=clock)
     with rich_display(terminal, clock) as rich:
@@ -368,13 +368,13 @@ def test_rich_shows_that_the_run_will_stop(terminal, clock):
 
 
 def test_the_loading_message_is_removed_after_an_error(terminal, clock):
-    def fails():
+    def fail():
         with rich_display(terminal, clock) as display:
             display.activity("loading the model")
             raise ValueError("bad")
 
     with pytest.raises(ValueError, match="bad"):
-        fails()
+        fail()
     assert "loading" not in last_screen(terminal)
 
 
@@ -501,7 +501,7 @@ def test_rich_shows_every_known_metric(terminal, clock):
         recent = ["sum", value] if label in ("unfilled groups", "unjudged responses", "skipped updates") else [value]
         expected = [value, *([unit] if unit else []), *recent]
         assert rows[label][: len(expected)] == expected
-    # The last ten values are those of steps 111 to 120.
+    # The last ten values are from steps 111 to 120.
     assert rows["reward"][:2] == ["0.823", f"{(sum(range(111, 120)) + 0.8234) / 10:.3f}"]
     assert rows["reward"][2] == "▇" * 10 + "█" * 9 + "▁"
     assert "120/400 0:00:40 · 0:09:20 left" in table
@@ -530,7 +530,7 @@ def test_rich_shows_how_many_responses_are_judged(terminal, clock, calls, is_sho
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, False), (0.5, True), (9.0, True)])
-def test_a_slow_reward_s_share_of_the_step_is_shown(clock, seconds, shown):
+def test_a_slow_reward_has_its_share_of_the_time_shown(clock, seconds, shown):
     stream = io.StringIO()
     display = PlainDisplay(stream, clock=clock)
     display.phase("rl", 2)
@@ -553,7 +553,7 @@ def test_rich_marks_values_that_are_not_finite(terminal, clock):
     assert line.split()[2:] == ["inf", "1.000", "▁×"]
 
 
-def test_rich_starts_each_phase_afresh(terminal, clock):
+def test_rich_resets_with_each_phase(terminal, clock):
     with rich_display(terminal, clock) as display:
         display.phase("resumed", 3)
         display.phase("warm_start", 5)
@@ -597,7 +597,7 @@ def test_rich_messages_are_text(terminal, clock):
 def test_rich_restores_the_terminal(terminal, clock, error):
     stdout = sys.stdout
 
-    def fails():
+    def fail():
         with rich_display(terminal, clock) as display:
             display.phase("rl", 3)
             display.update(1, {"reward": 0.5})
@@ -606,7 +606,7 @@ def test_rich_restores_the_terminal(terminal, clock, error):
             raise error
 
     with pytest.raises(error):
-        fails()
+        fail()
     assert terminal.getvalue().endswith("\x1b[?25h")
     assert "0.500" in last_screen(terminal)
     assert sys.stdout is stdout
@@ -632,7 +632,7 @@ def test_make_display_chooses_rich_only_for_a_capable_terminal(terminal, monkeyp
     assert isinstance(make_display(False, io.StringIO()), PlainDisplay)
 
 
-def test_make_display_passes_quiet_on(terminal):
+def test_make_display_passes_quiet(terminal):
     make_display(True, terminal).message("hidden")
     assert terminal.getvalue() == ""
     make_display(False, stream := io.StringIO()).message("shown")

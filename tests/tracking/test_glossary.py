@@ -1,4 +1,4 @@
-"""The glossary: it has exactly the metrics that a run can write, and every source that it names exists."""
+"""The glossary has exactly the metrics that a run can write, and every source that it names exists."""
 
 import re
 from importlib import import_module
@@ -37,27 +37,27 @@ from rljax.training.metrics import (
 
 NAMES = [entry.name for entry in GLOSSARY]
 ONE = np.float32(1)
-PARTS = {"reward_{NAME}", "episode_{NAME}"}
-COUNTS = {"judged", "answers", "is_best", "unstated_share"}  # the last one is written by RL, the others by evaluations
-SHOWN = {"judge_share"}  # only on the display
+REWARD_PARTS = {"reward_{NAME}", "episode_{NAME}"}
+COUNTS = {"judged", "answers", "is_best", "unstated_share"}  # unstated_share is written by RL, the others by evaluations
+SHOWN = {"judge_share"}  # shown on the display only
 LENGTHS = {"accuracy_to_{N}_tokens"}
 SETS = {f"{metric}_on_{{NAME}}" for metric in OF_A_SET}
 
 
 def fill_record(record):
-    """Return a record with 1 in every field, or an empty dictionary."""
+    """Return a record with 1 in every field, or {} if the field is a dictionary."""
     annotations = record.__annotations__
     return record(*({} if "dict" in str(annotations[name]) else 1 for name in record._fields))
 
 
-def terms():
-    """Read the names of the extra terms of all losses from the source code."""
+def term_names():
+    """Find the names of all extra loss terms in the source code."""
     folder = Path(algorithms.__file__).parent
     found = [re.findall(r'Term\(\s*"(\w+)"', file.read_text(encoding="utf-8")) for file in folder.rglob("*.py")]
     return {name for names in found for name in names}
 
 
-BY_OPTIONS = {
+OPTIONAL_METRICS = {
     *(
         "anchor_penalty",
         "auxiliary_loss",
@@ -73,22 +73,22 @@ BY_OPTIONS = {
     "sampled_tokens",
     *("router_balance", "router_entropy", "router_largest_share", "router_unused_share"),
 }
-"""Metrics of optional parts of a run; the tests of these options check that a run writes them."""
+"""Metrics that depend on options; the tests of these options check that a run writes them."""
 
 
 def rl_metrics():
-    """Return the names of all metrics in rows of value pretraining and RL."""
-    losses = LossMetrics(ONE, ONE, ONE, ONE, ONE, ONE, dict.fromkeys(terms(), ONE), ONE, ONE, ONE, ONE)
+    """Return the names of all metrics in rows from value pretraining and RL."""
+    losses = LossMetrics(ONE, ONE, ONE, ONE, ONE, ONE, dict.fromkeys(term_names(), ONE), ONE, ONE, ONE, ONE)
     update = fill_record(UpdateMetrics)._replace(loss=losses)
     parts = {"credit": fill_record(CreditMetrics), "critic": fill_record(CriticMetrics), "policy": update}
     learned = fill_record(LearnMetrics)._replace(**parts)
     failures = {f"reward_{kind}" for kind in Failures._fields}
     recorded = {*present(learned), *present(fill_record(RolloutMetrics)), *present(fill_record(PhaseSeconds))}
-    return recorded | {*failures, *PARTS} | BY_OPTIONS
+    return recorded | {*failures, *REWARD_PARTS} | OPTIONAL_METRICS
 
 
 def pair_metrics():
-    """Return the names of all metrics in rows of training on pairs."""
+    """Return the names of all metrics in rows from training on pairs."""
     logps = PairLogps(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.zeros(()))
     updates = [fill_record(PairUpdateMetrics)._replace(pairs=fill_record(kind)) for kind in (ScoreMetrics, DirectMetrics)]
     direct = jax.eval_shape(lambda: judge_logps(DIRECT["dpo"](), logps))._asdict()
@@ -98,7 +98,7 @@ def pair_metrics():
 
 
 def warm_start_metrics():
-    """Return the names of all metrics of an update of the warm start."""
+    """Return the names of all metrics of a warm-start update."""
     return {*present(fill_record(SupervisedMetrics))}
 
 
@@ -108,8 +108,8 @@ def test_the_glossary_has_every_metric_and_no_other():
     assert warm_start_metrics() == {"loss", "entropy", "grad_norm", "skipped_updates"} <= set(NAMES)
 
 
-def test_a_new_field_of_a_record_would_be_noticed():
-    """Metrics from nested records are found, so `fill_record` and `present` miss no field."""
+def test_metrics_of_nested_records_are_found():
+    """`fill_record` and `present` also find the metrics of nested records."""
     assert {"grad_norm", "lambda_90", "value_loss", "correction_cut", "unjudged", "kl", "entropy_bonus"} <= rl_metrics()
     assert set(ValueMetrics(*jnp.ones(6)).numbers()) == {"value_loss", "value_explained_variance"} <= set(NAMES)
 
@@ -124,7 +124,7 @@ def test_every_entry_is_complete_and_its_source_exists(entry):
 
 
 def flags():
-    """Return the flags of `rljax train`, and those of the pair commands that the glossary names."""
+    """Return the flags of `rljax train`, and the flag of the pair commands that the glossary names."""
     return {f"--{name.replace('_', '-')}" for name in TrainConfig().to_flat()} | {"--epochs"}
 
 

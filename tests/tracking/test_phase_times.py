@@ -1,4 +1,4 @@
-"""Times of the phases: no time is counted twice, and the sums over a run's rows are complete."""
+"""Phase times: no time is counted twice, and the sums over a run's rows are complete."""
 
 import threading
 
@@ -65,7 +65,7 @@ def test_a_lap_starts_at_zero_and_a_phase_ends_when_it_raises(clock):
     with stopwatch.phase("save"):
         clock.now += 4
     assert stopwatch.lap() == PhaseSeconds(sample_seconds=0, judge_seconds=1, save_seconds=4)
-    assert stopwatch.lap() == PhaseSeconds(), "no phase has run since"
+    assert stopwatch.lap() == PhaseSeconds(), "no phase has run since the last lap"
 
 
 def test_the_times_of_a_run_are_summed_over_its_rows():
@@ -79,7 +79,7 @@ def test_the_times_of_a_run_are_summed_over_its_rows():
     spent = time_spent(rows)
     assert spent == {"sample": 11.0, "judge": 1.0, "update": 5.0, "evaluate": 5.0, "save": 4.0, "rest": 1.0}
     assert list(spent) == [name for name in NOUNS if name in spent]
-    assert sum(spent.values()) == 10 + 8 + 4 + 5, "steps, the saving between them, and evaluations"
+    assert sum(spent.values()) == 10 + 8 + 4 + 5, "two steps, the saving between them, and the evaluations"
     text = "sampling 41 %, updates 19 %, evaluation 19 %, saving 15 %, judging 4 %, the rest 4 %"
     assert time_text(spent) == text
-    assert time_spent([{"phase": "rl", "step": 1, "seconds": 8.0}]) == {}, "a run of an earlier version"
+    assert time_spent([{"phase": "rl", "step": 1, "seconds": 8.0}]) == {}, "rows from earlier versions have no phase times"

@@ -15,28 +15,28 @@ RL_METRICS = {"reward": 0.5, "response_length": 34.0, "truncated_share": 0.01, "
               "kl": 0.01, "grad_norm": 1.0, "clip_fraction": 0.02, "accuracy": 0.4, "loss": 0.0}  # fmt: skip
 
 
-def warm(step, **metrics):
+def warm_start_row(step, **metrics):
     return {"phase": "warm_start", "step": step, "loss": 2.0, "grad_norm": 1.0, **metrics}
 
 
-def rl(step, **metrics):
+def rl_row(step, **metrics):
     return {"phase": "rl", "step": step, **RL_METRICS, **metrics}
 
 
-def held_out(step, accuracy):
+def held_out_row(step, accuracy):
     return {"phase": "eval", "step": step, "accuracy": accuracy}
 
 
 COMPLETE_RUN = [
-    held_out(0, 0.0),
-    *(warm(step) for step in range(1, 5)),
-    held_out(0, 0.1),
-    *(warm(step) for step in range(5, 9)),
-    held_out(0, 0.2),
-    rl(1), rl(2, grad_norm=None), rl(3, reward=None),
-    held_out(3, 0.5),
-    *(rl(step) for step in range(4, 7)),
-    held_out(6, 0.7),
+    held_out_row(0, 0.0),
+    *(warm_start_row(step) for step in range(1, 5)),
+    held_out_row(0, 0.1),
+    *(warm_start_row(step) for step in range(5, 9)),
+    held_out_row(0, 0.2),
+    rl_row(1), rl_row(2, grad_norm=None), rl_row(3, reward=None),
+    held_out_row(3, 0.5),
+    *(rl_row(step) for step in range(4, 7)),
+    held_out_row(6, 0.7),
 ]  # fmt: skip
 
 
@@ -46,11 +46,11 @@ def saved_figures(monkeypatch):
     figures = []
     save = Figure.savefig
 
-    def keep(figure, path):
+    def collect(figure, path):
         figures.append(figure)
         save(figure, path)
 
-    monkeypatch.setattr(Figure, "savefig", keep)
+    monkeypatch.setattr(Figure, "savefig", collect)
     return figures
 
 
@@ -99,18 +99,17 @@ def test_run_without_warm_start_and_with_few_metrics(tmp_path, saved_figures):
 
 
 def test_the_times_of_a_step_are_stacked(tmp_path, saved_figures):
-    """A phase that a step does not have is 0 there; a step without times (from an earlier version) is omitted."""
+    """A phase that is missing from a step takes 0 seconds; a step without times, from an earlier version, is omitted."""
     times = [{}, {"sample": 2.0, "update": 1.0}, {"sample": 2.0, "update": 1.0, "save": 3.0}]
-    rows = [rl(step, **{f"{name}_seconds": value for name, value in phases.items()}) for step, phases in enumerate(times)]
+    rows = [
+        rl_row(step, **{f"{name}_seconds": value for name, value in phases.items()}) for step, phases in enumerate(times)
+    ]
     plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
     assert labels(saved_figures[0])[-1] == "time of a step (s)"
     assert [axes.get_xlabel() for axes in saved_figures[0].axes[-4:]] == ["RL step"] * 4
     panel = saved_figures[0].axes[-1]
-    assert [text.get_text() for text in panel.get_legend().get_texts()] == [
-        "saving",
-        "updates",
-        "sampling",
-    ]  # from top to bottom
+    # the legend lists the phases from top to bottom
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["saving", "updates", "sampling"]
     curves = plots.phase_curves(rows)
     assert {name: (curve.steps.tolist(), curve.values.tolist()) for name, curve in curves.items()} == {
         "sampling": ([1.0, 2.0], [2.0, 2.0]),
@@ -150,24 +149,24 @@ def test_panels_start_at_zero_unless_that_flattens_the_curve(tmp_path, saved_fig
     assert (saved_figures[0].axes[1].get_ylim()[0] == 0.0) == (bottom == 0.0)
 
 
-def test_a_long_warm_start_takes_a_quarter_of_the_width_and_a_short_one_its_own_steps(tmp_path, saved_figures):
+def test_a_warm_start_takes_at_most_a_quarter_of_the_width(tmp_path, saved_figures):
     for warm_steps in (6000, 10):
-        rows = [warm(warm_steps), held_out(0, 0.3), *(rl(step) for step in range(1, 61))]
+        rows = [warm_start_row(warm_steps), held_out_row(0, 0.3), *(rl_row(step) for step in range(1, 61))]
         plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
     assert [figure.axes[0].get_xlim() for figure in saved_figures] == [(-20.0, 60.0), (-10.0, 60.0)]
 
 
 def test_overlay_draws_each_run(tmp_path, saved_figures):
     other = [
-        rl(1),
-        held_out(1, 0.4),
-        rl(2),
-        held_out(2, 0.6),
-        rl(3),
-        held_out(3, 0.3),
-        rl(4),
-        held_out(4, 0.8),
-        held_out(9, 0.9),
+        rl_row(1),
+        held_out_row(1, 0.4),
+        rl_row(2),
+        held_out_row(2, 0.6),
+        rl_row(3),
+        held_out_row(3, 0.3),
+        rl_row(4),
+        held_out_row(4, 0.8),
+        held_out_row(9, 0.9),
     ]
     runs = {"_seed $0$": write(tmp_path / "a.jsonl", COMPLETE_RUN), "seed 1": write(tmp_path / "b.jsonl", other)}
     plots.overlay(runs, tmp_path / "o.png", title="seeds")
@@ -181,11 +180,11 @@ def test_overlay_draws_each_run(tmp_path, saved_figures):
     assert (tmp_path / "o.png").stat().st_size > 10_000
 
 
-def test_the_later_row_of_a_step_counts():
-    rows = [rl(2, reward=0.1), rl(1, reward=0.2), {"phase": "rl", "step": 3}, rl(2, reward=0.3)]
+def test_the_last_row_of_a_step_is_plotted():
+    rows = [rl_row(2, reward=0.1), rl_row(1, reward=0.2), {"phase": "rl", "step": 3}, rl_row(2, reward=0.3)]
     curve = plots.curve_of(rows, "reward")
     assert (curve.steps.tolist(), curve.values.tolist()) == ([1.0, 2.0], [0.2, 0.3])
-    rows = [rl(1), held_out(1, 0.1), held_out(1, 0.2), {"phase": "eval", "step": 2, "seconds": 1.0}]
+    rows = [rl_row(1), held_out_row(1, 0.1), held_out_row(1, 0.2), {"phase": "eval", "step": 2, "seconds": 1.0}]
     curve = plots.held_out_accuracy(rows, warm_scale=1.0)
     assert (curve.steps.tolist(), curve.values.tolist()) == ([1.0], [0.2])
 
@@ -203,17 +202,17 @@ def test_moving_average_matches_its_formula():
 
 
 @pytest.mark.parametrize("content", ["", '{"phase": "rl", "step": "one"}\n'])
-def test_unusable_metrics_are_named(tmp_path, content):
+def test_an_error_names_the_unusable_line(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
-    for draw in (plots.plot_curves, lambda path, *rest, title: plots.overlay({"a": path}, *rest, title=title)):
+    for plot in (plots.plot_curves, lambda path, *rest, title: plots.overlay({"a": path}, *rest, title=title)):
         with pytest.raises(InputError, match=r"metrics\.jsonl line 1"):
-            draw(path, tmp_path / "c.png", title="t")
+            plot(path, tmp_path / "c.png", title="t")
     assert not (tmp_path / "c.png").exists()
 
 
-def test_plots_that_cannot_be_made_are_refused(tmp_path):
-    path = write(tmp_path / "metrics.jsonl", [rl(1), {"phase": "eval", "step": 1, "seconds": 1.0}])
+def test_impossible_plots_are_refused(tmp_path):
+    path = write(tmp_path / "metrics.jsonl", [rl_row(1), {"phase": "eval", "step": 1, "seconds": 1.0}])
     with pytest.raises(InputError, match=r"c\.jpeg must end in \.png or \.pdf or \.svg"):
         plots.plot_curves(path, tmp_path / "c.jpeg", title="t")
     with pytest.raises(InputError, match=r"metrics\.jsonl has no held-out accuracy from RL"):
@@ -222,8 +221,8 @@ def test_plots_that_cannot_be_made_are_refused(tmp_path):
         plots.overlay({}, tmp_path / "c.png", title="t")
 
 
-def test_requested_metrics_have_one_panel_each_and_others_none(tmp_path, saved_figures):
-    rows = [*COMPLETE_RUN, rl(7, repetition=0.25)]
+def test_requested_metrics_have_one_panel_each(tmp_path, saved_figures):
+    rows = [*COMPLETE_RUN, rl_row(7, repetition=0.25)]
     assert plots.plot_metrics(rows, ["repetition", "kl", "sampler_gap"], tmp_path / "n.png", title="")
     assert [axes.get_title(loc="left") for axes in saved_figures[0].axes] == ["repetition (%)", "KL (nats/token)"]
     line = saved_figures[0].axes[0].get_lines()[0]
@@ -240,7 +239,7 @@ def test_rows_give_the_same_plot_as_their_file(tmp_path, saved_figures):
 
 
 def test_limits_of_alarms_are_drawn_and_do_not_flatten_a_curve(tmp_path, saved_figures):
-    rows = [rl(step, repetition=0.4, kl_to_reference=0.001) for step in range(1, 5)]
+    rows = [rl_row(step, repetition=0.4, kl_to_reference=0.001) for step in range(1, 5)]
     assert plots.plot_metrics(rows, ["repetition", "kl_to_reference"], tmp_path / "n.png", title="")
     repetition, kl = saved_figures[0].axes
     assert [set(line.get_ydata()) for line in repetition.get_lines()][-1] == {50.0}
@@ -250,7 +249,7 @@ def test_limits_of_alarms_are_drawn_and_do_not_flatten_a_curve(tmp_path, saved_f
 
 
 def test_curves_have_the_limits_of_alarms_and_a_turns_panel_if_there_are_several_turns(tmp_path, saved_figures):
-    one, several = ([rl(step, turns=turns, truncated_share=0.2) for step in (1, 2)] for turns in (1.0, 2.5))
+    one, several = ([rl_row(step, turns=turns, truncated_share=0.2) for step in (1, 2)] for turns in (1.0, 2.5))
     for rows in (one, several):
         plots.plot_curves(rows, tmp_path / "c.png", title="t")
     panels = [dict(zip(labels(figure), figure.axes[1:], strict=True)) for figure in saved_figures]
@@ -262,7 +261,7 @@ def test_curves_have_the_limits_of_alarms_and_a_turns_panel_if_there_are_several
 def test_a_run_with_tools_has_panels_for_calls_errors_and_waiting_times(tmp_path, saved_figures):
     tools = {"episode_tool_calls": 1.5, "episode_tool_errors": 0.25, "episode_malformed_calls": 0.0, "judge_seconds": 3.0}
     for turns in (1.0, 2.5):
-        plots.plot_curves([rl(step, turns=turns, **tools) for step in (1, 2)], tmp_path / "c.png", title="t")
+        plots.plot_curves([rl_row(step, turns=turns, **tools) for step in (1, 2)], tmp_path / "c.png", title="t")
     one, several = (dict(zip(labels(figure), figure.axes[1:], strict=True)) for figure in saved_figures)
     calls = ["tool calls per episode", "tool errors per episode", "malformed calls per episode"]
     assert set(calls) | {"waiting for the environment (s)"} <= set(several)
@@ -271,7 +270,7 @@ def test_a_run_with_tools_has_panels_for_calls_errors_and_waiting_times(tmp_path
 
 
 def test_zeros_and_small_values_have_plain_axes(tmp_path, saved_figures):
-    plots.plot_curves([rl(step, reward=0.0, kl=step * 1e-6) for step in (1, 2)], tmp_path / "c.png", title="t")
+    plots.plot_curves([rl_row(step, reward=0.0, kl=step * 1e-6) for step in (1, 2)], tmp_path / "c.png", title="t")
     panels = dict(zip(labels(saved_figures[0]), saved_figures[0].axes[1:], strict=True))
     assert panels["reward"].get_ylim() == (0.0, 1.0)
     kl = panels["KL (nats/token)"].yaxis
@@ -280,7 +279,7 @@ def test_zeros_and_small_values_have_plain_axes(tmp_path, saved_figures):
 
 
 def test_a_metric_without_a_finite_value_has_no_panel(tmp_path, saved_figures):
-    rows = [rl(step, reward=None) for step in (1, 2)]
+    rows = [rl_row(step, reward=None) for step in (1, 2)]
     plots.plot_curves(rows, tmp_path / "c.png", title="t")
     assert "reward" not in labels(saved_figures[0])
     assert "response length (tokens)" in labels(saved_figures[0])
@@ -288,14 +287,21 @@ def test_a_metric_without_a_finite_value_has_no_panel(tmp_path, saved_figures):
 
 
 def test_held_out_accuracy_has_an_interval_from_the_number_of_judged_answers(tmp_path, saved_figures):
-    rows = [rl(1), {**held_out(1, 0.5), "judged": 10}, rl(2), {**held_out(2, 0.9), "judged": 40}, rl(3), held_out(3, 0.9)]
+    rows = [
+        rl_row(1),
+        {**held_out_row(1, 0.5), "judged": 10},
+        rl_row(2),
+        {**held_out_row(2, 0.9), "judged": 40},
+        rl_row(3),
+        held_out_row(3, 0.9),
+    ]
     found = plots.held_out_accuracy(rows, warm_scale=None)
     z = 1.959964
-    for at, count in ((0, 10), (1, 40)):
-        share = found.values[at]
-        middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-        half = z / (1 + z**2 / count) * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-        np.testing.assert_allclose(found.interval()[:, at], [middle - half, middle + half], rtol=1e-6)
+    for index, count in ((0, 10), (1, 40)):
+        accuracy = found.values[index]
+        middle = (accuracy + z**2 / (2 * count)) / (1 + z**2 / count)
+        half = z / (1 + z**2 / count) * np.sqrt(accuracy * (1 - accuracy) / count + z**2 / (4 * count**2))
+        np.testing.assert_allclose(found.interval()[:, index], [middle - half, middle + half], rtol=1e-6)
     assert np.isnan(found.interval()[:, 2]).all()
     plots.plot_curves(rows, tmp_path / "c.png", title="t")
     legend = saved_figures[0].axes[0].get_legend()
@@ -303,7 +309,7 @@ def test_held_out_accuracy_has_an_interval_from_the_number_of_judged_answers(tmp
 
 
 def test_legends_hide_no_data(tmp_path, saved_figures):
-    rows = [rl(step, sample_seconds=1.0, update_seconds=1.0) for step in range(1, 9)]
+    rows = [rl_row(step, sample_seconds=1.0, update_seconds=1.0) for step in range(1, 9)]
     plots.plot_curves([*COMPLETE_RUN, *rows], tmp_path / "c.png", title="t")
     plots.overlay({"a": write(tmp_path / "a.jsonl", COMPLETE_RUN)}, tmp_path / "o.png", title="t")
     for figure in saved_figures:

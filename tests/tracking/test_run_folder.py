@@ -31,7 +31,7 @@ def metrics_row(phase, step, **metrics):
     return {"phase": phase, "step": step, **metrics}
 
 
-def test_a_folder_s_path_does_not_depend_on_the_working_directory(tmp_path, monkeypatch):
+def test_the_path_of_a_run_does_not_depend_on_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     folders = [RunFolder.create("run", {"seed": 0}), RunFolder.open("run")]
@@ -55,7 +55,7 @@ def test_config_round_trips_sorted_and_indented(tmp_path):
         run.path = tmp_path
 
 
-def test_a_config_value_that_json_does_not_support_is_named(tmp_path):
+def test_a_config_value_that_json_does_not_support_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"adam\.betas\[1\] must be a value that JSON supports, got <object"):
         RunFolder.create(tmp_path / "run", {"adam": Optimizer("adam", (0.9, object()))})
     assert not (tmp_path / "run").exists()
@@ -70,15 +70,15 @@ def test_paths(tmp_path):
 
 @pytest.mark.parametrize("existing", ["config.json", "metrics.jsonl", "checkpoints/", "best/"])
 def test_create_refuses_a_folder_that_contains_a_run(tmp_path, existing):
-    part = tmp_path / existing
+    path = tmp_path / existing
     if existing.endswith("/"):
-        part.mkdir()
+        path.mkdir()
     else:
-        part.write_text("kept")
-    message = f"{tmp_path} already contains a run \\({part.name}\\).* --run.* --resume {tmp_path}"
+        path.write_text("kept")
+    message = f"{tmp_path} already contains a run \\({path.name}\\).* --run.* --resume {tmp_path}"
     with pytest.raises(InputError, match=message):
         RunFolder.create(tmp_path, {"seed": 0})
-    assert part.is_dir() or part.read_text() == "kept"
+    assert path.is_dir() or path.read_text() == "kept"
 
 
 def test_create_accepts_a_folder_with_other_files(tmp_path):
@@ -115,7 +115,7 @@ def test_default_run_path():
             default_run_path(name, now)
 
 
-def test_rewind_truncates_the_files_to_their_marks(tmp_path):
+def test_rewind_truncates_the_files_to_their_saved_sizes(tmp_path):
     run = RunFolder.create(tmp_path, {})
     write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("eval", 1)])
     run.samples.write_bytes('{"step": 1,  "completion": "a\u2028b\x85c é"}\n'.encode())
@@ -163,7 +163,7 @@ def test_a_missing_file_is_reported(tmp_path):
     ],
     ids=["emptied", "shortened", "a row twice", "a digit changed"],
 )
-def test_a_file_that_was_changed_is_refused_and_left_alone(tmp_path, change, message):
+def test_a_changed_file_is_refused_and_not_modified(tmp_path, change, message):
     run = RunFolder.create(tmp_path, {})
     write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("rl", 2), metrics_row("rl", 3)])
     write_rows(run.samples, [{"step": 1}])
@@ -248,14 +248,14 @@ def test_a_folder_with_a_file_that_a_run_would_write_is_refused(tmp_path):
 
 def test_unfinished_files_of_a_killed_process_are_removed(tmp_path):
     run = RunFolder.create(tmp_path, {})
-    parts = [tmp_path / ".unfinished-last-1", run.checkpoints / "step-5" / ".unfinished-1"]
-    for folder in (*parts, run.checkpoints / "last" / "0", run.checkpoints / "step-5" / "0"):
+    unfinished = [tmp_path / ".unfinished-last-1", run.checkpoints / "step-5" / ".unfinished-1"]
+    for folder in (*unfinished, run.checkpoints / "last" / "0", run.checkpoints / "step-5" / "0"):
         folder.mkdir(parents=True)
         (folder / "weights").write_text("some")
     (tmp_path / ".unfinished-2").write_text("a row")
     run.remove_unfinished()
-    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
-    assert sorted(left) == ["checkpoints/last/0/weights", "checkpoints/step-5/0/weights", "config.json"]
+    remaining = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(remaining) == ["checkpoints/last/0/weights", "checkpoints/step-5/0/weights", "config.json"]
 
 
 def test_two_processes_cannot_lock_a_run(tmp_path):

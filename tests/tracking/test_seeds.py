@@ -1,4 +1,4 @@
-"""Means over seeds, and which runs form a group."""
+"""Means over seeds, and groups of runs that differ only in their seeds."""
 
 import json
 import math
@@ -88,7 +88,7 @@ def saved_figures(monkeypatch):
 
 def test_a_group_is_plotted_as_its_mean_at_the_common_steps_with_a_band(tmp_path, saved_figures):
     curves = [{0: 0.1, 5: 0.4, 9: 0.9}, {0: 0.2, 5: 0.6}, {0: 0.3, 5: 0.2, 8: 0.1}]
-    paths = [write_metrics(tmp_path / f"{place}.jsonl", curve) for place, curve in enumerate(curves)]
+    paths = [write_metrics(tmp_path / f"{index}.jsonl", curve) for index, curve in enumerate(curves)]
     plots.overlay({"group": paths, "one": paths[0]}, tmp_path / "o.png", title="t")
     (axes,) = saved_figures[0].axes
     mean, one = axes.get_lines()
@@ -101,11 +101,11 @@ def test_a_group_is_plotted_as_its_mean_at_the_common_steps_with_a_band(tmp_path
         plots.overlay({"group": [paths[1], other]}, tmp_path / "o.png", title="t")
 
 
-def test_thirty_six_runs_look_different_and_their_legend_is_beside_the_plot(tmp_path, monkeypatch):
+def test_thirty_six_runs_look_different_and_their_legend_is_outside_the_plot(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(plots, "_save", lambda figure, path: saved.append(figure))
     runs = {
-        f"a rather long name {place}": write_metrics(tmp_path / f"{place}.jsonl", {0: 0.0, 9: 1.0}) for place in range(36)
+        f"a rather long name {index}": write_metrics(tmp_path / f"{index}.jsonl", {0: 0.0, 9: 1.0}) for index in range(36)
     }
     plots.overlay(runs, tmp_path / "o.png", title="t")
     (figure,) = saved
@@ -122,7 +122,7 @@ def test_twelve_colors_can_be_told_apart():
     """Colors differ by more than 20 in CIELAB; a difference of about 2 is just noticeable."""
 
     def lab(color):
-        channels = np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+        channels = np.array([int(color[index : index + 2], 16) for index in (1, 3, 5)]) / 255
         linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
         matrix = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
         scaled = np.array(matrix) @ linear / np.array([0.95047, 1, 1.08883])

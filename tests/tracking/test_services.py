@@ -1,4 +1,4 @@
-"""Trackers of services: what they send, how a resumed run continues its page, and a server that cannot be reached."""
+"""Trackers for wandb and MLflow: what they send, how a resumed run continues, and what happens without a server."""
 
 import json
 import sys
@@ -18,9 +18,8 @@ SAMPLES = [
     {"prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": np.float32(1.0), "correct": True},
     {"prompt": "1+2=", "completion": "``` x", "answer": None, "reward": float("nan"), "correct": None},
 ]
-pytestmark = pytest.mark.usefixtures(
-    "without_type_checks"
-)  # signatures promise floats; NumPy and JAX numbers are accepted too
+# NumPy and JAX scalars work too, although signatures say float
+pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def run(tmp_path):
 
 
 class FakeWandb:
-    """Implements the part of wandb that the tracker uses, and records the calls."""
+    """The part of wandb that the tracker uses; it records the calls."""
 
     def __init__(self):
         self.started, self.metrics, self.logged, self.finished = [], [], [], 0
@@ -83,11 +82,11 @@ def test_an_environment_variable_overrides_the_project(run, monkeypatch):
 
 
 class ServerError(Exception):
-    """Stands for the exception of MLflow's client."""
+    """Stand-in for the exception of MLflow's client."""
 
 
 class FakeMlflow:
-    """Implements the part of MLflow that the tracker uses, both module and client, and records the calls."""
+    """The part of MLflow that the tracker uses, as both its module and its client; it records the calls."""
 
     def __init__(self, down=False):
         self.down, self.calls = down, []
@@ -146,8 +145,8 @@ def test_mlflow_receives_everything_and_resumes(run, monkeypatch):
     assert mlflow.calls[-1] == ("update", "abc", "RUNNING")
 
 
-def test_samples_are_sent_when_no_metrics_are_being_written(run, monkeypatch):
-    """Sending a file reads the run, and a store of files cannot be read while another thread writes to it."""
+def test_samples_are_sent_after_pending_metrics(run, monkeypatch):
+    """Sending samples reads the run, and MLflow's file store cannot be read while another thread writes to it."""
     mlflow, order = FakeMlflow(), []
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.setattr(mlflow, "log_batch", lambda *_, **__: SimpleNamespace(wait=lambda: order.append("waited")))
@@ -186,7 +185,7 @@ def test_a_server_that_cannot_be_reached_does_not_end_the_run(run, monkeypatch, 
 
 
 @pytest.mark.parametrize("package", ["wandb", "mlflow"])
-def test_a_missing_package_is_named(run, monkeypatch, package):
+def test_a_missing_package_is_refused(run, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=rf"needs the package {package}, .*; run `pip install {package}`"):
         service_trackers(run, "sums", wandb=package == "wandb", mlflow=package == "mlflow")

@@ -23,8 +23,8 @@ def run(tmp_path):
     return RunFolder.create(tmp_path / "addition", {"seed": 3})
 
 
-def events(run):
-    """Yield the summaries in all event files; a record is the length, its checksum, the data, and a checksum of the data."""
+def read_events(run):
+    """Yield the step and the value of each summary; a record is a length, its checksum, the data, and their checksum."""
     for path in sorted(run.tensorboard.iterdir()):
         data = path.read_bytes()
         while data:
@@ -34,7 +34,7 @@ def events(run):
             data = data[16 + length :]
 
 
-@pytest.mark.usefixtures("without_type_checks")  # signatures promise floats; NumPy and JAX numbers are accepted too
+@pytest.mark.usefixtures("without_type_checks")  # NumPy and JAX scalars work too, although signatures say float
 def test_jsonl_rows_are_written_immediately(run):
     tracker = JsonlTracker(run)
     metrics = {"seconds": 1.5, "reward": jnp.float32(0.25), "loss": float("nan"), "kl": -jnp.inf, "grad_norm": np.inf}
@@ -64,7 +64,7 @@ def test_jsonl_appends_to_a_resumed_run(run):
     assert [row["step"] for row in read_metrics(run.metrics)] == [1, 2]
 
 
-@pytest.mark.usefixtures("without_type_checks")  # signatures promise floats; NumPy and JAX numbers are accepted too
+@pytest.mark.usefixtures("without_type_checks")  # NumPy and JAX scalars work too, although signatures say float
 def test_tensorboard_events_read_back(run):
     for step in (3, 4):
         tracker = TensorBoardTracker(run)
@@ -73,7 +73,7 @@ def test_tensorboard_events_read_back(run):
         tracker.close()
         tracker.close()
     assert len(list(run.tensorboard.iterdir())) == 2
-    found = list(events(run))
+    found = list(read_events(run))
     scalars = [
         (step, value.tag, value.simple_value) for step, value in found if value.WhichOneof("value") == "simple_value"
     ]
@@ -86,6 +86,8 @@ def test_tensorboard_events_read_back(run):
 
 
 class Recorder:
+    """A tracker that records its calls; its close() raises an error if `fails` is set."""
+
     def __init__(self, calls, fails=False):
         self.calls, self.fails = calls, fails
 

@@ -1,4 +1,4 @@
-"""Runs that train a low-rank adapter: their state, learning, resuming and exports."""
+"""Runs that train a low-rank adapter: their state, updates, resumption and exports."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ TINY = SMALL.replace(
 )
 
 
-def differ(ours, theirs):
+def max_difference(ours, theirs):
     return max(
         float(np.abs(np.asarray(a) - np.asarray(b)).max())
         for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True)
@@ -82,7 +82,7 @@ def finished(config, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sampled(config):
-    """A rollout whose groups contain both rewards."""
+    """A rollout whose rewards are replaced, so that each group has ones and zeros."""
     setup, state = first_state(config, reward=even_length)
     groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -91,7 +91,7 @@ def sampled(config):
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def merged_rollout(config, request):
-    """Setup, a state whose adapter changes every matrix, and a rollout sampled from the merged model."""
+    """A setup, a state whose adapter changes every matrix, and a rollout sampled from the merged model."""
     config = config.replace(dtype=request.param, algorithm_options={}, minibatches=1)
     setup, state = first_state(config, reward=even_length)
     keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(state.params))))
@@ -102,24 +102,26 @@ def merged_rollout(config, request):
     return setup, state, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
 
-def test_in_bfloat16_the_metric_shows_the_rounding_gap_of_sampler_and_update(merged_rollout):
-    """The sampler rounds the merged matrices; the update rounds each factor. In float32 the two agree."""
+def test_sampler_gap_measures_the_rounding_in_bfloat16(merged_rollout):
+    """In bfloat16, the sampler rounds the merged matrices, but the update rounds each factor. In float32, they agree."""
     setup, state, groups = merged_rollout
     rollout, mask = groups.rollout, groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
     scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
     logp = scores(scored_params(setup.base, state.params), sequences_of(groups)).logp
-    apart = np.abs(logp - rollout.policy_logp.reshape(logp.shape))[mask].max()
+    largest_gap = np.abs(logp - rollout.policy_logp.reshape(logp.shape))[mask].max()
     scored_rollout = make_rollout_scorer(setup)(state, groups)
     replayed = {term.name: term for term in replay(setup, state, StoppedBatch(scored_rollout, 1, 0, None)).terms}
-    assert replayed["logp"].largest == pytest.approx(np.abs(logp[mask]).max(), rel=1e-6), "as the update scores"
-    assert replayed["log_ratio"].largest == pytest.approx(apart, rel=1e-5)
+    assert replayed["logp"].largest == pytest.approx(np.abs(logp[mask]).max(), rel=1e-6), (
+        "the replay scores as the update does"
+    )
+    assert replayed["log_ratio"].largest == pytest.approx(largest_gap, rel=1e-5)
     gap = learn_from(setup, state, groups)[1].sampler_gap
     if setup.config.model.dtype == "float32":
-        assert apart < 1e-4
+        assert largest_gap < 1e-4
         assert abs(gap) < 1e-7
     else:
-        assert 1e-3 < apart < 0.1
-        assert 1e-7 < gap < apart**2
+        assert 1e-3 < largest_gap < 0.1
+        assert 1e-7 < gap < largest_gap**2
 
 
 def test_the_state_contains_the_adapter_but_no_base_weights(config):
@@ -127,7 +129,7 @@ def test_the_state_contains_the_adapter_but_no_base_weights(config):
     state = rl_state(setup, state)
     size = count_parameters(state.params)
     assert size < count_parameters(setup.base.params) / 2
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * size, "two moments"
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * size, "two Adam moments"
     assert state.reference is None
     assert setup.full_params(state.reference) is setup.base.params
     jax.tree.map(np.testing.assert_array_equal, setup.full_params(state.params), setup.base.params)
@@ -138,7 +140,7 @@ def test_the_state_contains_the_adapter_but_no_base_weights(config):
 def test_a_run_changes_the_adapter_and_reports_what_it_trains(finished, config):
     setup, first = first_state(config, reward=even_length)
     base = jax.device_get(setup.base.params)
-    assert differ(finished.params, base) > 1e-4
+    assert max_difference(finished.params, base) > 1e-4
     jax.tree.map(np.testing.assert_array_equal, finished.params["embedding"], base["embedding"])
     log = (finished.run / "log.txt").read_text()
     assert f"adapter of rank 2: {count_parameters(first.params):,} trainable parameters" in log
@@ -158,7 +160,7 @@ def test_a_resumed_run_continues_bit_for_bit(finished, config, tmp_path):
 
 @pytest.mark.parametrize("name", ["dapo", "gkd", "otb", "ppo", "t1"])
 def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name):
-    """Algorithms with groups, a teacher, full distributions, a critic, and a moving reference."""
+    """In order: algorithms with groups, a teacher, full distributions, a critic, and a moving reference."""
     teacher = str(model) if name == "gkd" else None
     setup, state = first_state(config.replace(algorithm=name, algorithm_options={}, teacher=teacher), reward=even_length)
     state = rl_state(setup, state)
@@ -168,9 +170,11 @@ def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name)
     before = jax.device_get(state.params)
     state, metrics = learn_from(setup, state, sampled)
     assert np.isfinite(metrics.policy.grad_norm)
-    assert name == "gkd" or differ(state.params, before) > 1e-4, "its teacher is the base itself"
+    assert name == "gkd" or max_difference(state.params, before) > 1e-4, (
+        "the teacher of gkd is the base itself, so nothing changes"
+    )
     if name == "t1":
-        assert 0 < differ(state.reference, before) < differ(state.params, before)
+        assert 0 < max_difference(state.reference, before) < max_difference(state.params, before)
 
 
 def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
@@ -212,13 +216,13 @@ def test_the_adapter_is_exported_alone(finished, config, model, tmp_path):
     np.testing.assert_allclose(merged[f"{name}.weight"], base[f"{name}.weight"] + 16 * product, rtol=1e-5, atol=1e-6)
 
 
-def test_exporting_an_adapter_without_one_is_refused(finished, tmp_path):
+def test_an_adapter_export_refuses_a_dtype(finished, tmp_path):
     with pytest.raises(InputError, match="dtype='bfloat16' cannot apply to an adapter"):
         rljax.export(finished.run, tmp_path / "a", which="last", adapter=True, dtype="bfloat16")
 
 
 def test_an_adapter_for_another_base_is_refused(finished, config, model, tmp_path):
-    """Only the weights differ; the folder's name and the shapes are the same."""
+    """The other base differs only in its weights; its shapes are the same."""
     run = tmp_path / "run"
     shutil.copytree(finished.run, run)
     other = tmp_path / "other"
@@ -229,17 +233,17 @@ def test_an_adapter_for_another_base_is_refused(finished, config, model, tmp_pat
     settings = json.loads((run / "config.json").read_text())
     settings["model"]["path"] = str(other)
     (run / "config.json").write_text(json.dumps(settings))
-    for use in (
+    for call in (
         lambda: rljax.train(None, even_length, resume=run),
         lambda: load(run, reward=even_length),
         lambda: rljax.export(run, tmp_path / "model"),
     ):
         with pytest.raises(InputError, match=r"was trained on another base: its fingerprint .* restore the model"):
-            use()
+            call()
 
 
 def test_a_random_base_is_recognized_on_another_kind_of_device():
-    """On another device, the same seed may give weights that are rounded differently."""
+    """On another kind of device, the same seed may give weights that are rounded differently."""
     weights = {"embedding": np.ones((3, 2), np.float32)}
 
     def entry(params, seed=0):
@@ -248,7 +252,7 @@ def test_a_random_base_is_recognized_on_another_kind_of_device():
     assert entry(weights) == entry({"embedding": weights["embedding"] + np.float32(1e-6)})
     assert entry(weights) != entry(weights, seed=1)
     assert entry(weights) != entry({"embedding": weights["embedding"] * np.float32(1.02)}), (
-        "as another way to draw them gives"
+        "larger differences mean that the weights were sampled differently"
     )
     assert entry(weights) != entry({"embedding": np.ones((2, 3), np.float32)})
     assert entry(weights) != entry({"head": weights["embedding"]})

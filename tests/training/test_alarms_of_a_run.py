@@ -21,7 +21,7 @@ from rljax.training.run import Run, begin_watch
 
 @pytest.fixture
 def run(tmp_path):
-    """A run whose entropy has collapsed, with an alarm from a step that resuming discards."""
+    """A run whose entropy has collapsed; its alarms file also has an alarm from a step that resuming discards."""
     folder = write_run(tmp_path / "run", entropy=0.001)
     folder.write_alarms([{"step": 99, "alarm": "truncated", "event": "raised"}])
     setup = SimpleNamespace(options=())
@@ -48,7 +48,7 @@ def test_without_metrics_there_are_no_alarms(run):
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_the_second_of_two_hosts_stops_with_the_first(run, monkeypatch):
-    """The first host may be stopped while it waits for disk space; the others write nothing, but must not continue alone."""
+    """If the first host stops while it waits for disk space, the other hosts, which write nothing, must stop too."""
     monkeypatch.setattr("rljax.parallel.hosts.is_first", lambda: False)
     monkeypatch.setattr("rljax.parallel.hosts.process_allgather", lambda _: np.array([True, False]))
     nothing = lambda *_: None  # noqa: E731
@@ -57,29 +57,29 @@ def test_the_second_of_two_hosts_stops_with_the_first(run, monkeypatch):
     run.setup = SimpleNamespace(train=SimpleNamespace(shown=lambda *_: []))
     run.config, sampled = TrainConfig(), SimpleNamespace(collected=SimpleNamespace(sampled=None))
     run.saver, run.write = SimpleNamespace(wait=lambda: None), nothing
-    for work in (
+    for call in (
         lambda: Run.log(run, "rl", 1, {}),
         lambda: Run.report(run, []),
         lambda: show_samples(run, SimpleNamespace(step=1), sampled),
         lambda: finish(run, None),
     ):
         with pytest.raises(InputError, match=r"Host 0 of \d+ failed"):
-            work()
+            call()
 
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_a_raised_alarm_is_a_warning_and_a_cleared_one_a_message(run):
     texts = []
     run.display = SimpleNamespace(warning=lambda text: texts.append("!"), message=texts.append)
-    trouble = [{"phase": "rl", "step": step, "reward": 0.5, "truncated_share": 0.9 * (step < 9)} for step in range(1, 30)]
-    _, events = watch_rows(trouble)
+    rows = [{"phase": "rl", "step": step, "reward": 0.5, "truncated_share": 0.9 * (step < 9)} for step in range(1, 30)]
+    _, events = watch_rows(rows)
     Run.report(run, events)
     assert texts == ["!", events[-1].text()]
     assert texts[1].startswith("truncated: over at step ")
     assert [row["event"] for row in rows_in(run.folder)[1:]] == ["raised", "cleared"]
 
 
-def test_the_end_of_a_run_names_its_alarms(run, tmp_path):
+def test_the_last_line_of_a_run_names_its_alarms(run, tmp_path):
     (line,) = alarms_raised(run.folder)
     assert line.startswith("Alarms: entropy collapse (step 1")
     assert f"rljax doctor {run.folder.path}" in line

@@ -1,4 +1,4 @@
-"""The Fisher anchor in the trainer: estimate and gradient against direct computations, a resumed run, and bad settings."""
+"""The Fisher anchor: its estimate and gradient match direct computations, runs resume, and bad settings are refused."""
 
 import json
 from dataclasses import replace
@@ -48,14 +48,14 @@ def config(tmp_path_factory):
     return TINY.replace(anchor_problems=str(file))
 
 
-def host(tree):
+def host_leaves(tree):
     return jax.tree.leaves(jax.device_get(tree))
 
 
 def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
-    """Compared with each response's gradient of the log-likelihood, from one Jacobian."""
+    """The expected gradient of each response's log-likelihood comes from one Jacobian."""
     setup, state = first_state(config.replace(temperature=0.7, fsdp=2), reward=even_length)
-    assert not any(leaf.any() for leaf in host(state.options[NAME].fisher)), "a checkpoint is restored into it"
+    assert not any(leaf.any() for leaf in host_leaves(state.options[NAME].fisher)), "not yet estimated or restored"
     score = make_score(setup.policy, 0.7)
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1))
     problems = anchor_problems(setup.config, most=SAMPLES)
@@ -69,13 +69,13 @@ def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
     expected = [
         np.square(np.asarray(leaf)).mean(0) for leaf in jax.tree.leaves(jax.jit(jax.jacrev(likelihoods))(state.params))
     ]
-    places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state.params)
     after = with_fisher(state, worker, score, setup.mesh, samples=6)
-    for found, right in zip(host(after.options[NAME].fisher), expected, strict=True):
+    for found, right in zip(host_leaves(after.options[NAME].fisher), expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4)
     assert max(leaf.max() for leaf in expected) > 0.1
     anchor = after.options[NAME]
-    assert jax.tree.map(lambda leaf: leaf.sharding, anchor) == type(anchor)(places, places)
+    assert jax.tree.map(lambda leaf: leaf.sharding, anchor) == type(anchor)(shardings, shardings)
 
 
 def test_an_update_is_pulled_towards_the_anchor(config):
@@ -89,15 +89,15 @@ def test_an_update_is_pulled_towards_the_anchor(config):
         rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
         groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
         if NAME in state.options:
-            stiff = jax.tree.map(lambda leaf: jnp.abs(leaf) + 0.1, state.params)
-            star = jax.tree.map(lambda leaf: leaf - 0.01, state.params)
-            anchor = state.options[NAME]._replace(params=star, fisher=stiff)
+            fisher = jax.tree.map(lambda leaf: jnp.abs(leaf) + 0.1, state.params)
+            anchor_params = jax.tree.map(lambda leaf: leaf - 0.01, state.params)
+            anchor = state.options[NAME]._replace(params=anchor_params, fisher=fisher)
             state = state._replace(options={NAME: anchor})
-            moved = {"fisher": host(stiff), "sizes": [leaf.size for leaf in host(stiff)]}
+            moved = {"fisher": host_leaves(fisher), "sizes": [leaf.size for leaf in host_leaves(fisher)]}
         state, metrics = learn_from(setup, state, groups)
-        after.append(host(state.params))
-    for free, held, fisher in zip(*after, moved["fisher"], strict=True):
-        np.testing.assert_allclose(held - free, -WEIGHT * fisher * 0.01, rtol=1e-2, atol=2e-5)
+        after.append(host_leaves(state.params))
+    for without_anchor, with_anchor, fisher in zip(*after, moved["fisher"], strict=True):
+        np.testing.assert_allclose(with_anchor - without_anchor, -WEIGHT * fisher * 0.01, rtol=1e-2, atol=2e-5)
     penalty = WEIGHT / 2 * sum(float(fisher.sum()) for fisher in moved["fisher"]) * 0.01**2
     assert metrics.policy.options["anchor_penalty"] == pytest.approx(penalty, rel=1e-3)
 
@@ -108,21 +108,21 @@ def test_a_resumed_run_keeps_its_initial_anchor(config, tmp_path):
     run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), **parts).run
     saved = checkpoint_of(config, run, **parts).state
     setup, state = first_state(config, **parts)
-    begun = begin_options(setup, state).options[NAME]
-    jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.options[NAME], begun)))
-    assert any(leaf.any() for leaf in host(begun.fisher))
+    initial = begin_options(setup, state).options[NAME]
+    jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.options[NAME], initial)))
+    assert any(leaf.any() for leaf in host_leaves(initial.fisher))
     rljax.train(config.replace(run=str(run), steps=2), resume=run, **parts)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     first, second, third, fourth = (row["anchor_penalty"] for row in rows if row["phase"] in ("warm_start", "rl"))
     assert first == 0 < min(second, third), "the anchor applies to the warm start too"
-    assert fourth > 0, "the anchor was not moved to where the run was stopped"
+    assert fourth > 0, "resuming must not move the anchor to the current parameters"
 
 
 def test_anchor_problems_come_from_the_run_that_contains_the_model(tmp_path):
     run = write_run(tmp_path / "first", task="sums", operators="-", operands=(2, 3), train_problems=20, heldout_problems=4)
     config = TrainConfig.flat(model=str(run.path / "last"), anchor=1.0)
     with pytest.raises(InputError, match="is not in the folder of a run; name that run"):
-        anchor_problems(config, most=5)  # a folder with a config.json is not yet a run
+        anchor_problems(config, most=5)  # a folder with only a config.json is not a run
     run.checkpoints.mkdir()
     found = anchor_problems(config, most=5)
     assert len({problem.prompt for problem in found}) == 5
@@ -148,8 +148,8 @@ def test_a_model_without_available_problems_is_refused(tmp_path):
         TrainConfig.flat(anchor=-1)
 
 
-def test_the_problems_of_a_run_with_its_own_reward_need_no_answers(tmp_path):
-    """The settings name the default reward, which needs answers, but the run used its own."""
+def test_the_problems_of_a_run_with_a_custom_reward_need_no_answers(tmp_path):
+    """The settings name a reward that needs answers, but the run used a reward function passed from Python."""
     rows = [{"text": f"Write {number}.", "code": "0", "test_list": ["assert f"], "task_id": number} for number in range(20)]
     data = tmp_path / "code.jsonl"
     data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

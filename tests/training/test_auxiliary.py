@@ -1,4 +1,4 @@
-"""A supervised loss in addition to RL's: its gradient matches the formula, and its examples depend only on the step."""
+"""The auxiliary supervised loss: its gradient matches the formula, and its examples depend only on the step."""
 
 import chex
 import jax
@@ -57,8 +57,8 @@ def test_the_gradient_of_the_auxiliary_loss_matches_the_formula(examples):
     value = metrics["auxiliary_loss"]
     np.testing.assert_allclose(after["table"], 1 + 0.25 * loop_gradient(table, examples), atol=1e-6)
     step = 1e-3
-    ahead = {"table": params["table"] - step * (after["table"] - 1) / 0.25}
-    lower = add_gradient(state._replace(params=ahead), {}, gradient, rows)[1]["auxiliary_loss"]
+    moved = {"table": params["table"] - step * (after["table"] - 1) / 0.25}
+    lower = add_gradient(state._replace(params=moved), {}, gradient, rows)[1]["auxiliary_loss"]
     assert float(value - lower) == pytest.approx(step * np.square(loop_gradient(table, examples)).sum(), rel=1e-2)
 
 
@@ -76,20 +76,22 @@ def test_the_examples_of_an_update_depend_only_on_its_step():
     for order in ([(0, 0), (0, 1), (1, 0), (1, 1)], [(1, 1), (0, 0), (1, 0)]):
         config = TINY.replace(warm_start_batch=4, minibatches=2)
         examples = make_examples(config, setup.train.prompts, setup.tokenizer, setup.prompt_length)
-        draw = make_batches(examples, setup.mesh, config)
-        for place in order:
-            packed, mask = jax.device_get(draw(*place))
-            previous = rows.setdefault(place, packed.tokens)
+        make_batch = make_batches(examples, setup.mesh, config)
+        for position in order:
+            packed, mask = jax.device_get(make_batch(*position))
+            previous = rows.setdefault(position, packed.tokens)
             np.testing.assert_array_equal(packed.tokens, previous)
             assert mask.any(-1).all()
     assert len({array.tobytes() for array in rows.values()}) == 4
 
 
 def test_a_run_learns_the_examples_and_resumes_exactly(tmp_path):
-    whole = rljax.train(TINY.replace(run=str(tmp_path / "whole")), even_length)
+    uninterrupted = rljax.train(TINY.replace(run=str(tmp_path / "whole")), even_length)
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(tmp_path / "cut")), stopping_after(2))
     resumed = rljax.train(resume=tmp_path / "cut", reward=even_length)
-    chex.assert_trees_all_equal(jax.device_get(resumed.params), jax.device_get(whole.params))
-    first, second = (row["auxiliary_loss"] for row in read_metrics(whole.run / "metrics.jsonl") if row["phase"] == "rl")
+    chex.assert_trees_all_equal(jax.device_get(resumed.params), jax.device_get(uninterrupted.params))
+    first, second = (
+        row["auxiliary_loss"] for row in read_metrics(uninterrupted.run / "metrics.jsonl") if row["phase"] == "rl"
+    )
     assert second < first

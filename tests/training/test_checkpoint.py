@@ -1,4 +1,4 @@
-"""Checkpoints with damaged files: the newest complete one is read, and faults of the others are reported."""
+"""Damaged checkpoints: the newest complete checkpoint is restored, and the faults of newer ones are reported."""
 
 import errno
 import json
@@ -134,7 +134,7 @@ def test_an_unreadable_folder_gives_a_one_paragraph_error(folder, tmp_path):
 
 
 def test_a_checkpoint_of_an_earlier_version_gives_a_one_paragraph_error(tmp_path):
-    """Its state has a field that later versions do not."""
+    """The saved state has a field that later versions lack."""
     state = state_of(0)
     fields = state._asdict() | {"temperature": None}
     earlier = namedtuple("Earlier", fields)(**fields)
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_an_earlier_version_gives_a_one_paragraph_error(tmp_path
 
 
 def test_a_state_of_version_0_2_is_read_with_its_optional_parts(tmp_path):
-    """It had one field per optional part, None if the part was absent."""
+    """The state of version 0.2 had one field per optional part, None if the part was absent."""
     memory = empty_history(3, 2)._replace(size=jnp.array([1, 0, 2]))
     state = state_of(5)._replace(options={"kl_coefficient": jnp.float32(0.3), "reward_history": memory})
     save(tmp_path, Checkpoint(to_earlier(state), no_history(2)), FILE_STATES)
@@ -175,9 +175,9 @@ STRUCTURES = {
 
 
 @pytest.mark.parametrize("case", STRUCTURES)
-def test_another_optimizer_structure_is_refused_by_name(tmp_path, case):
+def test_a_different_optimizer_structure_is_refused_by_name(tmp_path, case):
     """The arrays are the same, so shapes alone cannot reveal the difference."""
-    first, second, place, expected, found = STRUCTURES[case]
+    first, second, entry, expected, found = STRUCTURES[case]
     params = {"weight": jnp.zeros((3, 2), jnp.float32)}
     states = [create(params, optimizer, 0, with_reference=False) for optimizer in (first, second)]
     assert len(jax.tree.leaves(states[0])) == len(jax.tree.leaves(states[1]))
@@ -188,7 +188,7 @@ def test_another_optimizer_structure_is_refused_by_name(tmp_path, case):
         with pytest.raises(InputError) as refusal:
             restore(folder, lambda phase, own=wanted: own)
         assert str(refusal.value) == (
-            f"optimizer: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {place} "
+            f"optimizer: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {entry} "
             f"has the structure {texts[0]} in the checkpoint and {texts[1]} now. Pass the same optimizer as when the run was "
             "started."
         )
@@ -211,11 +211,11 @@ def test_a_long_structure_is_shortened(tmp_path):
 def test_a_checkpoint_restores_onto_another_mesh(folder):
     """The state is restored with the sharding of the current mesh."""
     devices = jax.sharding.Mesh(jax.devices()[:3], "rows")
-    over = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("rows"))
+    sharding = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("rows"))
     wanted = state_of(-1)
-    wanted = wanted._replace(params=jax.device_put(wanted.params, over))
+    wanted = wanted._replace(params=jax.device_put(wanted.params, sharding))
     found = restore(folder, lambda phase: wanted).checkpoint.state
-    assert found.params["weight"].sharding == over
+    assert found.params["weight"].sharding == sharding
     assert float(found.params["weight"].sum()) == 12.0
 
 
@@ -238,10 +238,10 @@ def test_incomplete_saves_do_not_count_and_are_deleted(folder):
 
 
 def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
-    def full(checkpoint):
+    def fail(checkpoint):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("rljax.training.checkpoints.checkpoint.write_manifest", full)
+    monkeypatch.setattr("rljax.training.checkpoints.checkpoint.write_manifest", fail)
     with pytest.raises(OSError, match="No space"):
         save(folder, Checkpoint(state_of(3), no_history(2)), FILE_STATES)
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
@@ -253,7 +253,7 @@ def test_best_checkpoints_after_the_resumed_step_are_found(tmp_path):
         save(tmp_path / "best", Checkpoint(state_of(step), no_history(2), notes=Notes(best_step=step)), FILE_STATES)
     assert [damaged.path.name for damaged in find_abandoned(tmp_path / "best", 1)] == ["1"]
     assert find_abandoned(tmp_path / "best", 3) == []
-    assert find_abandoned(tmp_path / "best", 2) == [], "a later one is better than none"
+    assert find_abandoned(tmp_path / "best", 2) == [], "a checkpoint from after the resumed step is better than none"
     assert find_abandoned(tmp_path / "none", None) == []
 
 
@@ -282,8 +282,8 @@ def quality(right, judged, *, reward=None, metric="accuracy"):
         (quality(6, 10, reward=0.8, metric="reward"), quality(5, 10, reward=0.9, metric="reward"), 5),
         (quality(9, 10), quality(0, 0), 0),
         (quality(0, 0), quality(0, 10), 5),
-        (quality(9, 10, reward=0.9, metric="reward"), quality(3, 10), 5),  # another metric: they cannot be compared
-        (Quality(0.5, 0.5), quality(5, 10), 5),  # a run of an earlier version
+        (quality(9, 10, reward=0.9, metric="reward"), quality(3, 10), 5),  # not comparable: different metrics
+        (Quality(0.5, 0.5), quality(5, 10), 5),  # earlier versions did not record the numbers of answers
         (Quality(0.5, 0.5), quality(4, 10), 0),
     ],
 )

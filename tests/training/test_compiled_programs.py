@@ -52,11 +52,11 @@ def test_an_equal_policy_is_not_traced_again():
     policy, params = policy_of_logits(5, init, logits), init(jax.random.key(0))
     sizes = {"rows": 2, "prompt_length": 3, "response_length": 4}
     check_policy(policy, params, **sizes)
-    once = len(traces)
+    first_count = len(traces)
     check_policy(policy, params, **sizes)
-    assert len(traces) == once > 0
+    assert len(traces) == first_count > 0
     check_policy(policy, params, **sizes | {"rows": 3})
-    assert len(traces) > once
+    assert len(traces) > first_count
 
 
 def test_different_settings_share_no_program():
@@ -67,12 +67,12 @@ def test_different_settings_share_no_program():
 
 
 def test_only_a_few_results_are_cached():
-    made = cache_results(lambda number: [number])
-    first = made(0)
-    assert made(0) is first
+    cached = cache_results(lambda number: [number])
+    first = cached(0)
+    assert cached(0) is first
     for number in range(1, KEPT + 1):
-        made(number)
-    assert made(0) is not first
+        cached(number)
+    assert cached(0) is not first
 
 
 def test_methods_are_not_cached():
@@ -84,25 +84,25 @@ def test_methods_are_not_cached():
         def apply(self, x):
             return x * self.number
 
-    scale, made = Scale(), cache_results(jax.jit)
-    assert made(scale.apply)(1.0) == 2.0
+    scale, cached = Scale(), cache_results(jax.jit)
+    assert cached(scale.apply)(1.0) == 2.0
     scale.number = 3.0
-    assert made(scale.apply)(1.0) == 3.0
-    assert made(partial(scale.apply)) is not made(partial(scale.apply))
+    assert cached(scale.apply)(1.0) == 3.0
+    assert cached(partial(scale.apply)) is not cached(partial(scale.apply))
     nested = cache_results(lambda optimizer: optimizer)
     assert contains_bound_method((optax.GradientTransformation(scale.apply, scale.apply),))
     assert not contains_bound_method((optax.sgd(0.1), nested))
 
 
 def test_unhashable_arguments_are_not_cached():
-    made = cache_results(lambda optimizer, *, others: optax.chain(optimizer, *others))
+    cached = cache_results(lambda optimizer, *, others: optax.chain(optimizer, *others))
     optimizer = optax.sgd(0.1)
-    assert made(optimizer, others=()) is made(optimizer, others=())
-    assert made(optimizer, others=[]) is not made(optimizer, others=[])
+    assert cached(optimizer, others=()) is cached(optimizer, others=())
+    assert cached(optimizer, others=[]) is not cached(optimizer, others=[])
 
 
 class Scale(NamedTuple):
-    """A setting."""
+    """Arguments of the cached function."""
 
     number: float
 
@@ -111,12 +111,12 @@ def test_a_cached_partial_is_the_same_for_equal_arguments():
     """JAX compiles a cached partial function once, even if it is built twice."""
 
     @chex.assert_max_traces(n=1)
-    def scaled(scale, x):
+    def scale_by(scale, x):
         return scale.number * x
 
-    first, second = (cached_partial(scaled, Scale(2.0)) for _ in range(2))
+    first, second = (cached_partial(scale_by, Scale(2.0)) for _ in range(2))
     assert first is second
-    assert cached_partial(scaled, Scale(3.0)) is not first
+    assert cached_partial(scale_by, Scale(3.0)) is not first
     assert float(jax.jit(first)(1.5)) == float(jax.jit(second)(2.0)) - 1.0 == 3.0
 
 
@@ -129,8 +129,8 @@ def test_a_cached_partial_is_the_same_for_equal_arguments():
     ],
     ids=lambda settings: settings["algorithm"],
 )
-def test_a_run_with_scanned_layers_is_the_same_run(tmp_path, settings):
-    """A step and its metrics, with the layers in a loop and one after another."""
+def test_scanned_layers_give_the_same_metrics(tmp_path, settings):
+    """A step has the same metrics whether the layers are scanned or unrolled."""
 
     def record(scan):
         run = tmp_path / f"scan_{scan}"

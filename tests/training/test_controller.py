@@ -1,4 +1,4 @@
-"""`--remedy controller`: its rule compared with plain Python, and controlled runs, stopped and resumed."""
+"""`--remedy controller`: its rule matches plain Python, and a controlled run resumes exactly."""
 
 import math
 
@@ -36,16 +36,16 @@ from rljax.training.state import Updates, create
 
 
 def apply_rule(control, divergence, entropy):
-    """The rule's formula, on plain numbers."""
+    """Apply the controller's formula, in plain Python."""
     scale, _, weight, first = control
     first = entropy if math.isnan(first) else first
     ratio = math.sqrt(TARGET / (divergence / entropy)) if divergence else 1e9
     rise = math.log(2) if scale < 1 else 0.25
-    lack = max(-1.0, min(1.0, 1 - entropy / (0.1 * first)))
+    deficit = max(-1.0, min(1.0, 1 - entropy / (0.1 * first)))
     return (
         max(0.01, min(100.0, scale * math.exp(max(-1.0, min(rise, math.log(ratio) / 4))))),
         max(0.5, min(1.0, ratio)),
-        max(0.0, min(0.01, weight + 0.001 * lack)),
+        max(0.0, min(0.01, weight + 0.001 * deficit)),
         first,
     )
 
@@ -66,7 +66,7 @@ def test_the_rule_matches_its_formula():
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, 10.0, 100.0])
 def test_a_wrong_learning_rate_approaches_the_target_from_below(rate):
-    """A model in which the divergence is the square of the update's size; the ideal size is 1."""
+    """In this model, the divergence is proportional to the update's squared size, and the ideal size is 1."""
     control, sizes = Control(), []
     for _ in range(60):
         sizes.append(rate * float(control.update_scale))
@@ -127,28 +127,27 @@ def test_clip_and_bonus_of_an_algorithm_follow_the_control():
     algorithm = with_control(with_bonus(BY_NAME["dapo"]()), Control(clip_scale=0.5, entropy_weight=0.01))
     assert algorithm.surrogate.keywords == pytest.approx({"low": 0.1, "high": 0.14})
     assert [(term.name, term.coefficient) for term in algorithm.terms] == [("entropy_bonus", -0.01)]
-    open_side = with_control(BY_NAME["kl_cov"](), Control(clip_scale=0.5))
-    assert open_side.surrogate.keywords == BY_NAME["kl_cov"]().surrogate.keywords
+    unclipped = with_control(BY_NAME["kl_cov"](), Control(clip_scale=0.5))
+    assert unclipped.surrogate.keywords == BY_NAME["kl_cov"]().surrogate.keywords
 
 
 def control_after(kl, updates, *, algorithm="dapo"):
-    """The control and the metrics after a step whose updates had this mean divergence."""
+    """Return the control and the metrics after a step whose updates had this mean divergence."""
     params = {"w": jnp.ones(2)}
     state = create(params, optax.sgd(0.1), 0, with_reference=False, options={NAME: first_control(params)})
     state = put(state, replicated(make_mesh(1, 1)))
-    numbers = LossMetrics(*np.ones(6), terms={})._replace(kl=kl, entropy=0.5)
+    loss_metrics = LossMetrics(*np.ones(6), terms={})._replace(kl=kl, entropy=0.5)
     steer = make_steer(with_bonus(BY_NAME[algorithm]()))
-    made = UpdateMetrics(numbers, 1.0)
-    state, metrics = steer(state, LearnMetrics(policy=made), Updates(updates, [made] * updates))
+    update = UpdateMetrics(loss_metrics, 1.0)
+    state, metrics = steer(state, LearnMetrics(policy=update), Updates(updates, [update] * updates))
     return state.options[NAME], metrics
 
 
 def test_the_control_does_not_depend_on_the_number_of_equal_updates():
-    """The control does not depend on the number of equal updates."""
-    by_one = 0.5 * TARGET * 0.5
-    expected = next_control(Control(), divergence=by_one, entropy=0.5)
+    per_update = 0.5 * TARGET * 0.5
+    expected = next_control(Control(), divergence=per_update, entropy=0.5)
     for updates in (2, 4, 6):
-        kl = np.mean([by_one * before**2 for before in range(updates)])
+        kl = np.mean([per_update * before**2 for before in range(updates)])
         chex.assert_trees_all_close(control_after(kl, updates)[0], expected, rtol=1e-5)
     chex.assert_trees_all_equal(control_after(0.0, 1)[0], jax.tree.map(jnp.float32, Control()))
 
@@ -209,27 +208,27 @@ STEERED = SMALL.replace(
     eval_every=0,
     checkpoint_every=100,
 )
-"""Updates that are far too large."""
+"""Settings with updates that are far too large."""
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folders of a run, and of one that was stopped and resumed."""
-    whole, stopped = (tmp_path_factory.mktemp("controller") / name for name in ("whole", "stopped"))
-    rljax.train(STEERED.replace(run=str(whole)), even_length)
+    """The folders of an uninterrupted run, and of the same run stopped and resumed."""
+    uninterrupted, stopped = (tmp_path_factory.mktemp("controller") / name for name in ("whole", "stopped"))
+    rljax.train(STEERED.replace(run=str(uninterrupted)), even_length)
     with pytest.raises(Interrupted):
         rljax.train(STEERED.replace(run=str(stopped)), stopping_after(4))
     rljax.train(resume=stopped, reward=even_length)
-    return whole, stopped
+    return uninterrupted, stopped
 
 
-def rows_of(run):
+def read_rl_rows(run):
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"]
     return [{name: value for name, value in row.items() if not is_time(name)} for row in rows]
 
 
 def test_the_update_scale_of_a_run_follows_its_metrics(runs):
-    rows = rows_of(runs[0])
+    rows = read_rl_rows(runs[0])
     control = Control()
     for row in rows:
         recorded = (row["update_scale"], row["clip_scale"], row["entropy_weight"])
@@ -241,9 +240,9 @@ def test_the_update_scale_of_a_run_follows_its_metrics(runs):
     assert rows[0]["update_scale"] < rows[-1]["update_scale"]
 
 
-def test_a_resumed_run_is_controlled_as_if_never_stopped(runs):
-    whole, stopped = runs
-    assert rows_of(stopped) == rows_of(whole)
+def test_a_resumed_run_equals_an_uninterrupted_one(runs):
+    uninterrupted, stopped = runs
+    assert read_rl_rows(stopped) == read_rl_rows(uninterrupted)
     chex.assert_trees_all_equal(*(rljax.load(run, which="last", reward=even_length).params for run in runs))
 
 
@@ -259,6 +258,6 @@ def test_a_run_with_far_too_large_a_learning_rate_learns_only_with_the_controlle
     ends = {}
     for remedy in ("off", "controller"):
         rljax.train(COPYING.replace(remedy=remedy, run=str(tmp_path / remedy)), first_character)
-        ends[remedy] = np.mean([row["reward"] for row in rows_of(tmp_path / remedy)[-10:]])
+        ends[remedy] = np.mean([row["reward"] for row in read_rl_rows(tmp_path / remedy)[-10:]])
     assert ends["off"] < 0.05
-    assert ends["controller"] > 0.4  # it levels off at about 0.5; machines round differently
+    assert ends["controller"] > 0.4  # it levels off at about 0.5, but rounding differs between machines

@@ -31,7 +31,7 @@ TINY = SMALL.replace(
     minibatches=2,
     learning_rate=1e-2,
 )
-NEEDED = {"two_sided": {"correction_low": 0.8}, "geometric": {"correction_low": 0.1, "correction_high": 10.0}}
+REQUIRED_BOUNDS = {"two_sided": {"correction_low": 0.8}, "geometric": {"correction_low": 0.1, "correction_high": 10.0}}
 
 
 def rl_rows(path):
@@ -54,7 +54,7 @@ def test_two_steps_with_a_correction(tmp_path):
 
 @pytest.fixture(scope="module")
 def sampled():
-    """A rollout whose groups contain both rewards."""
+    """A rollout whose rewards are replaced, so that each group has ones and zeros."""
     setup, state = first_state(TINY, reward=even_length)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -63,12 +63,12 @@ def sampled():
 
 @pytest.mark.parametrize("name", CORRECTIONS)
 def test_every_correction_learns(name, sampled):
-    config = TINY.replace(correction=name, minibatches=1, warm_start_steps=0, **NEEDED.get(name, {}))
+    config = TINY.replace(correction=name, minibatches=1, warm_start_steps=0, **REQUIRED_BOUNDS.get(name, {}))
     setup, state = first_state(config, reward=even_length)
     state = rl_state(setup, state)
-    numbers = present(learn_from(setup, state, sampled)[1])
-    assert 0 <= numbers["correction_cut"] <= 1
-    assert np.isfinite(numbers.get("loss", 0.0))
+    metrics = present(learn_from(setup, state, sampled)[1])
+    assert 0 <= metrics["correction_cut"] <= 1
+    assert np.isfinite(metrics.get("loss", 0.0))
 
 
 def test_nothing_is_updated_if_every_response_is_rejected(tmp_path):
@@ -82,7 +82,7 @@ def test_two_steps_with_the_off_policy_mask(tmp_path):
     result = rljax.train(TINY.replace(run=str(tmp_path / "run"), off_policy_delta=0.0), even_length)
     rows = rl_rows(result.run)
     assert all(0 <= row["surrogate_masked"] <= 1 for row in rows)
-    assert any(row["surrogate_masked"] > 0 for row in rows), "top-k makes the sampler likelier than the learner everywhere"
+    assert any(row["surrogate_masked"] > 0 for row in rows), "top-k raises the sampler's probabilities"
     assert not any("correction_cut" in row for row in rows)
 
 
@@ -91,16 +91,16 @@ def test_correction_metrics_are_plotted():
 
 
 def test_a_custom_algorithm_is_corrected_too():
-    own = BY_NAME["rloo"]()
+    algorithm = BY_NAME["rloo"]()
     config = TINY.replace(correction="masked", correction_high=3.0, off_policy_delta=0.5)
-    ours = add_correction(own, config)
-    assert ours.correction is not None
-    assert ours.surrogate_mask is not None
-    assert ours._replace(correction=None, surrogate_mask=None) == own
-    assert add_correction(own, TINY) == own
+    corrected = add_correction(algorithm, config)
+    assert corrected.correction is not None
+    assert corrected.surrogate_mask is not None
+    assert corrected._replace(correction=None, surrogate_mask=None) == algorithm
+    assert add_correction(algorithm, TINY) == algorithm
 
 
-def test_the_share_of_clipped_weights():
+def test_cut_share_counts_clipped_weights():
     logp = np.log(np.array([[[0.5, 0.5, 0.5], [0.5, 0.1, 0.5]]], np.float32))
     rollout = Rollout(
         mask=np.array([[[1, 1, 0], [1, 1, 1]]], bool),
@@ -115,7 +115,7 @@ def test_the_share_of_clipped_weights():
     assert cut_share(None, batch._replace(correction_cut=None)) == {}
 
 
-REFUSED = [
+INVALID_BOUNDS = [
     ({"correction_high": 2.0}, r"correction_low=None and correction_high=2.0 are bounds .*, but correction is 'none'"),
     ({"correction": "masked", "correction_low": -0.5}, "correction_low is -0.5; it must not be negative"),
     ({"correction": "masked", "correction_low": float("nan")}, "correction_low is nan; it must not be negative"),
@@ -129,7 +129,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), REFUSED)
+@pytest.mark.parametrize(("settings", "message"), INVALID_BOUNDS)
 def test_invalid_bounds_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**settings)

@@ -1,4 +1,4 @@
-"""Small runs with a critic: value pretraining, resume, reuse, variants, and refused settings."""
+"""Small runs with a critic: value pretraining, resuming, reused critics, variants, and refused settings."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def last_state(config, path):
     return checkpoint_of(config, path, reward=even_length).state
 
 
-def rows(path, phase):
+def read_rows(path, phase):
     found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if not is_time(k)} for row in found if row["phase"] == phase]
 
@@ -78,7 +78,7 @@ def test_value_pretraining_moves_the_critic_alone_and_saves_it(tmp_path):
     model, saved = load_value_model(result.run / "critic")
     assert (model.size, model.trunk.config.vocab_size) == (setup.critic.function.size, setup.policy.vocab_size)
     assert distance(saved["trunk"], start["trunk"]) > 1e-3
-    value_rows = rows(result.run, "value")
+    value_rows = read_rows(result.run, "value")
     assert [row["step"] for row in value_rows] == [1, 2, 3]
     assert all(
         np.isfinite(row[name]) for row in value_rows for name in ("explained_variance", "value_loss", "outcome_loss")
@@ -87,7 +87,7 @@ def test_value_pretraining_moves_the_critic_alone_and_saves_it(tmp_path):
 
 def test_a_step_logs_metrics_of_the_critic(finished):
     measured = {"explained_variance", "value_loss", "advantage_correlation", "lambda_10", "lambda_90", "positive_examples"}
-    assert all(measured <= set(row) for row in rows(finished.run, "rl"))
+    assert all(measured <= set(row) for row in read_rows(finished.run, "rl"))
 
 
 def test_a_critic_learns_to_predict_the_outcome(tmp_path):
@@ -96,12 +96,11 @@ def test_a_critic_learns_to_predict_the_outcome(tmp_path):
 
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=0, prompts=16, group_size=8)
     config = config.replace(microbatch_rows=64, max_response_tokens=4, checkpoint_every=64)
-    config = config.replace(
-        operands=(2, 3), max_prompt_tokens=8, train_problems=400
-    )  # with few problems, Grain needs milliseconds for each
+    # there are many problems, because with few, Grain needs milliseconds for each
+    config = config.replace(operands=(2, 3), max_prompt_tokens=8, train_problems=400)
     config = config.replace(value_pretraining_steps=64, critic_learning_rate=4e-2)
     result = rljax.train(config, starts_with_a_digit)
-    explained = [row["explained_variance"] for row in rows(result.run, "value")]
+    explained = [row["explained_variance"] for row in read_rows(result.run, "value")]
     assert max(explained[:2]) < 0.3
     assert min(explained[-5:]) > 0.5, explained
 
@@ -110,9 +109,9 @@ def test_thresholds_end_value_pretraining_only_when_all_hold(tmp_path):
     easy = {"value_pretraining_explained_variance": -1e9}
     config = TINY.replace(warm_start_steps=0, steps=0, **easy)
     both = rljax.train(config.replace(run=str(tmp_path / "a"), value_pretraining_loss=1e9), even_length)
-    assert len(rows(both.run, "value")) == 1
+    assert len(read_rows(both.run, "value")) == 1
     one = rljax.train(config.replace(run=str(tmp_path / "b"), value_pretraining_loss=1e-9), even_length)
-    assert len(rows(one.run, "value")) == TINY.critic.pretraining_steps
+    assert len(read_rows(one.run, "value")) == TINY.critic.pretraining_steps
 
 
 @pytest.mark.parametrize("calls", [2, 5], ids=["in value pretraining", "in RL"])
@@ -125,7 +124,7 @@ def test_resuming_gives_the_same_run_as_never_stopping(finished, tmp_path, calls
     rljax.train(None, even_length, resume=path)
     chex.assert_trees_all_equal(last_state(TINY, path), last_state(TINY, finished.run))
     for phase in ("warm_start", "value", "rl", "eval"):
-        assert rows(path, phase) == rows(finished.run, phase)
+        assert read_rows(path, phase) == read_rows(finished.run, phase)
 
 
 def test_another_run_reuses_a_pretrained_critic(finished, tmp_path):
@@ -137,7 +136,7 @@ def test_another_run_reuses_a_pretrained_critic(finished, tmp_path):
     chex.assert_trees_all_equal(last_state(config, tmp_path / "next").critic.params, saved)
 
 
-def test_a_critic_reads_the_log_probabilities_of_the_policy_that_sampled():
+def test_a_critic_reads_the_log_probabilities_of_the_sampling_policy():
     setup, state = first_state(TINY.replace(temperature=0.7))
     sequences = sequences_of(setup.train.generate(state.params, [0, 3, 5, 6], 4, jax.random.key(2)))
     scores = make_scores(make_score(setup.policy, 0.7), setup.mesh, 16)(state.params, sequences)
@@ -195,7 +194,7 @@ def test_a_frozen_trunk_does_not_change(tmp_path):
 
 @pytest.fixture(scope="module")
 def sampled():
-    """A rollout whose groups contain both rewards."""
+    """A rollout whose rewards are replaced, so that each group has ones and zeros."""
     setup, state = first_state(TINY, reward=even_length, policy=BIGRAM)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -221,16 +220,16 @@ def sampled():
     ids=lambda change: "-".join(map(str, change.values())),
 )
 def test_variants_learn(sampled, change):
-    """One step's updates of policy and critic, with bigram models, or with transformers for features only they support."""
+    """One step updates the policy and the critic; both are bigram models, unless the variant needs transformers."""
     config = TINY.replace(warm_start_steps=0, minibatches=1, microbatch_rows=None, **change)
     models = {} if change.get("critic_head") == "hl_gauss" or "critic_surprisal" in change else {"policy": BIGRAM}
     setup, state = first_state(config, reward=even_length, **models)
     state = rl_state(setup, state)
     policy, critic = jax.device_get((state.params, state.critic.params))
     state, metrics = learn_from(setup, state, sampled)
-    numbers = present(metrics)
-    assert all(np.isfinite(value) for value in numbers.values())
-    assert ("lambda_50" in numbers) == (
+    metric_values = present(metrics)
+    assert all(np.isfinite(value) for value in metric_values.values())
+    assert ("lambda_50" in metric_values) == (
         config.algorithm.name == "vapo" and "length_adaptive" not in config.algorithm.without
     )
     assert distance(state.params, policy) > 0
@@ -250,13 +249,13 @@ def test_value_pretraining_aims_at_the_discounted_return(name):
 
 
 def test_without_removes_parts_of_the_algorithm():
-    whole = make_algorithm(TINY)
+    algorithm = make_algorithm(TINY)
     assert make_algorithm(TINY.replace(without=("positive_examples",))).terms == ()
     assert make_algorithm(TINY.replace(without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
-    alone = TINY.replace(without=("group_sampling",))
-    config = settings_for(alone, make_algorithm(alone))
+    ungrouped = TINY.replace(without=("group_sampling",))
+    config = settings_for(ungrouped, make_algorithm(ungrouped))
     assert (config.sampling.prompts, config.sampling.group_size) == (16, 1)
-    assert settings_for(TINY, whole) is TINY
+    assert settings_for(TINY, algorithm) is TINY
 
 
 @pytest.mark.parametrize(
@@ -290,7 +289,7 @@ def test_credit_metrics_match_a_direct_computation():
 
 @pytest.fixture(scope="module", params=[False, True], ids=["reads tokens", "reads log-probabilities"])
 def critic_update(request):
-    """A function that makes one critic update for any micro-batch size and mesh, and the result without splitting."""
+    """A function that makes one critic update for a micro-batch size and a mesh, and the result without splitting."""
     config = TransformerConfig(vocab_size=16, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
     policy, rng = init_params(config, jax.random.key(0)), np.random.default_rng(0)
     prompts, tokens = np.split(rng.integers(2, 16, (16, 8)).astype(np.int32), [3], axis=1)
@@ -326,8 +325,8 @@ def critic_update(request):
 
 @pytest.mark.parametrize(("microbatch", "mesh"), [(4, (1, 1)), (16, (2, 4)), (8, (8, 1)), (8, (2, 2, 2))])
 def test_micro_batches_and_meshes_change_nothing(critic_update, microbatch, mesh):
-    update, whole = critic_update
-    chex.assert_trees_all_close(update(microbatch, make_mesh(*mesh)), whole, rtol=1e-7, atol=2e-5)
+    update, expected = critic_update
+    chex.assert_trees_all_close(update(microbatch, make_mesh(*mesh)), expected, rtol=1e-7, atol=2e-5)
 
 
 def test_returns_beyond_the_support_are_refused():
@@ -393,7 +392,7 @@ def test_invalid_settings_are_refused_before_anything_is_written(tmp_path, chang
     assert not (tmp_path / "run").exists()
 
 
-def test_a_critic_of_another_vocabulary_is_refused(finished, tmp_path):
+def test_a_critic_with_a_different_vocabulary_is_refused(finished, tmp_path):
     folder = tmp_path / "critic"
     shutil.copytree(finished.run / "critic", folder)
     raw = json.loads((folder / "config.json").read_text())
