@@ -163,9 +163,7 @@ def test_tables_by_length_and_by_column_are_printed(run, shared_flags, undisturb
 
 
 @pytest.mark.parametrize("left", [0, 1, 8, 9, 23, 24])
-def test_a_resumed_evaluation_writes_the_same_files_as_an_uninterrupted_one(
-    run, shared_flags, undisturbed, tmp_path, left, monkeypatch
-):
+def test_a_resumed_evaluation_writes_the_same_files(run, shared_flags, undisturbed, tmp_path, left, monkeypatch):
     """The interrupted evaluation left a file with `left` complete rows and one truncated row."""
     lines = (undisturbed / "samples.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "samples.settings.json").write_bytes((undisturbed / "samples.settings.json").read_bytes())
@@ -187,7 +185,7 @@ def test_a_resumed_evaluation_writes_the_same_files_as_an_uninterrupted_one(
     assert ours["reward"] == theirs["reward"]
 
 
-def test_ctrl_c_keeps_complete_calls_and_says_how_to_continue(
+def test_ctrl_c_keeps_complete_calls_and_prints_how_to_continue(
     run, shared_flags, undisturbed, tmp_path, monkeypatch, capsys
 ):
     generate, calls = RolloutWorker.generate, []
@@ -370,7 +368,7 @@ def test_settings_identify_the_parameters_and_the_problems(run):
     assert settings_of(worker, moved, opened.mesh)["model_sha256"] != same["model_sha256"]
 
 
-def test_evaluating_a_model_folder_on_eight_devices_reports_dropped_problems(shared_data, tmp_path, capsys):
+def test_eval_on_eight_devices_reports_dropped_problems(shared_data, tmp_path, capsys):
     own = (shared_data / "stories260k", "--tokenizer", "bytes", "--max-response-tokens", "4", "--limit", "7")
     data = ("--dataset", shared_data / "gsm8k_train.jsonl", "--samples", "3", "--batch", "16")
     assert evaluate(*own, *data, "--out", tmp_path / "a") == 0

@@ -91,7 +91,7 @@ def test_invalid_arguments_give_one_paragraph_and_exit_code_2(words, message, tm
 
 
 @pytest.mark.parametrize("command", ["sft", "train", "tune", "plan"])
-def test_a_path_without_a_flag_is_refused_and_the_message_names_the_dataset_flag(command, capsys):
+def test_a_path_without_a_flag_is_refused(command, capsys):
     message = rf"`rljax {command}` takes only flags, not 'my data.jsonl'; for a dataset, write --dataset 'my data.jsonl'\."
     refused(capsys, message, command, "my data.jsonl", "--seed", "1")
 

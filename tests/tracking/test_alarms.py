@@ -132,7 +132,7 @@ def test_every_alarm_has_a_problem():
         (1e17, 1e30, None),
     ],
 )
-def test_equal_rewards_and_rewards_that_hardly_differ_are_distinguished(reward, variance, seen):
+def test_equal_rewards_and_tiny_differences_are_distinguished(reward, variance, seen):
     rows = [{"phase": "rl", "step": step, "reward": reward, "reward_variance": variance} for step in range(1, 12)]
     found = [event.seen for event in watch_rows(rows)[1] if event.alarm.name == "reward_constant"]
     assert len(found) == (seen is not None)
@@ -144,7 +144,7 @@ def evaluations(*accuracies):
     return [{"phase": "eval", "step": 10 * i, "accuracy": accuracy} for i, accuracy in enumerate(accuracies)]
 
 
-def test_held_out_accuracy_that_falls_twice_is_reported_and_noise_is_not():
+def test_only_repeated_falls_of_held_out_accuracy_are_reported():
     assert raised_alarms(evaluations(0.35, 0.8, 0.75, 0.78, 0.7, 0.8)) == []
     assert raised_alarms(evaluations(0.35, 0.8, 0.4, 0.8)) == []
     assert raised_alarms(evaluations(0.35, 0.8, 0.4, 0.3, 0.2)) == [("heldout_falls", 30)]
@@ -196,7 +196,7 @@ def test_flags_and_metrics_of_an_alarm_exist(alarm):
     assert not any(part.endswith(".") for part in alarm.remedy)
 
 
-def test_an_event_explains_what_was_detected_what_it_means_and_what_to_do():
+def test_an_event_explains_its_alarm_and_the_remedy():
     event = watch_rows(run_rows(PROBLEMS["truncated"]))[1][0]
     assert event.text().startswith(f"truncated at step {event.step}: truncated_share is ")
     assert "(limit 0.25). Many responses are truncated" in event.text()

@@ -248,7 +248,7 @@ def test_limits_of_alarms_are_drawn_and_do_not_flatten_a_curve(tmp_path, saved_f
     assert kl.get_ylim()[1] < 0.01
 
 
-def test_curves_have_the_limits_of_alarms_and_a_turns_panel_if_there_are_several_turns(tmp_path, saved_figures):
+def test_curves_show_alarm_limits_and_turns_if_there_are_several(tmp_path, saved_figures):
     one, several = ([rl_row(step, turns=turns, truncated_share=0.2) for step in (1, 2)] for turns in (1.0, 2.5))
     for rows in (one, several):
         plots.plot_curves(rows, tmp_path / "c.png", title="t")
@@ -286,7 +286,7 @@ def test_a_metric_without_a_finite_value_has_no_panel(tmp_path, saved_figures):
     assert not plots.plot_metrics(rows, ["reward"], tmp_path / "n.png", title="")
 
 
-def test_held_out_accuracy_has_an_interval_from_the_number_of_judged_answers(tmp_path, saved_figures):
+def test_held_out_accuracy_has_a_wilson_interval(tmp_path, saved_figures):
     rows = [
         rl_row(1),
         {**held_out_row(1, 0.5), "judged": 10},

@@ -60,7 +60,7 @@ def test_a_folder_of_runs_is_a_group_in_the_order_of_the_seeds(tmp_path):
         group_runs([tmp_path / "nothing"])
 
 
-def test_the_runs_of_an_ablation_form_a_group_although_their_models_differ(tmp_path):
+def test_ablation_runs_with_different_models_form_a_group(tmp_path):
     for seed in (0, 1):
         make_run(
             tmp_path / "arm" / f"seed-{seed}",
@@ -86,7 +86,7 @@ def saved_figures(monkeypatch):
     return figures
 
 
-def test_a_group_is_plotted_as_its_mean_at_the_common_steps_with_a_band(tmp_path, saved_figures):
+def test_a_group_is_plotted_as_a_mean_with_a_band_at_the_common_steps(tmp_path, saved_figures):
     curves = [{0: 0.1, 5: 0.4, 9: 0.9}, {0: 0.2, 5: 0.6}, {0: 0.3, 5: 0.2, 8: 0.1}]
     paths = [write_metrics(tmp_path / f"{index}.jsonl", curve) for index, curve in enumerate(curves)]
     plots.overlay({"group": paths, "one": paths[0]}, tmp_path / "o.png", title="t")
@@ -101,7 +101,7 @@ def test_a_group_is_plotted_as_its_mean_at_the_common_steps_with_a_band(tmp_path
         plots.overlay({"group": [paths[1], other]}, tmp_path / "o.png", title="t")
 
 
-def test_thirty_six_runs_look_different_and_their_legend_is_outside_the_plot(tmp_path, monkeypatch):
+def test_36_runs_look_different_and_the_legend_is_outside_the_plot(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(plots, "_save", lambda figure, path: saved.append(figure))
     runs = {

@@ -287,7 +287,7 @@ def quality(right, judged, *, reward=None, metric="accuracy"):
         (Quality(0.5, 0.5), quality(4, 10), 0),
     ],
 )
-def test_the_best_checkpoint_has_the_better_metric_and_enough_judged_answers(before, after, best):
+def test_the_best_checkpoint_needs_a_better_metric_and_enough_answers(before, after, best):
     notes = Notes.from_json(json.loads(json.dumps(Notes().evaluated(before, 0)._asdict())))
     assert notes.evaluated(after, 5).best_step == best
 

@@ -65,7 +65,7 @@ def test_the_rule_matches_its_formula():
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, 10.0, 100.0])
-def test_a_wrong_learning_rate_approaches_the_target_from_below(rate):
+def test_update_sizes_approach_the_target_from_below(rate):
     """In this model, the divergence is proportional to the update's squared size, and the ideal size is 1."""
     control, sizes = Control(), []
     for _ in range(60):
@@ -93,7 +93,7 @@ def test_the_control_stays_within_its_bounds():
     assert float(small.clip_scale) == 0.5
 
 
-def test_the_bonus_grows_while_the_entropy_is_below_a_tenth_of_the_first():
+def test_the_bonus_grows_below_a_tenth_of_the_initial_entropy():
     control = next_control(Control(), divergence=0.001, entropy=1.0)
     for _ in range(3):
         control = next_control(control, divergence=0.001, entropy=0.05)
@@ -107,7 +107,7 @@ def test_non_finite_metrics_change_nothing(divergence, entropy):
     chex.assert_trees_all_close(next_control(before, divergence=divergence, entropy=entropy), before)
 
 
-def test_divergence_per_update_is_recovered_from_the_mean_over_equal_updates():
+def test_divergence_by_update_inverts_the_mean_over_equal_updates():
     for updates in (2, 3, 8):
         mean = np.mean([0.7 * before**2 for before in range(updates)])
         assert divergence_by_update(mean, updates=updates) == pytest.approx(0.7)
@@ -152,7 +152,7 @@ def test_the_control_does_not_depend_on_the_number_of_equal_updates():
     chex.assert_trees_all_equal(control_after(0.0, 1)[0], jax.tree.map(jnp.float32, Control()))
 
 
-def test_updates_reach_the_same_size_with_and_without_learning_rate_warm_up():
+def test_learning_rate_warm_up_does_not_change_the_final_update_size():
     def scales(warm_up, best_rate=1.0, steps=60):
         control, found = Control(), []
         for step in range(steps):
