@@ -24,7 +24,7 @@ TREE = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
 
 
 @pytest.mark.parametrize(
-    ("tree", "annotation", "holds"),
+    ("tree", "annotation", "matches"),
     [
         (TREE, PyTree[Array], True),
         (TREE, PyTree[Array | str], True),
@@ -36,9 +36,9 @@ TREE = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
         ({"one": jnp.ones(3), "other": jnp.ones(3)}, PyTree[Float[Array, "width"]], True),
     ],
 )
-def test_a_tree_matches_an_annotation_if_all_its_leaves_do(tree, annotation, holds):
+def test_a_tree_matches_an_annotation_if_all_its_leaves_do(tree, annotation, matches):
     with jaxtyped("context"):  # in this context, an axis name has one length
-        assert isinstance(tree, annotation) is holds
+        assert isinstance(tree, annotation) is matches
 
 
 def test_a_wrong_leaf_is_refused_at_the_call():
