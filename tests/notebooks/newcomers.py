@@ -1,4 +1,4 @@
-"""Check newcomers' questions: each answer must be at most two clicks from the site's start page, or among a search's first results.
+"""Check newcomers' questions: each answer is within two clicks of the site's start page, or among the first search results.
 
     python tests/notebooks/newcomers.py build/site
 
@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.parse import quote
 
-FIRST = 5
-"""How many search results a person reads."""
+RESULTS_READ = 5
+"""The number of search results that a person reads."""
 
 
 class Question(NamedTuple):
-    """A question, and where its answer is."""
+    """A question, a search for it, and the pages that answer it."""
 
     words: str
     """What a person asks."""
@@ -51,13 +51,13 @@ SYNONYMS = (
     Question("Qwen3", "Qwen3", ("generated/models/qwen3.html",), "qwen3"),
     Question("MBPP", "MBPP", ("recipe_mbpp.html",), "rljax train"),
 )
-"""Questions that a search must answer; a link to the page is not enough."""
+"""Questions whose page a search must find; a link from the start page is not enough."""
 
 
 def links_of(page: Path, site: Path) -> set[str]:
     """Pages of the site that a page links to, from its content or its sidebar."""
-    found = re.findall(r'href="([^"#:]+\.html)', page.read_text(encoding="utf-8"))
-    targets = {(page.parent / link).resolve() for link in found}
+    links = re.findall(r'href="([^"#:]+\.html)', page.read_text(encoding="utf-8"))
+    targets = {(page.parent / link).resolve() for link in links}
     return {str(target.relative_to(site)) for target in targets if target.is_relative_to(site) and target.is_file()}
 
 
@@ -65,14 +65,14 @@ def count_clicks(site: Path) -> Mapping[str, int]:
     """Pages within two clicks of the start page -> the number of clicks."""
     distance = {"index.html": 0}
     for depth in (1, 2):
-        for name in [page for page, at in distance.items() if at == depth - 1]:
+        for name in [page for page, clicks in distance.items() if clicks == depth - 1]:
             for target in links_of(site / name, site):
                 distance.setdefault(target, depth)
     return distance
 
 
 def search_site(site: Path, words: str) -> list[str]:
-    """Pages that a search finds, best first."""
+    """Search the site; return the pages found, best first."""
     with TemporaryDirectory() as profile:
         command = [shutil.which("chromium") or "chromium", "--headless", "--no-sandbox", "--disable-gpu"]
         command += [f"--user-data-dir={profile}", "--virtual-time-budget=20000", "--dump-dom"]
@@ -83,13 +83,13 @@ def search_site(site: Path, words: str) -> list[str]:
 
 
 def main(site: Path) -> int:
-    """Ask all questions."""
+    """Check all questions; return 1 if any fails, else 0."""
     distance, failed = count_clicks(site), 0
     for question in (*QUESTIONS, *SYNONYMS):
         texts = [(site / page).read_text(encoding="utf-8") for page in question.pages]
         has_answer = any(question.answer in text or question.answer in re.sub(r"<[^>]*>", "", text) for text in texts)
         near = {page: distance[page] for page in question.pages if page in distance}
-        found = [page for page in search_site(site, question.search)[:FIRST] if page in question.pages]
+        found = [page for page in search_site(site, question.search)[:RESULTS_READ] if page in question.pages]
         is_answered = has_answer and bool(found or (near and question in QUESTIONS))
         failed += not is_answered
         print(

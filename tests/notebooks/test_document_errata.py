@@ -1,4 +1,4 @@
-"""Errata: every check refutes its claim with the right numbers, and does not refute the correct form."""
+"""Errata of the documents: each check refutes its claim, computes the right numbers, and does not refute the correct form."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ def results(evidence):
     return {entry.number: found for entry, found in evidence}
 
 
-def test_every_listed_error_has_an_entry_with_a_unique_number():
+def test_every_error_has_a_unique_number():
     assert {int(re.match(r"\d+", number)[0]) for number in ENTRIES} == set(range(1, 21)) - {18}  # 18 was withdrawn
     assert len(ENTRIES) == len(errata())
     assert [entry.number for entry in errata()][:4] == ["1", "2", "3a", "3b"]
@@ -56,13 +56,13 @@ def test_check_refutes_its_claim(number, results):
     assert NUMBER.search(results[number].numbers)
 
 
-# Numbers that the evidence must contain, computed by hand or with NumPy below.
-SECOND = math.exp(-1) * 0.95**2  # weight of the error two tokens ahead, at alpha 1 and L_max 4
-SQUARED = math.exp(-0.5) * 0.95**2  # weight of the error one token ahead, squared
+# Expected numbers, computed by hand or with NumPy; `FIGURES` lists what each check's evidence must contain.
+WEIGHT_TWO_AHEAD = math.exp(-1) * 0.95**2  # weight of the error two tokens ahead, at alpha 1 and L_max 4
+SQUARED_WEIGHT_ONE_AHEAD = math.exp(-0.5) * 0.95**2  # weight of the error one token ahead, squared
 OFFSETS = np.arange(8192.0)
-LONG = (0.95 ** (2 * OFFSETS) * np.exp(-2 * OFFSETS**2 / 8192)).sum() / (0.95 ** (2 * OFFSETS)).sum()
+VARIANCE_RATIO = (0.95 ** (2 * OFFSETS) * np.exp(-2 * OFFSETS**2 / 8192)).sum() / (0.95 ** (2 * OFFSETS)).sum()
 KL = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
-REVERSE = 0.25 * math.log(0.25 / 0.5) + 0.75 * math.log(0.75 / 0.5)
+REVERSE_KL = 0.25 * math.log(0.25 / 0.5) + 0.75 * math.log(0.75 / 0.5)
 
 
 FIGURES = {
@@ -76,7 +76,7 @@ FIGURES = {
     "5": ("0.500", "5.000"),
     "6": ("group of 1", "advantage 0", "floor 2"),
     "7": ("0.500 before", "1.125 after"),
-    "8a": (f"{SECOND:.3f}", f"{SQUARED:.3f}"),
+    "8a": (f"{WEIGHT_TWO_AHEAD:.3f}", f"{SQUARED_WEIGHT_ONE_AHEAD:.3f}"),
     "8b": ("0.949", "0.944", "0.800", "0.980"),
     "9b": ("0.2 above", "0.2 and 0.28"),
     "9d": ("3 scores", "(57)"),
@@ -104,7 +104,7 @@ FIGURES = {
     "14a": ("21290", "15574"),
     "14b": ("0.750", "1.500"),
     "14c": (f"{0.5 * (math.log(2) - KL):.4f}", "0.2500"),
-    "14d": (f"{REVERSE:.4f}", f"{KL:.4f}"),
+    "14d": (f"{REVERSE_KL:.4f}", f"{KL:.4f}"),
     "15b": ("1.500", "0.750"),
 }
 
@@ -115,9 +115,9 @@ def test_figures_match_a_hand_computation(number, results):
         assert figure in results[number].numbers
 
 
-def test_the_ratio_of_entry_3b_matches_numpy(results):
-    assert round(LONG, 3) == 0.961
-    assert float(re.search(r"ratio (\S+),", results["3b"].numbers)[1]) == pytest.approx(LONG, abs=1e-5)
+def test_entry_3b_ratio_matches_numpy(results):
+    assert round(VARIANCE_RATIO, 3) == 0.961
+    assert float(re.search(r"ratio (\S+),", results["3b"].numbers)[1]) == pytest.approx(VARIANCE_RATIO, abs=1e-5)
 
 
 def plain_gae(td):
@@ -125,7 +125,7 @@ def plain_gae(td):
 
 
 def k3_gradient(logits, reference):
-    """E over the policy of (1 - ref/pi) ∇ log pi, which is pi - ref."""
+    """The expectation under pi of (1 - ref/pi) ∇ log pi, which is pi - ref."""
     return jax.nn.softmax(logits) - jnp.exp(reference)
 
 
@@ -176,29 +176,29 @@ CORRECT_FORMS = {
 
 
 @pytest.mark.parametrize("number", CORRECT_FORMS)
-def test_the_correct_form_is_not_refuted(number):
+def test_correct_form_is_not_refuted(number):
     assert CORRECT_FORMS[number]().holds is False
 
 
-def test_bae_et_al_do_not_claim_a_maximum_of_the_divergence():
-    """They bound it from below by the variance of the pass rate; a maximum elsewhere refutes nothing."""
+def test_bae_et_al_claim_no_maximum_of_the_divergence():
+    """They only bound it from below, by the variance of the pass rate, so a maximum elsewhere refutes nothing."""
     assert "18" not in ENTRIES
     assert not any("2504.03380" in entry.document for entry in ENTRIES.values())
 
 
-def test_every_check_is_tested_with_the_correct_form():
+def test_every_check_has_a_correct_form():
     assert {number for number, entry in ENTRIES.items() if entry.check} - set(CORRECT_FORMS) == {
         "10f"
-    }  # the same check as 10b
+    }  # it has the same check as 10b
 
 
 def test_text_shows_claim_correction_and_verdict():
-    made_up = Erratum(
+    example = Erratum(
         "7", "A document", "Eq. 1", "two is three", "two is two", "arithmetic", lambda: Evidence("2 and 3", True)
     )
-    bare = dataclasses.replace(made_up, number="8", check=None, kind="documentary")
+    bare = dataclasses.replace(example, number="8", check=None, kind="documentary")
     text = errata_text(
-        [(made_up, Evidence("2 and 3", holds=True)), (bare, None), (made_up, Evidence("2 and 2", holds=False))]
+        [(example, Evidence("2 and 3", holds=True)), (bare, None), (example, Evidence("2 and 2", holds=False))]
     )
     assert text.startswith("A document\n==========\n\n7. Eq. 1\n    claim:      two is three\n")
     assert "    correction: two is two (arithmetic)\n    computed:   2 and 3. Refuted." in text

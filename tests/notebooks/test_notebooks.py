@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom and draws its figures; its committed outputs match its code."""
+"""Every notebook runs from top to bottom and draws its figures, and its committed outputs match its code."""
 
 import ast
 import re
@@ -8,53 +8,59 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from notebook_runs import NOTEBOOKS, code_cells, drop_volatile, outputs, read, run
+from notebook_runs import NOTEBOOKS, code_cells, drop_volatile, outputs_with_ids, read_notebook, run_notebook
 
 LOOPS = ("own_loop_nnx", "own_loop_equinox")  # notebooks that use the equations in their own training loop
-# the least number of pictures in each notebook; a new notebook must be added here
-FIGURES = {"ppo_grpo_dapo_vapo": 11, "errata": 8, "own_loop_nnx": 2, "own_loop_equinox": 2, "own_model_in_the_trainer": 1}
-NEEDS = {"own_loop_equinox": "equinox"}  # packages that a notebook imports and that rljax does not install
+# notebook -> its minimum number of pictures; every new notebook must be added here
+MIN_PICTURES = {
+    "ppo_grpo_dapo_vapo": 11,
+    "errata": 8,
+    "own_loop_nnx": 2,
+    "own_loop_equinox": 2,
+    "own_model_in_the_trainer": 1,
+}
+EXTRA_PACKAGES = {"own_loop_equinox": "equinox"}  # notebook -> the package that it imports and that rljax does not install
 LONGEST_CELL = 24
 LONGEST_LOOP = 50
 
 
-@pytest.fixture(scope="module", params=FIGURES)
-def executed(request):
-    package = NEEDS.get(request.param)
+@pytest.fixture(scope="module", params=MIN_PICTURES)
+def run_result(request):
+    package = EXTRA_PACKAGES.get(request.param)
     if package is not None and find_spec(package) is None:
         pytest.skip(f"{request.param}.ipynb needs {package}, which is not installed")
     with tempfile.TemporaryDirectory(prefix="rljax") as home:  # pytest's own folders are too deep for a socket's path
-        yield request.param, run(read(request.param), Path(home))
+        yield request.param, run_notebook(read_notebook(request.param), Path(home))
 
 
-def test_every_notebook_is_executed():
-    assert {file.stem for file in NOTEBOOKS.rglob("*.ipynb")} == set(FIGURES)
+def test_every_notebook_is_listed():
+    assert {file.stem for file in NOTEBOOKS.rglob("*.ipynb")} == set(MIN_PICTURES)
 
 
-def test_it_runs_without_an_error_or_a_warning(executed):
-    _, notebook = executed
+def test_notebook_runs_without_errors_or_warnings(run_result):
+    _, notebook = run_result
     complaints = [
         (cell, output)
-        for cell, output in outputs(notebook)
+        for cell, output in outputs_with_ids(notebook)
         if output.output_type == "error" or output.get("name") == "stderr"
     ]
     assert complaints == []
     assert all(cell.execution_count for cell in code_cells(notebook))
 
 
-def test_it_draws_its_figures(executed):
-    name, notebook = executed
-    pictures = [cell for cell, output in outputs(notebook) if "image/png" in output.get("data", {})]
-    assert len(pictures) >= FIGURES[name], pictures
+def test_notebook_draws_its_figures(run_result):
+    name, notebook = run_result
+    pictures = [cell for cell, output in outputs_with_ids(notebook) if "image/png" in output.get("data", {})]
+    assert len(pictures) >= MIN_PICTURES[name], pictures
 
 
 def visible_outputs(notebook):
-    """What a reader sees of every output except pictures, with `#` for numbers, because their last digits differ.
+    """The visible text of every output except pictures, with `#` for each number, because the last digits may differ.
 
-    Lines that depend on the machine are left out: a run's alarms, which may depend on the last digits, and progress lines, of
-    which a slow machine writes more, and which contain the share of time spent on rewards.
+    Lines that depend on the machine are left out: a run's alarms, which may depend on the last digits, and progress lines, which
+    are more frequent on a slow machine and contain the fraction of time spent on rewards.
     """
-    for cell, output in outputs(notebook):
+    for cell, output in outputs_with_ids(notebook):
         data = output.get("data", {})
         text = output.get("text", "") if output.output_type == "stream" else "".join(data.get("text/plain", ""))
         text = re.sub(r"^(?:warning|Alarms): .*\n|^RL +\d+/.*\n", "", text, flags=re.MULTILINE)
@@ -62,15 +68,15 @@ def visible_outputs(notebook):
         yield cell, output.output_type, output.get("name"), sorted(data), re.sub(r"[ #]+", " ", words)
 
 
-def test_its_committed_outputs_match_its_code(executed):
-    name, notebook = executed
+def test_committed_outputs_match_the_code(run_result):
+    name, notebook = run_result
     hint = f"run `python tests/notebook_runs.py {name}`"
-    assert list(visible_outputs(read(name))) == list(visible_outputs(drop_volatile(notebook))), hint
+    assert list(visible_outputs(read_notebook(name))) == list(visible_outputs(drop_volatile(notebook))), hint
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_it_is_committed_with_outputs_and_nothing_else(name):
-    notebook = read(name)
+@pytest.mark.parametrize("name", MIN_PICTURES)
+def test_notebook_has_only_outputs_and_standard_metadata(name):
+    notebook = read_notebook(name)
     nbformat.validate(notebook)
     assert notebook.metadata == {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -81,28 +87,34 @@ def test_it_is_committed_with_outputs_and_nothing_else(name):
     assert [cell.execution_count for cell in code_cells(notebook)] == [*range(1, len(code_cells(notebook)) + 1)]
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_its_cells_are_short(name):
-    for cell in code_cells(read(name)):
+@pytest.mark.parametrize("name", MIN_PICTURES)
+def test_cells_are_short(name):
+    for cell in code_cells(read_notebook(name)):
         assert cell.source.count("\n") < LONGEST_CELL, cell.id
 
 
 def loop_lines(name):
     """Lines of the cells tagged `loop`, without blank lines and comments."""
-    loop = "\n".join(cell.source for cell in code_cells(read(name)) if "loop" in cell.metadata.get("tags", []))
+    loop = "\n".join(cell.source for cell in code_cells(read_notebook(name)) if "loop" in cell.metadata.get("tags", []))
     return [line for line in loop.splitlines() if line.strip() and not line.strip().startswith("#")]
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_loop_is_short_and_complete(name):
+def test_loop_is_short_and_complete(name):
     assert len(loop_lines(name)) < LONGEST_LOOP
-    untagged = [cell.id for cell in code_cells(read(name)) if not cell.metadata]
-    assert untagged == ["imports", "batch", "run", "figure", "swap"]  # everything except model, sampler, reward and update
+    untagged = [cell.id for cell in code_cells(read_notebook(name)) if not cell.metadata]
+    assert untagged == [
+        "imports",
+        "batch",
+        "run",
+        "figure",
+        "swap",
+    ]  # all cells except the model, sampler, reward and update
 
 
 def imported_names(name):
-    """Full names of everything that the code cells import."""
-    for cell in code_cells(read(name)):
+    """Full names of all imports in the code cells."""
+    for cell in code_cells(read_notebook(name)):
         for node in ast.walk(ast.parse(cell.source)):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
@@ -111,16 +123,16 @@ def imported_names(name):
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_loop_imports_only_the_equations(name):
+def test_loop_imports_only_equations(name):
     ours = [module for module in imported_names(name) if module.split(".")[0] == "rljax"]
     assert ours
     assert all(module.startswith(("rljax.ops.", "rljax.algorithms.")) for module in ours), ours
 
 
-@pytest.mark.parametrize("executed", LOOPS, indirect=True)
-def test_the_loop_learns_with_either_algorithm(executed):
-    _, notebook = executed
-    text = "".join(output.text for _, output in outputs(notebook) if output.output_type == "stream")
+@pytest.mark.parametrize("run_result", LOOPS, indirect=True)
+def test_loop_learns_with_both_algorithms(run_result):
+    _, notebook = run_result
+    text = "".join(output.text for _, output in outputs_with_ids(notebook) if output.output_type == "stream")
     rewards = re.findall(r"mean reward ([\d.]+) at the first step, ([\d.]+) at the last", text)
     assert len(rewards) == 2, text
     for first, last in rewards:
@@ -128,13 +140,13 @@ def test_the_loop_learns_with_either_algorithm(executed):
         assert float(last) >= 0.98
 
 
-@pytest.mark.parametrize("executed", ["own_model_in_the_trainer"], indirect=True)
-def test_the_trainer_trains_the_users_own_model(executed):
-    """Held-out accuracy rises, and the saved run, opened again, answers correctly."""
-    _, notebook = executed
-    text = "".join(output.text for _, output in outputs(notebook) if output.output_type == "stream")
+@pytest.mark.parametrize("run_result", ["own_model_in_the_trainer"], indirect=True)
+def test_trainer_trains_the_users_model(run_result):
+    """Held-out accuracy rises, and the saved run answers correctly after it is reopened."""
+    _, notebook = run_result
+    text = "".join(output.text for _, output in outputs_with_ids(notebook) if output.output_type == "stream")
     trained = re.findall(r"held-out accuracy ([\d.]+) before, ([\d.]+) after", text)
-    assert len(trained) == 2, "a recurrent network, and a transformer with Hugging Face's names"
+    assert len(trained) == 2, "one per model: a recurrent network, and a transformer with Hugging Face's names"
     for before, after in trained:
         assert float(before) <= 0.6
         assert float(after) >= 0.95

@@ -1,4 +1,4 @@
-"""The page that lists the files of one DAPO step: they exist, have the stated lengths, and none of them is an option."""
+"""The page on one DAPO step: its listed files exist, have the stated lengths, and are not under options/."""
 
 import re
 from pathlib import Path
@@ -10,23 +10,23 @@ PAGE = (PACKAGE.parent / "notebooks" / "one_dapo_step.md").read_text(encoding="u
 LISTED = [(name, int(lines)) for name, lines in re.findall(r"^\| \d+ \| `rljax/(\S+)` \| (\d+) \|", PAGE, re.MULTILINE)]
 
 
-def lines_of(name):
+def count_lines(name):
     return len((PACKAGE / name).read_text(encoding="utf-8").splitlines())
 
 
-def test_its_files_have_the_stated_lengths():
-    """Within a tenth or 20 lines, so that a small change to a file does not require a change to the page."""
-    wrong = {name: lines_of(name) for name, lines in LISTED if abs(lines_of(name) - lines) > max(20, lines / 10)}
+def test_listed_files_have_the_stated_lengths():
+    """Within 10% or 20 lines, whichever is more, so that a small change to a file does not require a change to the page."""
+    wrong = {name: count_lines(name) for name, lines in LISTED if abs(count_lines(name) - lines) > max(20, lines / 10)}
     assert not wrong
 
 
-def test_its_totals_match_its_table():
+def test_totals_match_the_table():
     count, lines = re.search(r"these (\d+) files in this order; .*\s+have about ([\d,]+) lines", PAGE).groups()
     assert int(count) == len(LISTED)
     assert int(lines.replace(",", "")) == round(sum(lines for _, lines in LISTED), -2)
 
 
-def test_the_functions_it_names_are_in_their_files():
+def test_named_functions_are_in_their_files():
     for name, text in re.findall(r"^\| \d+ \| `rljax/(\S+)` \| \d+ \| (.*) \|$", PAGE, re.MULTILINE):
         source = (PACKAGE / name).read_text(encoding="utf-8")
         assert not [word for word in re.findall(r"`(\w+)`", text) if not re.search(rf"(?:def|class) {word}\b", source)], (

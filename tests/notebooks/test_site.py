@@ -1,4 +1,4 @@
-"""The generated pages: formulas keep every sign, docstrings become Markdown, every equation and setting has its section."""
+"""The generated pages: formulas keep every sign, docstrings become Markdown, and every equation and setting has a section."""
 
 import doctest
 import re
@@ -23,15 +23,15 @@ from rljax.training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = {entry.name: entry for entry in equations()}
-SILENT = str.maketrans("", "", " \n{}()_^`/&\\⎧⎨⎩|'√")
-"""Brackets, scripts and spaces, which typeset mathematics shows by position and size."""
-LOW = str.maketrans({"²": "2", "₁": "1", "₂": "2", "½": "12"})
+LAYOUT_SIGNS = str.maketrans("", "", " \n{}()_^`/&\\⎧⎨⎩|'√")
+"""Brackets, script marks and spaces, which typeset mathematics replaces by position and size."""
+PLAIN_DIGITS = str.maketrans({"²": "2", "₁": "1", "₂": "2", "½": "12"})
 
 
 def strip_layout(text):
     """The letters, numbers and signs of a formula, in order."""
-    apart = "".join(unicodedata.normalize("NFD", sign) if sign.isalpha() else sign for sign in text)
-    return apart.translate(LOW).translate(SILENT)
+    decomposed = "".join(unicodedata.normalize("NFD", sign) if sign.isalpha() else sign for sign in text)
+    return decomposed.translate(PLAIN_DIGITS).translate(LAYOUT_SIGNS)
 
 
 def strip_tex(lines):
@@ -47,11 +47,11 @@ def strip_tex(lines):
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_a_formula_keeps_every_sign(name):
-    # The commas between two subscripts, V_old_t, are the only ones that TeX adds.
+def test_formula_keeps_every_sign(name):
+    # TeX adds commas only between two subscripts, as in V_old_t.
     commas = len(re.findall(r"[_^][A-Za-z]+_[a-z]", re.sub(r"`[^`]*`", "", ENTRIES[name].equation)))
     actual, expected = strip_tex(tex_lines(ENTRIES[name].equation)), strip_layout(ENTRIES[name].equation)
-    if "⎨" in ENTRIES[name].equation:  # the name is before the middle line of the cases
+    if "⎨" in ENTRIES[name].equation:  # plain text has the name before the middle case, so the order differs
         actual, expected = "".join(sorted(actual)), "".join(sorted(expected))
     assert actual.replace(",", "") == expected.replace(",", "")
     assert actual.count(",") == expected.count(",") + commas
@@ -83,20 +83,20 @@ def test_signs_become_tex(plain, expected):
 
 
 @pytest.mark.parametrize("module", [docstrings, formulas], ids=lambda module: module.__name__)
-def test_the_examples_in_its_docstrings_are_correct(module):
+def test_docstring_examples_are_correct(module):
     result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
 
 
-def test_an_unknown_sign_is_refused():
+def test_unknown_sign_is_refused():
     with pytest.raises(ValueError, match="no TeX is known for '☃'"):
         tex("☃")
     with pytest.raises(ValueError, match="a bracket is not closed"):
         tex("x^(1")
 
 
-def test_formulas_of_a_long_line_get_lines_of_their_own():
+def test_long_lines_are_split_into_formulas():
     assert tex_lines("a      b") == [r"a \qquad b"]
     assert len(tex_lines(f"{'a + ' * 20}a      b")) == 2
     assert tex_lines("     ⎧ 1   x\ny =  ⎨\n     ⎩ 2   z") == [r"y = \begin{cases} 1 & x \\ 2 & z \end{cases}"]
@@ -110,19 +110,19 @@ def test_prose_is_escaped_and_linked():
     assert label("pass_at_k.x") == "book-pass-at-k-x"
 
 
-def test_a_docstring_keeps_all_its_sections():
+def test_docstring_keeps_all_sections():
     found = sections("First.\n\nArgs:\n    a: one,\n        more.\n\nReturns:\n    b.\n\nDeviations: none.")
     assert found == {"": "First.\n\nDeviations: none.", "Args": "a: one,\n    more.", "Returns": "b."}
     text = markdown("First.\n\n::\n\n    a = b\n\nArgs:\n    a: one.\n\nExample:\n    >>> 1\n    1", {})
     assert text == "First.\n\n$$\na = b\n$$\n\n**Args**\n\n- `a`: one.\n\n**Example**\n\n```pycon\n>>> 1\n1\n```"
 
 
-def test_a_function_is_shown_with_its_signature():
+def test_function_is_shown_with_signature():
     assert header(gae).startswith("def gae(\n    rewards: Float[Array")
     assert header(gae).endswith(') -> Float[Array, "*rows T"]')
 
 
-def test_every_equation_and_algorithm_has_its_section():
+def test_every_equation_and_algorithm_has_a_section():
     text = "\n".join([*book.ops_pages().values(), *book.algorithm_pages().values()])
     assert [name for name in ENTRIES if text.count(f"({label(name)})=") != 1] == []
     links = set(re.findall(r"\(#(book-[a-z0-9-]+)\)", text))
@@ -130,7 +130,7 @@ def test_every_equation_and_algorithm_has_its_section():
     assert len(book.algorithm_pages()) == len(BY_NAME) + 1
 
 
-def test_every_paper_has_its_equations():
+def test_papers_page_links_equations():
     page = book.papers_page()
     assert "arXiv:2503.14476" in page
     assert "[`dapo`](#book-dapo)" in page
@@ -157,23 +157,23 @@ def test_commands_are_shown_with_their_help():
     assert "--samples" in page
 
 
-def test_the_summary_of_claims_has_ten_lines_about_existing_claims():
-    names = [name for here in SUMMARY.values() for name in here]
+def test_claims_summary_has_ten_lines_about_existing_claims():
+    names = [name for group_claims in SUMMARY.values() for name in group_claims]
     assert len(SUMMARY) == 10
     assert len(set(names)) == len(names)
     assert set(names) <= set(claim_names())
     verdicts = dict(zip(names, (VERDICTS[at % 4] for at in range(len(names))), strict=True))
     lines = claims.summary(verdicts).splitlines()
     assert len(lines) == 10
-    for line, here in zip(lines, SUMMARY.values(), strict=True):
-        for name, words in here.items():
+    for line, group_claims in zip(lines, SUMMARY.values(), strict=True):
+        for name, words in group_claims.items():
             group = line[: line.index(escape_text(words))].rsplit("*", 2)[1]
             assert group == f"{verdicts[name]}:"
             assert f"(#{claims.claim_label(name)})" in line
 
 
-def test_every_claim_has_a_page_with_its_picture_and_a_link_to_it():
-    """The index can be read in ten minutes, so it has at most 2,300 words."""
+def test_every_claim_has_a_linked_page_with_its_picture():
+    """The index has at most 2,300 words, so that it can be read in ten minutes."""
     pages = claims.claims_pages()
     assert len(pages["claims"].partition("```{toctree}")[0].split()) <= 2300
     assert "{image} claims.png" in pages["claims"]
@@ -186,7 +186,7 @@ def test_every_claim_has_a_page_with_its_picture_and_a_link_to_it():
         assert f"(#{claims.claim_label(name)})" in pages["claims"]
 
 
-def test_the_map_has_every_algorithm_once_and_drawings_use_the_themes_colors():
+def test_map_has_every_algorithm_and_drawings_use_theme_colors():
     names = [name for ideas in drawings.MAP.values() for group in ideas.values() for name in group]
     assert sorted(names) == sorted(BY_NAME)
     for drawing in (drawings.data_path(), drawings.algorithm_map(dict.fromkeys(BY_NAME, "#"))):
@@ -199,13 +199,13 @@ def test_the_map_has_every_algorithm_once_and_drawings_use_the_themes_colors():
             assert 0 <= float(node.get("y")) <= height
 
 
-def test_the_sidebar_has_at_most_25_entries():
+def test_sidebar_has_at_most_25_entries():
     index = (ROOT / "notebooks" / "index.md").read_text(encoding="utf-8")
     entries = [line for block in re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL) for line in block.split("\n")]
     assert 15 <= sum(bool(re.fullmatch(r"[\w/]+", line)) for line in entries) <= 25
 
 
-def test_every_model_family_has_a_page_with_its_defaults_and_its_comparison():
+def test_every_model_family_has_a_complete_page():
     pages = families.family_pages()
     assert set(pages) == {f"models/{family}" for family in ("index", *FAMILIES)}
     assert all(f"| [`{family}`](#model-{family}) |" in pages["models/index"] for family in FAMILIES)
@@ -218,14 +218,14 @@ def test_every_model_family_has_a_page_with_its_defaults_and_its_comparison():
         assert "| `rms_norm_eps` |" in text
 
 
-def test_the_changelog_page_begins_with_the_packages_version():
+def test_changelog_begins_with_the_package_version():
     version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
     first = re.search(r"^## (?!Unreleased)(\S+)", changes.changes_page(), re.MULTILINE)[1]
     assert first == version
     assert "## Unreleased\n\n## " not in changes.changes_page()
 
 
-def test_every_equation_and_algorithm_shows_its_source():
+def test_every_equation_and_algorithm_shows_source():
     pages = book.ops_pages() | book.algorithm_pages()
     for entry in ENTRIES.values():
         folder = "algorithms" if entry.name in BY_NAME else "equations"

@@ -1,4 +1,4 @@
-"""Writes peer_advantages.json: advantages computed by other projects' functions, in float64. The tests do not run it.
+"""Write peer_advantages.json: advantages computed by other projects' functions, in float64. The tests do not run this script.
 
 Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 as installed, and two public repositories at the commits below:
 
@@ -7,7 +7,7 @@ Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 as installed, and two publ
     python tests/ops/make_peer_advantages.py peers MAXRL PKPO
 
     MAXRL  github.com/tajwarfahim/maxrl at c0698ebb4, by the paper's authors: verl/trainer/ppo/core_algos.py
-    PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, by another author, in NumPy: pkpo_core.py
+    PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, not by the authors, in NumPy: pkpo_core.py
 
 Each function is extracted from its file and called unchanged. TRL's GDPO is part of a long method and cannot be called alone.
 """
@@ -21,55 +21,57 @@ from typing import Any, Optional
 
 import numpy as np
 
-GROUPS, KS, WEIGHTS = 6, (2, 3, 5), (1.0, 0.5)
+GROUP_SIZE, KS, WEIGHTS = 6, (2, 3, 5), (1.0, 0.5)
 FIRST = [[1, 0, 0, 1, 0, 0], [0.5, 0, 1, 0.25, 0.125, 0.75], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 0, 1]]
 SECOND = [[0, 1, 0, 2, 0.5, 0], [3, 1, 1, 0, 0.25, 2], [0, 1, 0, 1, 1, 0], [0.5, -1, 0, -0.5, 2, 1]]
 
 
 def run_verl(folder, torch):
-    """verl's GDPO. Responses have one token each, because it normalizes over tokens: one of n tokens would count n times."""
-    from make_peer_corrections import extract_functions  # next to this file, which the tests import from elsewhere
+    """Compute verl's GDPO on responses of one token, because verl normalizes over tokens and would count longer ones repeatedly."""
+    from make_peer_corrections import extract_functions
 
-    wide = SimpleNamespace(**vars(np) | {"float32": np.float64})
-    basic = {"torch": torch, "np": wide, "defaultdict": defaultdict, "Optional": Optional, "AlgoConfig": dict}
+    float64_numpy = SimpleNamespace(**vars(np) | {"float32": np.float64})
+    namespace = {"torch": torch, "np": float64_numpy, "defaultdict": defaultdict, "Optional": Optional, "AlgoConfig": dict}
     names = ("masked_sum", "masked_mean", "masked_var", "masked_whiten")
-    basic["verl_F"] = extract_functions(folder / "verl/utils/torch_functional.py", names, {"torch": torch, "Any": Any})
+    namespace["verl_F"] = extract_functions(folder / "verl/utils/torch_functional.py", names, {"torch": torch, "Any": Any})
     names = ("compute_grpo_outcome_advantage", "compute_gdpo_outcome_advantage")
-    verl = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, basic)
-    parts = {"first": np.ravel(FIRST), "second": np.ravel(SECOND)}
-    rows = len(parts["first"])
-    one, groups = torch.ones(rows, 1, dtype=torch.float64), np.arange(rows) // GROUPS
-    found = verl.compute_gdpo_outcome_advantage(
+    verl = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, namespace)
+    rewards_by_name = {"first": np.ravel(FIRST), "second": np.ravel(SECOND)}
+    responses = len(rewards_by_name["first"])
+    one, groups = torch.ones(responses, 1, dtype=torch.float64), np.arange(responses) // GROUP_SIZE
+    advantages = verl.compute_gdpo_outcome_advantage(
         0 * one,
         one,
         groups,
-        config={"gdpo_reward_keys": list(parts), "gdpo_reward_weights": WEIGHTS},
-        non_tensor_batch=parts,
+        config={"gdpo_reward_keys": list(rewards_by_name), "gdpo_reward_weights": WEIGHTS},
+        non_tensor_batch=rewards_by_name,
         batch={"prompts": one, "attention_mask": torch.cat([one, one], 1).long()},
     )[0]
-    return found.reshape(-1, GROUPS).tolist()
+    return advantages.reshape(-1, GROUP_SIZE).tolist()
 
 
 def run_maxrl(folder, torch):
-    """The authors' MaxRL, with their epsilon of 1e-6."""
-    from make_peer_corrections import extract_functions  # next to this file, which the tests import from elsewhere
+    """Compute the authors' MaxRL, with their epsilon of 1e-6."""
+    from make_peer_corrections import extract_functions
 
     names = ("compute_maxrl_outcome_advantage",)
-    space = {"torch": torch, "np": np, "defaultdict": defaultdict}
-    authors = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, space)
+    namespace = {"torch": torch, "np": np, "defaultdict": defaultdict}
+    authors = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, namespace)
     rewards = torch.tensor(FIRST, dtype=torch.float64).reshape(-1, 1)
-    found = authors.compute_maxrl_outcome_advantage(rewards, torch.ones_like(rewards), np.arange(len(rewards)) // GROUPS)
-    return found[0].reshape(-1, GROUPS).tolist()
+    advantages = authors.compute_maxrl_outcome_advantage(
+        rewards, torch.ones_like(rewards), np.arange(len(rewards)) // GROUP_SIZE
+    )
+    return advantages[0].reshape(-1, GROUP_SIZE).tolist()
 
 
 def run_pkpo(folder):
-    """PKPO's three estimators, each of which is a sum over the responses."""
-    space: dict[str, Any] = {"__name__": "pkpo_core"}
-    exec((folder / "pkpo_core.py").read_text(), space)
-    peer = SimpleNamespace(**space)
-    graded = [np.array(group, float) for group in SECOND]
+    """Compute PKPO's three estimators, each of which is a sum over the responses."""
+    namespace: dict[str, Any] = {"__name__": "pkpo_core"}
+    exec((folder / "pkpo_core.py").read_text(), namespace)
+    peer = SimpleNamespace(**namespace)
+    groups = [np.array(group, float) for group in SECOND]
     names = ("s", "sloo", "sloo_minus_one")
-    return {name: {k: [getattr(peer, name)(group, k).tolist() for group in graded] for k in KS} for name in names}
+    return {name: {k: [getattr(peer, name)(group, k).tolist() for group in groups] for k in KS} for name in names}
 
 
 def main(peers, maxrl, pkpo):
@@ -78,8 +80,8 @@ def main(peers, maxrl, pkpo):
     torch.set_default_dtype(torch.float64)
     torch.float32 = torch.float64
     outputs = {"gdpo": run_verl(peers, torch), "max_rl": run_maxrl(maxrl, torch), "pkpo": run_pkpo(pkpo)}
-    written = {"inputs": {"first": FIRST, "second": SECOND, "weights": WEIGHTS}, "outputs": outputs}
-    Path(__file__).with_name("peer_advantages.json").write_text(json.dumps(written, indent=1) + "\n")
+    contents = {"inputs": {"first": FIRST, "second": SECOND, "weights": WEIGHTS}, "outputs": outputs}
+    Path(__file__).with_name("peer_advantages.json").write_text(json.dumps(contents, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes peer_corrections.json: outputs of verl's and TRL's own functions, in float64 with PyTorch. The tests do not run it.
+"""Write peer_corrections.json: outputs of verl's and TRL's functions, in float64 with PyTorch. The tests do not run this script.
 
 Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 and TRL 1.16.0 as installed:
 
@@ -6,8 +6,8 @@ Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 and TRL 1.16.0 as installe
     pip install --no-deps --target peers verl==0.9.1 trl==1.16.0
     python tests/ops/make_peer_corrections.py peers
 
-Each function is extracted from its installed file and called unchanged, so that no other part of the libraries is needed. In verl:
-`verl/trainer/ppo/core_algos.py`, `rollout_corr_helper.py` next to it and `verl/utils/torch_functional.py`. In TRL:
+Each function is extracted from its installed file and called unchanged, so the rest of the libraries is not needed. verl's files:
+`core_algos.py` and `rollout_corr_helper.py` in `verl/trainer/ppo`, and `verl/utils/torch_functional.py`. TRL's file:
 `trl/trainer/grpo_trainer.py`.
 """
 
@@ -37,33 +37,33 @@ SETTINGS = {
 
 
 class Settings(SimpleNamespace):
-    """The part of verl's ActorConfig that its losses read."""
+    """The fields of verl's ActorConfig that verl's losses read."""
 
     def get(self, name, default=None):
         return getattr(self, name, default)
 
 
-def extract_functions(file, names, space):
-    """Execute some functions and methods of a file, without their decorators, and return them in one namespace."""
+def extract_functions(file, names, namespace):
+    """Execute the named functions and methods of a file, without their decorators, and return them in one namespace."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.FunctionDef) and node.name in names:
             node.decorator_list = []
-            exec(ast.unparse(node), space)
-    return SimpleNamespace(**{name: space[name] for name in names})
+            exec(ast.unparse(node), namespace)
+    return SimpleNamespace(**{name: namespace[name] for name in names})
 
 
 def extract_constants(file, names):
-    """Execute some assignments to constants in a file, and return their values."""
-    space = {}
+    """Execute the assignments to the named constants in a file, and return their values."""
+    namespace = {}
     for node in ast.parse(file.read_text()).body:
         target = getattr(node, "target", None) or (getattr(node, "targets", None) or [None])[0]
         if isinstance(target, ast.Name) and target.id in names:
-            exec(ast.unparse(node), space)
-    return {name: space[name] for name in names}
+            exec(ast.unparse(node), namespace)
+    return {name: namespace[name] for name in names}
 
 
 def sample_inputs():
-    """Two prompts with three responses each, in five slots; a prompt's two longest responses have equal length."""
+    """Two prompts with three responses each, padded to five tokens; a prompt's two longest responses have equal length."""
     rng = np.random.default_rng(0)
     lengths = np.array([5, 5, 2, 4, 3, 4])
     mask = np.arange(5) < lengths[:, None]
@@ -82,7 +82,7 @@ def sample_inputs():
 
 
 def run_verl(folder, tensor, torch):
-    """verl's weights, masks, advantages, and losses with their gradients."""
+    """Compute verl's weights, masks, advantages, and losses with their gradients."""
     ppo = folder / "verl/trainer/ppo"
     basic = {"torch": torch, "math": math, "Optional": Optional, "Any": Any, "defaultdict": defaultdict, "np": np}
     basic |= dict.fromkeys(("ActorConfig", "AlgoConfig", "DictConfig"), Settings)
@@ -91,20 +91,20 @@ def run_verl(folder, tensor, torch):
     helper = ppo / "rollout_corr_helper.py"
     rules = ("SAFETY_BOUND", "SUPPORTED_ROLLOUT_RS_OPTIONS", "TOKEN_LEVEL_ROLLOUT_RS_OPTIONS")
     names = ("_parse_rollout_is_threshold", "_parse_rollout_rs_thresholds", "compute_rollout_correction_weights")
-    space = (
+    namespace = (
         basic
         | extract_constants(helper, rules)
         | {"compute_is_metrics": lambda **_: {}, "compute_rs_metrics": lambda **_: {}}
     )
-    correct = extract_functions(helper, (*names, "compute_rollout_rejection_mask"), space)
+    correct = extract_functions(helper, (*names, "compute_rollout_rejection_mask"), namespace)
     log_ratio, mask = (tensor["logp"] - tensor["old"]).detach(), tensor["mask"]
     low, high = BOUNDS
-    found = {}
+    outputs = {}
     for level in ("token", "sequence"):
         for name, bounds in (("truncated", high), ("masked", f"{low}_{high}")):
-            found[f"{level}_{name}"] = correct.compute_rollout_correction_weights(log_ratio, mask, level, bounds)[0]
+            outputs[f"{level}_{name}"] = correct.compute_rollout_correction_weights(log_ratio, mask, level, bounds)[0]
     keep = correct.compute_rollout_rejection_mask(log_ratio, mask, "seq_mean_k1", f"{1 / 1.05}_{1 / 0.95}")[0]
-    found["geometric"] = keep
+    outputs["geometric"] = keep
 
     names = ("compute_opo_outcome_advantage", "compute_remax_outcome_advantage", "compute_optimal_token_baseline_advantage")
     losses = ("dppo_tv", "dppo_kl", "gspo", "sapo", "clip_cov", "kl_cov")
@@ -112,28 +112,28 @@ def run_verl(folder, tensor, torch):
     verl = extract_functions(ppo / "core_algos.py", names, {**basic, "AlgoConfig": type("AlgoConfig", (), {})})
     groups = np.repeat(["p", "q"], 3)
     rewards = tensor["token_rewards"]
-    found["opo"] = verl.compute_opo_outcome_advantage(rewards.clone(), mask, groups)[0]
-    found["remax"] = verl.compute_remax_outcome_advantage(rewards, tensor["greedy"], mask)[0]
-    found["otb"] = verl.compute_optimal_token_baseline_advantage(
+    outputs["opo"] = verl.compute_opo_outcome_advantage(rewards.clone(), mask, groups)[0]
+    outputs["remax"] = verl.compute_remax_outcome_advantage(rewards, tensor["greedy"], mask)[0]
+    outputs["otb"] = verl.compute_optimal_token_baseline_advantage(
         rewards, mask, groups, tensor["old"], tensor["square_sum"], epsilon=1e-300
     )[0]
     for name in losses:
-        changes = {"gspo": {"clip_ratio_low": 0.02, "clip_ratio_high": 0.03}}.get(name, {})
+        overrides = {"gspo": {"clip_ratio_low": 0.02, "clip_ratio_high": 0.03}}.get(name, {})
         if "dppo" in name:
-            changes = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), DIVERGENCE)
+            overrides = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), DIVERGENCE)
         loss = getattr(verl, f"compute_policy_loss_{name}")(
-            tensor["old"], tensor["logp"], tensor["advantage"], mask, config=Settings(**SETTINGS | changes)
+            tensor["old"], tensor["logp"], tensor["advantage"], mask, config=Settings(**SETTINGS | overrides)
         )[0]
-        found[name] = {"loss": loss, "gradient": torch.autograd.grad(loss, tensor["logp"])[0]}
-    return found
+        outputs[name] = {"loss": loss, "gradient": torch.autograd.grad(loss, tensor["logp"])[0]}
+    return outputs
 
 
 def run_trl(folder, tensor, torch):
-    """Masks and weights of TRL's GRPO trainer."""
+    """Compute the masks and weights of TRL's GRPO trainer."""
     names = ("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights")
     trl = extract_functions(folder / "trl/trainer/grpo_trainer.py", names, {"torch": torch, "math": math})
-    alone = SimpleNamespace(pad_across_processes=lambda x, **_: x, gather=lambda x: x)
-    trainer, mask, advantage = SimpleNamespace(accelerator=alone), tensor["mask"], tensor["advantage"][:, :1]
+    one_process = SimpleNamespace(pad_across_processes=lambda x, **_: x, gather=lambda x: x)
+    trainer, mask, advantage = SimpleNamespace(accelerator=one_process), tensor["mask"], tensor["advantage"][:, :1]
     logp, old = tensor["logp"].detach(), tensor["old"]
     return {
         "high_entropy": trl.get_high_entropy_mask(trainer, tensor["entropy"], mask, 1 - SHARE),
@@ -149,14 +149,14 @@ def main(folder):
     inputs = sample_inputs()
     tensor = {name: torch.tensor(array) for name, array in inputs.items()}
     tensor["logp"].requires_grad_(True)
-    found = run_verl(folder, tensor, torch) | run_trl(folder, tensor, torch)
+    outputs = run_verl(folder, tensor, torch) | run_trl(folder, tensor, torch)
 
     def to_lists(value):
         return {name: to_lists(part) for name, part in value.items()} if isinstance(value, dict) else value.tolist()
 
     numbers = {"bounds": BOUNDS, "share": SHARE, "divergence": DIVERGENCE}
-    written = {"inputs": to_lists(inputs), "settings": numbers, "outputs": to_lists(found)}
-    Path(__file__).with_name("peer_corrections.json").write_text(json.dumps(written, indent=1) + "\n")
+    contents = {"inputs": to_lists(inputs), "settings": numbers, "outputs": to_lists(outputs)}
+    Path(__file__).with_name("peer_corrections.json").write_text(json.dumps(contents, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes peer_preferences.json: losses and gradients computed by TRL's own code, in float64 with PyTorch. The tests do not run it.
+"""Write peer_preferences.json: losses and gradients of TRL's code, in float64 with PyTorch. The tests do not run this script.
 
 Generated with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.0:
 
@@ -6,8 +6,8 @@ Generated with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 
     git clone https://github.com/huggingface/trl && git -C trl checkout f2cd57710ae345ea6428ae95363267fcf38a3dc8
     python tests/ops/make_peer_preferences.py trl
 
-The branches of DPO, IPO and KTO are extracted from their methods; `cpo_loss` and `odds_ratio_loss` are called unchanged. The
-latter casts to float32; here that cast is replaced by one to float64.
+The branches of DPO, IPO and KTO are extracted from their methods; `cpo_loss` and `odds_ratio_loss` are called unchanged.
+`odds_ratio_loss` casts to float32; this script replaces that cast with one to float64.
 """
 
 import ast
@@ -24,7 +24,7 @@ TRAINER, EXPERIMENTAL = "trl/trainer", "trl/experimental"
 
 
 def extract_branches(file, loss_type):
-    """Yield the assignments under each comparison of the loss type with this name, in the order of the file."""
+    """Yield the assignments in each branch that the file takes for this loss type, in file order."""
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
             case ast.If(test=ast.Compare(comparators=[ast.Constant(value=name)])) if name == loss_type:
@@ -32,7 +32,7 @@ def extract_branches(file, loss_type):
 
 
 def extract_function(file, name, namespace):
-    """Extract one function or method of a file."""
+    """Extract one function or method from a file."""
     nodes = [node for node in ast.walk(ast.parse(file.read_text())) if getattr(node, "name", None) == name]
     exec(ast.unparse(nodes[0]), namespace)
     return namespace[name]
@@ -100,8 +100,8 @@ def main(trl):
         outputs[name] = {"loss": loss.tolist(), "gradient": gradient.tolist(), "beta": BETAS[name]}
     outputs["kto"] |= {"reference_point": float(kl), "weights": WEIGHTS}
     outputs["simpo"] |= {"margin": GAMMA}
-    written = {"inputs": {name: array.tolist() for name, array in inputs.items()}, "outputs": outputs}
-    Path(__file__).with_name("peer_preferences.json").write_text(json.dumps(written, indent=1) + "\n")
+    contents = {"inputs": {name: array.tolist() for name, array in inputs.items()}, "outputs": outputs}
+    Path(__file__).with_name("peer_preferences.json").write_text(json.dumps(contents, indent=1) + "\n")
 
 
 if __name__ == "__main__":

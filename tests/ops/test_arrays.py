@@ -16,7 +16,7 @@ from rljax.ops.arrays import (
 )
 
 
-def test_a_traced_value_is_not_concrete():
+def test_traced_value_is_not_concrete():
     seen = []
     jax.jit(lambda x: seen.extend([is_concrete(x), is_concrete(1.0, x), is_concrete(2)]))(1.0)
     assert seen == [False, False, True]
@@ -24,7 +24,7 @@ def test_a_traced_value_is_not_concrete():
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.int32, jnp.uint8])
-def test_integers_and_booleans_become_floats_of_the_default_precision(dtype):
+def test_integers_and_booleans_become_default_floats(dtype):
     x = jnp.array([0, 1], dtype)
     assert as_float(x).dtype == jnp.float32
     assert as_float(x).tolist() == [0.0, 1.0]
@@ -33,13 +33,13 @@ def test_integers_and_booleans_become_floats_of_the_default_precision(dtype):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_a_floating_point_array_is_unchanged(dtype, x64):
+def test_float_array_is_unchanged(dtype, x64):
     x = jnp.ones(2, dtype)
     assert as_float(x) is x
 
 
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
-def test_the_common_dtype_is_the_widest_under_any_promotion(promotion):
+def test_common_dtype_is_the_widest_under_any_promotion(promotion):
     narrow, wide = jnp.ones(2, jnp.bfloat16), np.ones(3, np.float32)
     with jax.numpy_dtype_promotion(promotion):
         assert common_dtype(narrow, jnp.asarray(wide)) == jnp.float32
@@ -47,7 +47,7 @@ def test_the_common_dtype_is_the_widest_under_any_promotion(promotion):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_half_precision_is_widened_in_arguments_of_any_structure(dtype):
+def test_half_precision_arguments_are_widened(dtype):
     x = jnp.ones(300, dtype)
     assert at_least_float32(x).dtype == jnp.float32
     total = in_float32(lambda tree, *, more: tree["x"].sum() + more)
@@ -55,13 +55,13 @@ def test_half_precision_is_widened_in_arguments_of_any_structure(dtype):
     assert jax.grad(lambda x: total({"x": x}, more=x[0]))(x).dtype == dtype
 
 
-def test_wide_arrays_and_values_that_are_not_real_are_unchanged(x64):
+def test_wide_or_non_real_values_are_unchanged(x64):
     wide = np.ones(2), np.ones(2, np.float32), jnp.ones(2, jnp.float32)
     for x in (*wide, jnp.ones(2, bool), jax.random.key(0), 0.5, None, "a"):
         assert at_least_float32(x) is x
 
 
-def test_the_power_of_two_is_at_most_the_largest_entry_and_above_half_of_it():
+def test_power_of_two_is_within_a_factor_of_2_of_the_maximum():
     x = np.array([[3e38, 1.0], [-1e-37, 0.0], [4.0, 1.0], [0.1, -0.3], [0.0, 0.0]], np.float32)
     scale = np.asarray(power_of_two(jnp.asarray(x)))[:, 0]
     mantissa, _ = np.frexp(scale)
@@ -71,7 +71,7 @@ def test_the_power_of_two_is_at_most_the_largest_entry_and_above_half_of_it():
     assert power_of_two(jnp.asarray(x[None])).tolist() == scale[None, :, None].tolist()
 
 
-def test_a_ratio_without_a_denominator_is_0_in_value_and_gradient():
+def test_ratio_with_denominator_0_is_0_in_value_and_gradient():
     numerator, denominator = jnp.array([3.0, 3.0, 3.0]), jnp.array([-2.0, 0.0, 0.5])
     with jax.debug_nans(True):
         assert ratio_or_zero(numerator, denominator).tolist() == [-1.5, 0.0, 6.0]

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops import baseline, group
 
-P, G, T = 2, 3, 4
+P, G, T = 2, 3, 4  # prompts, responses per prompt, tokens per response
 tenths = st.integers(-20, 20).map(lambda n: n / 10)
 rewards_of = hnp.arrays(np.float64, (P, G), elements=tenths)
 lengths_of = hnp.arrays(np.int64, (P, G), elements=st.integers(0, T))
@@ -50,37 +50,37 @@ def test_soft_centered_matches_formula(rewards, valid, beta):
         assert actual[p].sum() <= 1e-9, "the soft value is at least the mean"
 
 
-def test_the_soft_value_is_between_the_mean_and_the_best_reward(x64):
+def test_soft_value_is_between_mean_and_best_reward(x64):
     rewards = jnp.array([[1.0, 0.0, 0.25], [0.5, 0.5, 0.5]])
     np.testing.assert_allclose(baseline.soft_centered(rewards, beta=1e7), group.group_centered(rewards), atol=1e-6)
     best = baseline.soft_centered(rewards, beta=1e-4)
     np.testing.assert_allclose(best, rewards - rewards.max(-1, keepdims=True), atol=2e-4)
-    # The tilted policy π_old exp(r / β) / Z earns this much, minus β times its divergence from π_old.
+    # The soft value is the reward of the tilted policy π_old exp(r / β) / Z minus β times that policy's divergence from π_old.
     tilted = jax.nn.softmax(rewards / 0.3)
-    earned = (tilted * rewards).sum(-1) - 0.3 * (tilted * jnp.log(3 * tilted)).sum(-1)
+    soft_value = (tilted * rewards).sum(-1) - 0.3 * (tilted * jnp.log(3 * tilted)).sum(-1)
     np.testing.assert_allclose(
-        rewards - baseline.soft_centered(rewards, beta=0.3), jnp.tile(earned[:, None], 3), rtol=1e-12
+        rewards - baseline.soft_centered(rewards, beta=0.3), jnp.tile(soft_value[:, None], 3), rtol=1e-12
     )
 
 
-def test_equal_lengths_give_the_groups_mean(x64):
+def test_equal_lengths_give_the_group_mean(x64):
     rewards = jnp.array(np.random.default_rng(0).normal(size=(P, G)))
     actual = baseline.length_weighted_centered(rewards, jnp.full((P, G), 7))
     np.testing.assert_allclose(actual, group.group_centered(rewards), rtol=1e-12)
 
 
-def test_no_other_baseline_has_less_variance(x64):
-    """This assumes that the squared norm of a response's gradient is its length."""
+def test_length_weighted_baseline_has_least_variance(x64):
+    """Assumes that the squared norm of each response's gradient equals the response's length."""
     rng = np.random.default_rng(1)
     rewards, lengths = rng.normal(size=(1, 6)), rng.integers(1, 9, (1, 6))
     advantage = baseline.length_weighted_centered(jnp.array(rewards), jnp.array(lengths))
-    spread = (lengths * np.square(advantage)).sum()
-    for away in (-0.1, 0.1):
-        assert (lengths * np.square(advantage + away)).sum() > spread
+    variance = (lengths * np.square(advantage)).sum()
+    for shift in (-0.1, 0.1):
+        assert (lengths * np.square(advantage + shift)).sum() > variance
 
 
 @given(rewards_of, lengths_of)
-def test_length_weighted_returns_match_the_advantages_of_the_responses(rewards, lengths):
+def test_length_weighted_returns_match_response_advantages(rewards, lengths):
     mask = np.arange(T) < lengths[..., None]
     last = np.arange(T) == lengths[..., None] - 1
     token_rewards = np.where(mask, np.where(last, rewards[..., None], 0.0), np.nan)
@@ -130,14 +130,14 @@ def test_optimal_token_baseline_matches_formula(x64, weighted):
         np.testing.assert_allclose(actual[p, i, t], returns[p, i, t] - above / below, rtol=1e-12, atol=1e-12)
 
 
-def test_an_observation_between_two_tokens_is_not_a_position():
+def test_gap_between_tokens_is_not_a_position():
     rng = np.random.default_rng(3)
     returns, logp, squares = rng.uniform(0.1, 1.0, (3, 1, 2, 3))
     mask = np.array([[[1, 1, 1], [1, 1, 0]]])
-    apart = np.array([[[0, 1, 2], [0, 2, 1]]])  # the second response's tokens are in slots 0 and 2
+    order = np.array([[[0, 1, 2], [0, 2, 1]]])  # moves the second response's tokens to indices 0 and 2
 
     def move(x):
-        return jnp.array(np.take_along_axis(x, apart, -1), jnp.float32)
+        return jnp.array(np.take_along_axis(x, order, -1), jnp.float32)
 
     plain = baseline.optimal_token_baseline(*(jnp.array(x, jnp.float32) for x in (returns, -logp, squares, mask)))
     spread = baseline.optimal_token_baseline(*(move(x) for x in (returns, -logp, squares, mask)))
@@ -145,15 +145,16 @@ def test_an_observation_between_two_tokens_is_not_a_position():
 
 
 @pytest.mark.parametrize("inconsistent", [False, True])
-def test_the_baseline_is_between_the_returns(inconsistent):
+def test_optimal_token_baseline_is_between_the_returns(inconsistent):
     rng = np.random.default_rng(4)
     returns, logp = rng.normal(size=(2, 200, G, T)).astype(np.float32)
     logp = -np.abs(0.02 * logp)  # tokens so certain that 1 - 2 p + Σ π² is near 0
     squares = np.exp(2 * logp) + (rng.normal(scale=0.02, size=logp.shape) if inconsistent else 1e-4)
     arrays = (jnp.array(x, jnp.float32) for x in (returns, logp, squares))
-    used = returns - np.asarray(baseline.optimal_token_baseline(*arrays, jnp.ones(returns.shape)))
-    without_energy = used == 0  # as the docstring says
-    between = (used >= returns.min(-2, keepdims=True) - 1e-4) & (used <= returns.max(-2, keepdims=True) + 1e-4)
+    used_baseline = returns - np.asarray(baseline.optimal_token_baseline(*arrays, jnp.ones(returns.shape)))
+    without_energy = used_baseline == 0  # without gradient energy, the baseline is 0
+    low, high = returns.min(-2, keepdims=True), returns.max(-2, keepdims=True)
+    between = (used_baseline >= low - 1e-4) & (used_baseline <= high + 1e-4)
     assert (between | without_energy).all()
     assert without_energy.mean() < 0.2
     assert ((1 - 2 * np.exp(logp) + squares).min() < 0) == inconsistent

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops import batch, group
 
-P, G, T = 4, 3, 5
+P, G, T = 4, 3, 5  # prompts, responses per prompt, tokens per response
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
 reward_arrays = hnp.arrays(np.float64, (P, G), elements=tenths)
 valid_arrays = hnp.arrays(bool, (P, G))
@@ -53,25 +53,25 @@ def test_batch_normalized_rewards_matches_formula(rewards, valid, ddof):
         actual = batch_normalized_rewards(jnp.array(dirty), eps=0.25, ddof=ddof, valid=jnp.array(valid))
         np.testing.assert_allclose(actual, slow_batch_normalized(rewards, valid, 0.25, ddof), atol=1e-10)
         actual = batch_normalized_rewards(jnp.array(rewards))
-        everyone = np.ones(valid.shape, bool)
-        np.testing.assert_allclose(actual, slow_batch_normalized(rewards, everyone, 1e-8, 0), rtol=1e-12, atol=1e-12)
+        all_valid = np.ones(valid.shape, bool)
+        np.testing.assert_allclose(actual, slow_batch_normalized(rewards, all_valid, 1e-8, 0), rtol=1e-12, atol=1e-12)
 
 
 def test_batch_statistics_work_with_one_response_per_prompt(x64):
     np.testing.assert_allclose(batch_normalized_rewards(jnp.array([[1.0], [3.0]]), eps=0.0), [[-1.0], [1.0]])
 
 
-def test_another_librarys_whitening_agrees(shared_data, x64):
+def test_batch_normalized_matches_another_librarys_whitening(shared_data, x64):
     path = shared_data.parent / "oracles" / "peer_values.npz"
     if not path.is_file():
-        pytest.skip(f"another library's numbers, {path.name}, are not on this machine")
+        pytest.skip(f"{path.name}, with another library's outputs, is not on this machine")
     peer = np.load(path)
     mask = peer["in_mask"] > 0
     for name in ("gae_g1_l095", "gae_g099_l09", "gae_g1_l1"):
         advantage = peer[f"out_{name}_adv"]
         ours = batch_normalized(jnp.array(advantage), jnp.array(mask), eps=0.0, ddof=1)
-        # The other library adds 1e-8 to the variance; here eps is added to the standard deviation. It does not zero values
-        # outside the mask. Its mean divides by the number of tokens + 1e-8; that difference is below the tolerance.
+        # The other library adds 1e-8 to the variance, not to the standard deviation, and keeps values outside the mask.
+        # Its mean divides by the number of tokens + 1e-8, but that difference is below the tolerance.
         variance = advantage[mask].var(ddof=1)
         expected = peer[f"out_{name}_whitened"][mask] * np.sqrt((variance + 1e-8) / variance)
         np.testing.assert_allclose(np.array(ours)[mask], expected, rtol=0, atol=1e-9)
@@ -87,14 +87,14 @@ def test_gpg_scale_matches_formula(rewards, valid):
     np.testing.assert_allclose(scale, expected)
 
 
-def test_gpg_scale_leaves_out_a_group_without_a_valid_response():
+def test_gpg_scale_ignores_a_group_without_valid_responses():
     rewards = jnp.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     assert gpg_scale(rewards).item() == 3.0
     assert gpg_scale(rewards, valid=jnp.array([[1, 1], [1, 1], [0, 0]])).item() == 2.0
 
 
 @pytest.mark.parametrize("unit", [1e20, 1e-25])
-def test_a_z_score_does_not_depend_on_the_unit(unit):
+def test_z_score_does_not_depend_on_the_unit(unit):
     rewards = np.array([[3.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 2.0]], np.float32)
     expected = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
     scaled = jnp.array(np.float32(unit) * rewards)
@@ -104,29 +104,29 @@ def test_a_z_score_does_not_depend_on_the_unit(unit):
 
 
 @pytest.mark.parametrize("unit", [1.0, 2e19, 1e-19, 1e-30])
-def test_the_standard_deviation_of_a_batch_neither_overflows_nor_underflows(unit):
-    """Checked against a loop: the squares of rewards of 2e19, or of 1e-19, are not representable in float32."""
+def test_batch_std_neither_overflows_nor_underflows(unit):
+    """In float32, the squares of rewards of 2e19 overflow, and those of 1e-19 and 1e-30 underflow. Checked against a loop."""
     rewards = np.array([[3.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 2.0]], np.float32)
     centered = [[float(r) - sum(map(float, row)) / 4 for r in row] for row in rewards]
     mean = sum(map(float, rewards.ravel())) / 8
-    of_rewards = (sum((float(r) - mean) ** 2 for r in rewards.ravel()) / 7) ** 0.5
-    of_differences = (sum(a * a for row in centered for a in row) / 7) ** 0.5
+    reward_std = (sum((float(r) - mean) ** 2 for r in rewards.ravel()) / 7) ** 0.5
+    centered_std = (sum(a * a for row in centered for a in row) / 7) ** 0.5
     scaled = jnp.array(np.float32(unit) * rewards)
     found = batch.centered_over_reward_std(scaled, eps=0.0)
-    np.testing.assert_allclose(found, np.array(centered) / of_rewards, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found, np.array(centered) / reward_std, rtol=1e-5, atol=1e-7)
     found = batch.centered_over_advantage_std(scaled, eps=0.0)
-    np.testing.assert_allclose(found, np.array(centered) / of_differences, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found, np.array(centered) / centered_std, rtol=1e-5, atol=1e-7)
 
 
-def test_gpg_scale_of_a_batch_without_a_signal_is_zero():
+def test_gpg_scale_without_mixed_groups_is_0():
     assert gpg_scale(jnp.array([[1.0, 1.0], [0.0, 0.0]])).item() == 0.0
 
 
-def test_gpg_scale_restores_the_gradient_that_dead_groups_dilute(x64):
-    live = jnp.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
-    batch = jnp.concatenate([live, jnp.ones((1, 3)), jnp.zeros((1, 3))])
+def test_gpg_scale_undoes_the_dilution_by_uniform_groups(x64):
+    mixed_groups = jnp.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    batch = jnp.concatenate([mixed_groups, jnp.ones((1, 3)), jnp.zeros((1, 3))])
     diluted = np.square(group_centered(batch)).mean()
-    np.testing.assert_allclose(gpg_scale(batch) * diluted, np.square(group_centered(live)).mean())
+    np.testing.assert_allclose(gpg_scale(batch) * diluted, np.square(group_centered(mixed_groups)).mean())
 
 
 GRADIENTS = {
@@ -136,7 +136,7 @@ GRADIENTS = {
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradient_matches_the_formula_and_is_zero_outside_the_mask(name, x64):
+def test_gradient_matches_formula_and_is_0_outside_the_mask(name, x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, P, G))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)
@@ -151,7 +151,7 @@ def test_gradient_matches_the_formula_and_is_zero_outside_the_mask(name, x64):
     assert np.abs(numeric).max() > 0.1
 
 
-def deviation(numbers, ddof):
+def standard_deviation(numbers, ddof):
     mean = sum(numbers) / len(numbers)
     return (sum((x - mean) ** 2 for x in numbers) / (len(numbers) - ddof)) ** 0.5
 
@@ -163,13 +163,13 @@ def slow_centered_over(rewards, valid, ddof, of_advantages):
         if keep.sum() > 1:
             centered[p, keep] = rewards[p, keep] - sum(rewards[p, keep]) / keep.sum()
     members = [float(x) for x in (centered if of_advantages else rewards)[valid]]
-    std = deviation(members, ddof) if len(members) > 1 else 0.0
+    std = standard_deviation(members, ddof) if len(members) > 1 else 0.0
     return centered / (std + 0.5) if std > 1e-12 else np.zeros(rewards.shape)
 
 
 @pytest.mark.parametrize("of_advantages", [False, True])
 @given(hnp.arrays(np.float64, (P, G), elements=st.integers(-30, 30).map(lambda k: k / 8)), valid_arrays)
-def test_centered_over_a_standard_deviation_of_the_batch_matches_formula(of_advantages, rewards, valid):
+def test_centered_over_std_matches_formula(of_advantages, rewards, valid):
     op = batch.centered_over_advantage_std if of_advantages else batch.centered_over_reward_std
     for ddof in (0, 1):
         with jax.enable_x64(True):
@@ -177,7 +177,7 @@ def test_centered_over_a_standard_deviation_of_the_batch_matches_formula(of_adva
         np.testing.assert_allclose(actual, slow_centered_over(rewards, valid, ddof, of_advantages), atol=1e-12)
 
 
-def test_the_two_standard_deviations_agree_if_prompts_are_equally_hard(x64):
+def test_both_stds_agree_if_prompts_are_equally_hard(x64):
     rewards = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     np.testing.assert_allclose(
         batch.centered_over_advantage_std(rewards), batch.centered_over_reward_std(rewards), rtol=1e-12
@@ -198,24 +198,24 @@ def test_decoupled_normalized_matches_formula(scores, valid):
     for p, keep in enumerate(valid):
         if keep.sum() > 1:
             for weight, column in zip((1.0, 2.0), scores[p, keep].T, strict=True):
-                std = deviation(list(column), ddof=1)
+                std = standard_deviation(list(column), ddof=1)
                 total[p, keep] += weight * (column - column.sum() / len(column)) / (std + 0.5)
     members = total[valid]
     expected = np.zeros((P, G))
-    if len(members) > 1 and deviation(list(members), ddof=1) > 1e-12:
-        expected[valid] = (members - members.sum() / len(members)) / (deviation(list(members), ddof=1) + 0.5)
+    if len(members) > 1 and standard_deviation(list(members), ddof=1) > 1e-12:
+        expected[valid] = (members - members.sum() / len(members)) / (standard_deviation(list(members), ddof=1) + 0.5)
     np.testing.assert_allclose(actual, expected, atol=1e-9)
 
 
-def test_a_reward_is_normalized_over_the_responses_that_it_judges(x64):
-    """Two kinds of problems, each with its own reward: the policy learns from both."""
+def test_each_score_is_normalized_over_its_valid_responses(x64):
+    """With two kinds of problems, each scored by its own reward, the policy learns from both."""
     scores = jnp.array([[[1.0, jnp.nan], [0.0, jnp.nan]], [[jnp.nan, 0.0], [jnp.nan, 5.0]], [[jnp.nan, jnp.nan]] * 2])
     actual = batch.decoupled_normalized(scores, jnp.array([1.0, 2.0]), eps=0.0, ddof=0, valid=~jnp.isnan(scores))
     size = np.sqrt((1 + 1 + 4 + 4) / 4)
     np.testing.assert_allclose(actual, [[1 / size, -1 / size], [-2 / size, 2 / size], [0, 0]], atol=1e-12)
 
 
-def test_decoupling_one_reward_is_the_z_score_of_z_scores(x64):
+def test_decoupled_single_reward_is_a_z_score_of_z_scores(x64):
     rewards = jnp.array(np.random.default_rng(4).normal(size=(P, G)))
     expected = batch.batch_normalized_rewards(group.group_normalized(rewards, eps=0.0), eps=0.0, ddof=1)
     np.testing.assert_allclose(
@@ -223,8 +223,8 @@ def test_decoupling_one_reward_is_the_z_score_of_z_scores(x64):
     )
 
 
-def test_decoupling_distinguishes_responses_that_the_sum_does_not(x64):
-    """Rewards 0 or 1: one response earns the first reward, another the second; the z-score of the sum gives both the same."""
+def test_decoupled_weights_distinguish_equal_sums(x64):
+    """One response earns only the first reward, the others only the second, so their sums are equal and have z-score 0."""
     scores = jnp.array([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]])
     together = group.group_normalized(scores.sum(-1))
     apart = batch.decoupled_normalized(scores, jnp.ones(2))

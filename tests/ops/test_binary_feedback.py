@@ -1,4 +1,4 @@
-"""Binary classifier optimization, checked against loops, its bound on DPO's loss, limits and extreme values."""
+"""Binary classifier optimization, checked against loops, the bound on DPO's loss, limits and extreme values."""
 
 import math
 
@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as hnp
 from rljax.ops.binary_feedback import bco_loss, bco_reward_shift
 from rljax.ops.direct_preference import dpo_loss
 
-ROWS = 5
-logps = hnp.arrays(np.float64, (2, ROWS), elements=st.floats(-30, 0))
-labels = hnp.arrays(bool, ROWS)
+RESPONSES = 5
+logps = hnp.arrays(np.float64, (2, RESPONSES), elements=st.floats(-30, 0))
+labels = hnp.arrays(bool, RESPONSES)
 scales = st.floats(0.05, 2)
 
 
@@ -24,7 +24,7 @@ def sigmoid(x):
 
 
 def slow_shift(logp, ref_logp, desirable, beta):
-    """Midpoint of the two kinds' mean rewards, or the only kind's mean."""
+    """Midpoint of the mean rewards of desirable and undesirable responses; with only one kind, its mean."""
     kinds = {True: [], False: []}
     for policy, reference, wanted in zip(logp, ref_logp, desirable, strict=True):
         kinds[bool(wanted)].append(beta * (policy - reference))
@@ -33,7 +33,7 @@ def slow_shift(logp, ref_logp, desirable, beta):
 
 
 @given(logps, labels, scales)
-def test_the_shift_is_the_midpoint_of_two_means_without_gradient(two, desirable, beta):
+def test_shift_is_a_midpoint_without_gradient(two, desirable, beta):
     with jax.enable_x64(True):
         arrays = jnp.array(two[0]), jnp.array(two[1]), jnp.array(desirable)
         expected = slow_shift(*two, desirable, beta)
@@ -43,12 +43,12 @@ def test_the_shift_is_the_midpoint_of_two_means_without_gradient(two, desirable,
 
 
 @given(logps, labels, scales, st.floats(-5, 5))
-def test_bco_loss_and_its_gradient(two, desirable, beta, shift):
-    expected, slopes = np.zeros(ROWS), np.zeros(ROWS)
-    for at in range(ROWS):
+def test_bco_loss_and_gradient(two, desirable, beta, shift):
+    expected, slopes = np.zeros(RESPONSES), np.zeros(RESPONSES)
+    for at in range(RESPONSES):
         logit = beta * (two[0, at] - two[1, at]) - shift
         expected[at] = math.log1p(math.exp(-logit)) if desirable[at] else math.log1p(math.exp(logit))
-        # σ(-logit) β for a wanted response: no factor σ(logit) as in KTO's gradient
+        # The slope of a wanted response is -β σ(-logit), without the factor σ(logit) of KTO's gradient.
         slopes[at] = -beta * sigmoid(-logit) if desirable[at] else beta * sigmoid(logit)
     with jax.enable_x64(True):
         logp, ref_logp, wanted = jnp.array(two[0]), jnp.array(two[1]), jnp.array(desirable)
@@ -60,8 +60,8 @@ def test_bco_loss_and_its_gradient(two, desirable, beta, shift):
 
 
 @given(hnp.arrays(np.float64, 4, elements=st.floats(-8, 0)), st.floats(0.1, 2), st.floats(-3, 3))
-def test_a_pairs_losses_exceed_dpos_and_are_closest_at_the_midpoint(four, beta, away):
-    """Theorem 3: an upper bound for every shift. Theorem 4: the gap is least at the midpoint of the two rewards."""
+def test_pair_loss_bounds_dpo_loss_most_tightly_at_the_midpoint(four, beta, offset):
+    """A pair's summed loss exceeds DPO's for every shift (Theorem 3), by least at the midpoint of its two rewards (Theorem 4)."""
     with jax.enable_x64(True):
         logp, ref_logp = jnp.array(four[:2]), jnp.array(four[2:])
         wanted = jnp.array([True, False])
@@ -69,7 +69,7 @@ def test_a_pairs_losses_exceed_dpos_and_are_closest_at_the_midpoint(four, beta, 
         np.testing.assert_allclose(middle, beta * (four[0] - four[2] + four[1] - four[3]) / 2, atol=1e-9)
         dpo = dpo_loss(*logp, *ref_logp, beta=beta)
         at_middle, elsewhere = (
-            bco_loss(logp, ref_logp, wanted, reward_shift=middle + shift, beta=beta).sum() for shift in (0.0, away)
+            bco_loss(logp, ref_logp, wanted, reward_shift=middle + shift, beta=beta).sum() for shift in (0.0, offset)
         )
         assert dpo < at_middle <= elsewhere + 1e-9
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops import categorical as ops
 
-ROWS, TOKENS, POINTS = 2, 4, 5
+ROWS, TOKENS, POINTS = 2, 4, 5  # sequences, tokens, support points
 EXACT = {"rtol": 1e-10, "atol": 1e-11}
 
 reals = st.floats(-3, 3)
@@ -50,7 +50,7 @@ def central_differences(f, x, step=1e-6):
 
 
 def two_hot_by_hand(y, support):
-    """Two-hot weights by hand: the weight of y is split between the two points around it, and the nearer one gets more."""
+    """Two-hot weights by hand: y's mass is split between the two nearest points, and the nearer point gets more."""
     p = np.zeros(len(support))
     y = min(max(y, support[0]), support[-1])
     right = next(i for i in range(1, len(support)) if y <= support[i])
@@ -68,7 +68,7 @@ def test_two_hot_matches_formula_and_keeps_the_mean(support, target):
         np.testing.assert_allclose(jit_mean(actual, jnp.array(support)), target, rtol=1e-10, atol=1e-10)
 
 
-def test_two_hot_accepts_the_ends_of_a_negative_support():
+def test_two_hot_accepts_ends_of_a_negative_support():
     ends, support = jnp.array([-3.0, -1.0]), jnp.array([-3.0, -2.0, -1.0])
     np.testing.assert_array_equal(ops.two_hot(ends, support), np.eye(3)[[0, 2]])
 
@@ -78,7 +78,7 @@ def test_two_hot_at_a_support_point_is_one_hot():
     np.testing.assert_array_equal(jit_two_hot(jnp.array(UNEVEN), jnp.array(UNEVEN)), np.eye(POINTS))
 
 
-def test_a_traced_target_beyond_the_support_is_clipped_to_its_end():
+def test_traced_target_beyond_the_support_is_clipped():
     beyond, support = jnp.array([-9.0, 9.0]), jnp.array(EVEN, jnp.float32)
     np.testing.assert_array_equal(jit_two_hot(beyond, support), np.eye(POINTS)[[0, -1]])
     at_the_ends = jit_gauss(jnp.array([-3.75, 3.75]), support)
@@ -86,8 +86,8 @@ def test_a_traced_target_beyond_the_support_is_clipped_to_its_end():
     assert np.isfinite(at_the_ends).all()
 
 
-def gauss(y, support, ratio):
-    """Mass of each bin by hand, not renormalized."""
+def gauss_by_hand(y, support, ratio):
+    """The Gaussian's mass in each bin, by hand and not renormalized."""
     width = support[1] - support[0]
     below = [
         0.5 * (1 + math.erf((z - y) / (ratio * width * math.sqrt(2))))
@@ -99,26 +99,26 @@ def gauss(y, support, ratio):
 @given(arrays(ROWS, elements=st.floats(-3.75, 3.75)), st.floats(0.3, 2))
 def test_hl_gauss_matches_formula(target, ratio):
     with jax.enable_x64(True):
-        expected = [gauss(y, EVEN, ratio) / gauss(y, EVEN, ratio).sum() for y in target]
+        expected = [gauss_by_hand(y, EVEN, ratio) / gauss_by_hand(y, EVEN, ratio).sum() for y in target]
         np.testing.assert_allclose(jit_gauss(jnp.array(target), jnp.array(EVEN), sigma_ratio=ratio), expected, **EXACT)
 
 
 @pytest.mark.usefixtures("x64")
-def test_hl_gauss_is_biased_at_the_end_of_the_support_and_not_inside_it():
+def test_hl_gauss_is_biased_only_at_the_ends_of_the_support():
     tiles = np.linspace(0, 1, 52)
     tight = (tiles[1:] + tiles[:-1]) / 2
     zero = jnp.array([0.0])
     edge = jit_gauss(zero, jnp.array(tight))
     assert edge.sum() == pytest.approx(1.0)
     assert ops.categorical_mean(edge, jnp.array(tight)).item() == pytest.approx(0.0135, abs=5e-5)
-    assert gauss(0.0, tight, 0.75) @ tight == pytest.approx(0.0068, abs=5e-5)  # its mean without normalization
+    assert gauss_by_hand(0.0, tight, 0.75) @ tight == pytest.approx(0.0068, abs=5e-5)  # the mean without renormalization
     width = tight[1] - tight[0]
     roomy = ops.uniform_support(float(tight[0] - 3 * width), float(tight[-1] + 3 * width), 57)
     assert jit_mean(jit_gauss(zero, roomy), roomy).item() == pytest.approx(0.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
-def test_only_rounding_may_carry_a_target_past_the_end_of_the_support(scale):
+def test_target_may_exceed_the_support_only_by_rounding(scale):
     support = jnp.array([-scale, 0.0, scale])
     a_little, too_far = (jnp.array([scale * (1 + ulps * np.finfo(np.float32).eps)]) for ulps in (4, 64))
     np.testing.assert_allclose(ops.two_hot(a_little, support), [[0.0, 0.0, 1.0]], atol=1e-6)
@@ -128,7 +128,7 @@ def test_only_rounding_may_carry_a_target_past_the_end_of_the_support(scale):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_target_at_the_end_of_the_support_is_accepted_despite_rounding(dtype):
+def test_target_at_a_rounded_end_is_accepted(dtype):
     # Of three bins that tile [0, 1], the first starts at 1.5e-8 in float32, and the last ends at 1 - 1e-16 in float64.
     support = jnp.array(np.array([1, 3, 5]) / 6, dtype)
     assert np.isfinite(ops.hl_gauss(jnp.array([0.0, 1.0], dtype), support)).all()
@@ -147,7 +147,7 @@ def test_c51_projection_matches_formula(support, rewards, probs, discount):
         np.testing.assert_allclose(actual.sum(-1), 1, rtol=1e-12)
 
 
-def test_c51_projection_of_a_full_return_is_its_two_hot():
+def test_c51_projection_with_discount_0_is_two_hot():
     returns, successor = jnp.linspace(-0.7, 1.7, 25), jnp.asarray(np.random.default_rng(3).dirichlet(np.ones(POINTS), 25))
     support = jnp.linspace(-0.5, 1.5, POINTS)
     projected = jit_projection(returns, successor.astype(returns.dtype), support, 0.0)
@@ -211,7 +211,7 @@ def test_categorical_gradients_match_central_differences():
     np.testing.assert_allclose(on_target, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_cross_entropy_gradient_is_finite_with_masked_slots_and_impossible_points():
+def test_cross_entropy_gradient_is_finite_if_masked_or_impossible():
     logits = jnp.array([[[0.0, -jnp.inf, 0.0], [jnp.nan, jnp.nan, jnp.inf]]])
     target = jnp.array([[[1.0, 0.0, 0.0], [jnp.nan, 0.0, 0.0]]])
 
@@ -230,7 +230,7 @@ def test_uniform_support_matches_formula(low, high, bins):
         np.testing.assert_allclose(ops.uniform_support(low, high, bins), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_leading_axes_are_free_and_half_precision_is_widened():
+def test_any_leading_axes_and_half_precision_is_widened():
     x, mask, probs = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((2, 3, 4), bool), jnp.full((2, 3, 4, 5), 0.2, jnp.bfloat16)
     support = jnp.arange(5, dtype=jnp.bfloat16)
     outs = {

@@ -1,4 +1,4 @@
-"""Each check accepts legal arguments, names the one that it refuses, and trusts values that are known only at run time."""
+"""Argument checks: each accepts legal arguments, names the argument that it refuses, and does not check traced values."""
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSALS)
-def test_errors_name_the_argument_its_value_and_what_was_expected(call, message):
+def test_errors_name_argument_value_and_expectation(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -100,7 +100,7 @@ def test_legal_arguments_pass():
         lambda x: arrays.check_ascending(x=x),
     ],
 )
-def test_a_traced_value_is_trusted_but_its_shape_is_checked(check):
+def test_traced_values_are_not_checked_but_their_shapes_are(check):
     jax.eval_shape(lambda x: check(x) or x, jnp.array([-7.0, -9.0]))
     with pytest.raises(ValueError, match="x must have at least 2 non-empty axes"):
         jax.eval_shape(lambda x: arrays.check_rank(2, x=x) or x, FLOATS)

@@ -1,4 +1,4 @@
-"""Off-policy corrections, checked against loops written from the formula: bounds, special cases, precision and refusals."""
+"""Off-policy corrections, checked against loops written from the formulas; bounds, special cases, precision and refusals."""
 
 import math
 
@@ -21,16 +21,16 @@ masks = hnp.arrays(bool, SHAPE)
 poisons = st.sampled_from([np.nan, np.inf, -np.inf, 1e30])
 
 
-def ratios_of(learner, sampler, mask):
-    """Each token's ratio, its response's ratio, and the geometric mean over its response; 1 outside the mask."""
+def compute_ratios(learner, sampler, mask):
+    """For each token: its ratio, its response's ratio, and the geometric mean ratio of its response; all 1 outside the mask."""
     token, product, mean = np.ones(SHAPE), np.ones(SHAPE), np.ones(SHAPE)
     for p, g in np.ndindex(SHAPE[:2]):
         chosen = [t for t in range(SHAPE[2]) if mask[p, g, t]]
-        whole = math.prod(math.exp(learner[p, g, t]) / math.exp(sampler[p, g, t]) for t in chosen)
+        response_ratio = math.prod(math.exp(learner[p, g, t]) / math.exp(sampler[p, g, t]) for t in chosen)
         for t in chosen:
             token[p, g, t] = math.exp(learner[p, g, t]) / math.exp(sampler[p, g, t])
-            product[p, g, t] = whole
-            mean[p, g, t] = whole ** (1 / len(chosen))
+            product[p, g, t] = response_ratio
+            mean[p, g, t] = response_ratio ** (1 / len(chosen))
     return token, product, mean
 
 
@@ -46,7 +46,7 @@ def zero_outside(low, high):
 
 
 TOKEN, PRODUCT, MEAN = 0, 1, 2
-# Name -> (options, which ratio, function applied to it), with the default bounds and with others.
+# Name -> two cases, with default and with other bounds: (options, index of the ratio, function applied to that ratio).
 CASES = {
     "truncated_importance_weight": [({}, TOKEN, lambda r: min(r, 2.0)), ({"cap": 5.0}, TOKEN, lambda r: min(r, 5.0))],
     "masked_importance_weight": [
@@ -80,59 +80,63 @@ WITHOUT_BOUNDS = {
 }
 
 
-def weigh(name, learner, sampler, mask, **options):
+def compute_weights(name, learner, sampler, mask, **options):
     return getattr(correction, name)(jnp.asarray(learner), jnp.asarray(sampler), jnp.asarray(mask), **options)
 
 
 @pytest.mark.parametrize("name", CASES)
 @given(learner=log_probabilities, shift=shifts, mask=masks, poison=poisons)
 def test_weights_match_the_formula(name, learner, shift, mask, poison):
-    ratios = ratios_of(learner, learner - shift, mask)
+    ratios = compute_ratios(learner, learner - shift, mask)
     for options, which, f in CASES[name]:
         with jax.enable_x64(True):
-            actual = weigh(name, np.where(mask, learner, poison), np.where(mask, learner - shift, poison), mask, **options)
+            actual = compute_weights(
+                name, np.where(mask, learner, poison), np.where(mask, learner - shift, poison), mask, **options
+            )
         np.testing.assert_allclose(actual, apply_to_each(f, ratios[which], mask), rtol=1e-9, err_msg=str(options))
 
 
 @pytest.mark.parametrize("name", CASES)
 @given(learner=log_probabilities, mask=masks)
-def test_if_the_policies_agree_every_weight_is_1(name, learner, mask):
+def test_weights_are_1_if_the_policies_agree(name, learner, mask):
     with jax.enable_x64(True):
         for options, _, _ in CASES[name]:
-            np.testing.assert_array_equal(weigh(name, learner, learner, mask, **options), mask.astype(float))
+            np.testing.assert_array_equal(compute_weights(name, learner, learner, mask, **options), mask.astype(float))
 
 
 @pytest.mark.parametrize("name", CASES)
 @given(learner=log_probabilities, shift=shifts, mask=masks)
-def test_without_bounds_nothing_is_cut(name, learner, shift, mask):
+def test_weights_without_bounds_are_the_ratios(name, learner, shift, mask):
     which = CASES[name][0][1]
-    expected = ratios_of(learner, learner - shift, mask)[which] if which != MEAN else np.ones(SHAPE)
+    expected = compute_ratios(learner, learner - shift, mask)[which] if which != MEAN else np.ones(SHAPE)
     with jax.enable_x64(True):
-        actual = weigh(name, learner, learner - shift, mask, **WITHOUT_BOUNDS[name])
+        actual = compute_weights(name, learner, learner - shift, mask, **WITHOUT_BOUNDS[name])
     np.testing.assert_allclose(actual, np.where(mask, expected, 0), rtol=1e-9)
 
 
 @given(learner=log_probabilities, shift=shifts, mask=masks)
-def test_without_a_lower_bound_two_sided_is_truncated(learner, shift, mask):
+def test_two_sided_weight_without_lower_bound_is_truncated_weight(learner, shift, mask):
     arrays = learner, learner - shift, mask
     with jax.enable_x64(True):
-        ours = weigh("two_sided_importance_weight", *arrays, low=0.0, high=1.5)
-        np.testing.assert_array_equal(ours, weigh("truncated_importance_weight", *arrays, cap=1.5))
+        ours = compute_weights("two_sided_importance_weight", *arrays, low=0.0, high=1.5)
+        np.testing.assert_array_equal(ours, compute_weights("truncated_importance_weight", *arrays, cap=1.5))
 
 
 @pytest.mark.parametrize(
-    ("of_tokens", "of_response", "bounds"),
+    ("token_op", "response_op", "bounds"),
     [
         ("truncated_importance_weight", "sequence_truncated_importance_weight", {"cap": 1.5}),
         ("masked_importance_weight", "sequence_masked_importance_weight", {"low": 0.7, "high": 1.5}),
     ],
 )
-@given(learner=log_probabilities, shift=shifts, place=st.integers(0, 3))
-def test_a_response_of_one_token_is_a_token(of_tokens, of_response, bounds, learner, shift, place):
-    arrays = learner, learner - shift, np.broadcast_to(np.arange(4) == place, SHAPE)
+@given(learner=log_probabilities, shift=shifts, position=st.integers(0, 3))
+def test_response_weight_of_one_token_is_the_token_weight(token_op, response_op, bounds, learner, shift, position):
+    arrays = learner, learner - shift, np.broadcast_to(np.arange(4) == position, SHAPE)
     with jax.enable_x64(True):
-        np.testing.assert_array_equal(weigh(of_response, *arrays, **bounds), weigh(of_tokens, *arrays, **bounds))
-        mean = weigh("geometric_rejection", *arrays, low=0.7, high=1.5)
+        np.testing.assert_array_equal(
+            compute_weights(response_op, *arrays, **bounds), compute_weights(token_op, *arrays, **bounds)
+        )
+        mean = compute_weights("geometric_rejection", *arrays, low=0.7, high=1.5)
         outside = correction.ratio_outside_bounds(jnp.asarray(shift), jnp.asarray(arrays[2]), low=0.7, high=1.5)
     np.testing.assert_array_equal(mean, (arrays[2] & ~np.asarray(outside)).astype(float))
 
@@ -146,7 +150,7 @@ def test_ratio_outside_bounds_matches_the_formula(log_ratio, mask, poison):
         assert actual[index] == (mask[index] and not 0.5 <= math.exp(log_ratio[index]) <= 5.0)
 
 
-def test_a_ratio_on_a_bound_is_not_outside():
+def test_ratio_on_a_bound_is_not_outside():
     on_bounds = jnp.log(jnp.array([0.5, 5.0]))
     assert not correction.ratio_outside_bounds(on_bounds, jnp.ones(2), low=0.5, high=5.0).any()
 
@@ -164,7 +168,7 @@ def slow_off_policy_mask(logp, behaviour_logp, advantage, mask, delta):
 @given(
     logp=log_probabilities, shift=shifts, advantage=shifts, mask=masks, poison=poisons, delta=st.sampled_from([0.0, 0.5])
 )
-def test_the_off_policy_mask_matches_the_formula(logp, shift, advantage, mask, poison, delta):
+def test_off_policy_mask_matches_formula(logp, shift, advantage, mask, poison, delta):
     with jax.enable_x64(True):
         arrays = (jnp.asarray(np.where(mask, x, poison)) for x in (logp, logp - shift, advantage))
         actual = correction.off_policy_sequence_mask(*arrays, jnp.asarray(mask), delta=delta)
@@ -172,7 +176,7 @@ def test_the_off_policy_mask_matches_the_formula(logp, shift, advantage, mask, p
 
 
 @given(logp=log_probabilities, shift=shifts, advantage=shifts, mask=masks)
-def test_the_off_policy_mask_keeps_responses_that_are_on_policy_or_good(logp, shift, advantage, mask):
+def test_off_policy_mask_keeps_on_policy_or_good_responses(logp, shift, advantage, mask):
     with jax.enable_x64(True):
         logp, shift, advantage, mask = map(jnp.asarray, (logp, shift, advantage, mask))
         for behaviour_logp, a, delta in (
@@ -180,19 +184,19 @@ def test_the_off_policy_mask_keeps_responses_that_are_on_policy_or_good(logp, sh
             (logp - shift, abs(advantage), 0.0),
             (logp - shift, advantage, np.inf),
         ):
-            whole = correction.off_policy_sequence_mask(logp, behaviour_logp, a, mask, delta=delta)
-            np.testing.assert_array_equal(whole, mask)
+            kept = correction.off_policy_sequence_mask(logp, behaviour_logp, a, mask, delta=delta)
+            np.testing.assert_array_equal(kept, mask)
 
 
-def test_the_off_policy_mask_and_the_geometric_mean_see_the_same_drift():
+def test_off_policy_mask_agrees_with_geometric_rejection():
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
         logp, behaviour_logp = jnp.asarray(rng.normal(size=(2, 6, 5)))
         mask = jnp.asarray(rng.random((6, 5)) < 0.7)
-        zero_outside = correction.off_policy_sequence_mask(logp, behaviour_logp, -jnp.ones_like(logp), mask, delta=0.3)
+        kept = correction.off_policy_sequence_mask(logp, behaviour_logp, -jnp.ones_like(logp), mask, delta=0.3)
         mean = correction.geometric_rejection(logp, behaviour_logp, mask, low=math.exp(-0.3), high=math.inf)
         assert (sequence_log_ratio(logp, behaviour_logp, mask) < -0.3).any()
-    np.testing.assert_array_equal(zero_outside, np.asarray(mean, bool))
+    np.testing.assert_array_equal(kept, np.asarray(mean, bool))
 
 
 def test_extreme_ratios():
@@ -206,13 +210,15 @@ def test_extreme_ratios():
         "geometric_rejection": (0.0, 0.0),
     }.items():
         options = CASES[name][0][0]
-        assert weigh(name, *up, jnp.ones(1), **options).tolist() == [above], name
-        assert weigh(name, *down, jnp.ones(1), **options).tolist() == [below], name
+        assert compute_weights(name, *up, jnp.ones(1), **options).tolist() == [above], name
+        assert compute_weights(name, *down, jnp.ones(1), **options).tolist() == [below], name
 
 
-def test_a_response_without_tokens_has_no_weight():
+def test_response_without_tokens_has_weight_0():
     for name in CASES:
-        assert not weigh(name, jnp.full((1, 3), jnp.nan), jnp.ones((1, 3)), jnp.zeros((1, 3)), **CASES[name][0][0]).any()
+        assert not compute_weights(
+            name, jnp.full((1, 3), jnp.nan), jnp.ones((1, 3)), jnp.zeros((1, 3)), **CASES[name][0][0]
+        ).any()
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
@@ -223,9 +229,11 @@ def test_results_are_at_least_float32(dtype, mask_dtype):
         mask = jnp.array([[1, 1, 0], [1, 0, 0]], mask_dtype)
         expected = jnp.float32 if dtype == jnp.bfloat16 else dtype
         for name in CASES:
-            assert weigh(name, learner, sampler, mask, **CASES[name][0][0]).dtype == expected
+            assert compute_weights(name, learner, sampler, mask, **CASES[name][0][0]).dtype == expected
             if dtype != jnp.float64:
-                assert weigh(name, learner, sampler.astype(jnp.float32), mask, **CASES[name][0][0]).dtype == expected
+                assert (
+                    compute_weights(name, learner, sampler.astype(jnp.float32), mask, **CASES[name][0][0]).dtype == expected
+                )
         assert correction.off_policy_sequence_mask(learner, sampler, learner, mask, delta=0.5).dtype == bool
 
 
@@ -272,11 +280,11 @@ def test_invalid_arguments_are_refused(name, arguments, message):
 )
 def test_invalid_bounds_are_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
-        weigh(name, X, X, M, **options)
+        compute_weights(name, X, X, M, **options)
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_invalid_arguments_of_the_mask_are_refused():
+def test_invalid_off_policy_mask_arguments_are_refused():
     with pytest.raises(ValueError, match=r"delta must not be negative, got -0\.1"):
         correction.off_policy_sequence_mask(X, X, X, M, delta=-0.1)
     with pytest.raises(ValueError, match=r"advantage must have the shape of logp \[2, 3\], got \[2\]"):

@@ -45,12 +45,12 @@ def gradients(loss, four, **settings):
 
 
 @given(logps, scales)
-def test_dpo_loss_and_its_gradient(four, beta):
+def test_dpo_loss_and_gradient(four, beta):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         expected = [-math.log(sigmoid(beta * margin(four, at))) for at in range(PAIRS)]
         np.testing.assert_allclose(dpo_loss(*arrays, beta=beta), expected, rtol=1e-9, atol=1e-12)
-        # -β σ(r̂_l - r̂_w) [∇log π(y_w) - ∇log π(y_l)]: the more wrong the implicit rewards, the larger the weight
+        # -β σ(r̂_l - r̂_w) [∇log π(y_w) - ∇log π(y_l)], whose weight is larger for a pair in the wrong order
         weight = np.array([-beta * sigmoid(-beta * margin(four, at)) for at in range(PAIRS)])
         on_chosen, on_rejected = gradients(dpo_loss, arrays, beta=beta)
         np.testing.assert_allclose(on_chosen, weight, rtol=1e-9, atol=1e-12)
@@ -58,7 +58,7 @@ def test_dpo_loss_and_its_gradient(four, beta):
 
 
 @given(logps, scales, st.floats(0, 0.5))
-def test_conservative_dpo_loss_and_its_gradient(four, beta, epsilon):
+def test_conservative_dpo_loss_and_gradient(four, beta, epsilon):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
@@ -77,7 +77,7 @@ def test_conservative_dpo_loss_and_its_gradient(four, beta, epsilon):
 
 
 @given(logps, scales, st.floats(0, 0.45))
-def test_robust_dpo_loss_and_its_gradient_are_unbiased(four, beta, epsilon):
+def test_robust_dpo_loss_and_gradient_are_unbiased(four, beta, epsilon):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         expected, slopes, clean = np.zeros(PAIRS), np.zeros(PAIRS), np.zeros(PAIRS)
@@ -91,26 +91,28 @@ def test_robust_dpo_loss_and_its_gradient_are_unbiased(four, beta, epsilon):
         on_chosen, on_rejected = gradients(robust_dpo_loss, arrays, beta=beta, epsilon=epsilon)
         np.testing.assert_allclose(on_chosen, slopes, rtol=1e-7, atol=1e-12)
         np.testing.assert_allclose(on_rejected, -slopes, rtol=1e-7, atol=1e-12)
-        # Labels that are flipped with probability ε give DPO's loss under the correct labels, on average.
+        # Averaged over labels flipped with probability ε, the loss is DPO's loss under the correct labels.
         flipped = robust_dpo_loss(*arrays[jnp.array([1, 0, 3, 2])], beta=beta, epsilon=epsilon)
         np.testing.assert_allclose((1 - epsilon) * actual + epsilon * flipped, clean, rtol=1e-7, atol=1e-9)
 
 
 @given(logps, scales)
-def test_hinge_preference_loss_and_its_gradient(four, beta):
+def test_hinge_preference_loss_and_gradient(four, beta):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
-        room = np.array([1 - beta * margin(four, at) for at in range(PAIRS)])
-        np.testing.assert_allclose(hinge_preference_loss(*arrays, beta=beta), np.maximum(room, 0), rtol=1e-9, atol=1e-9)
+        shortfall = np.array([1 - beta * margin(four, at) for at in range(PAIRS)])
+        np.testing.assert_allclose(
+            hinge_preference_loss(*arrays, beta=beta), np.maximum(shortfall, 0), rtol=1e-9, atol=1e-9
+        )
         on_chosen, on_rejected = gradients(hinge_preference_loss, arrays, beta=beta)
-        sure = np.abs(room) > 1e-6
-        np.testing.assert_allclose(on_chosen[sure], -beta * (room > 0)[sure])
-        np.testing.assert_allclose(on_rejected[sure], beta * (room > 0)[sure])
+        away_from_the_kink = np.abs(shortfall) > 1e-6
+        np.testing.assert_allclose(on_chosen[away_from_the_kink], -beta * (shortfall > 0)[away_from_the_kink])
+        np.testing.assert_allclose(on_rejected[away_from_the_kink], beta * (shortfall > 0)[away_from_the_kink])
 
 
 @given(logps, scales)
-def test_apo_losses_and_their_gradients(four, beta):
-    """APO-zero moves the two apart whatever their margin; APO-down lowers the preferred one if the margin is large."""
+def test_apo_losses_and_gradients(four, beta):
+    """APO-zero always widens a pair's margin; APO-down lowers the preferred response's probability if the margin is large."""
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         chosen, rejected = beta * (four[0] - four[2]), beta * (four[1] - four[3])
@@ -127,7 +129,7 @@ def test_apo_losses_and_their_gradients(four, beta):
 
 
 @given(logps, hnp.arrays(np.float64, PAIRS, elements=st.floats(-3, 3)), scales)
-def test_rebel_loss_and_its_gradient(four, gaps, eta):
+def test_rebel_loss_and_gradient(four, gaps, eta):
     with jax.enable_x64(True):
         arrays, gap = jnp.array(four), jnp.array(gaps)
         errors = np.array([margin(four, at) / eta - gaps[at] for at in range(PAIRS)])
@@ -137,13 +139,13 @@ def test_rebel_loss_and_its_gradient(four, gaps, eta):
         np.testing.assert_allclose(on_rejected, -2 / eta * errors, rtol=1e-9, atol=1e-9)
         swapped = rebel_loss(*arrays[jnp.array([1, 0, 3, 2])], -gap, eta=eta)
         np.testing.assert_allclose(swapped, errors**2, rtol=1e-9, atol=1e-9)
-        # Its authors' code scales the loss by η².
+        # The authors' code scales the loss by η².
         code = [(margin(four, at) - eta * gaps[at]) ** 2 for at in range(PAIRS)]
         np.testing.assert_allclose(eta**2 * rebel_loss(*arrays, gap, eta=eta), code, rtol=1e-9, atol=1e-9)
 
 
-def test_rebel_starts_as_leave_one_out_and_ends_at_ipo(x64):
-    """Before the first update, its gradient is -4/η times RLOO's on two responses; a constant gap of η/(2τ) makes it IPO."""
+def test_rebel_special_cases_are_leave_one_out_and_ipo(x64):
+    """Before the first update, REBEL's gradient is -4/η times RLOO's on two responses; with a constant gap of η/(2τ) it is IPO."""
     logp, rewards = jnp.array([[-2.0, -5.0], [-1.0, -7.0]]), jnp.array([[1.0, 0.25], [0.5, 0.5]])
 
     def loss(now):
@@ -156,7 +158,7 @@ def test_rebel_starts_as_leave_one_out_and_ends_at_ipo(x64):
 
 
 @given(logps, scales)
-def test_ipo_loss_and_its_gradient(four, tau):
+def test_ipo_loss_and_gradient(four, tau):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         margins = np.array([margin(four, at) for at in range(PAIRS)])
@@ -167,7 +169,7 @@ def test_ipo_loss_and_its_gradient(four, tau):
 
 
 @given(logps, scales, hnp.arrays(bool, PAIRS), st.floats(0, 5))
-def test_kto_loss_and_its_gradient(four, beta, desirable, point):
+def test_kto_loss_and_gradient(four, beta, desirable, point):
     settings = {"beta": beta, "reference_point": point, "desirable_weight": 1.5, "undesirable_weight": 0.5}
     expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
     for at in range(PAIRS):
@@ -232,7 +234,7 @@ def test_slopes_match_central_differences(loss):
 
 @pytest.mark.usefixtures("x64")
 def test_gradients_at_the_reference_match_the_papers():
-    """Their sizes are β/2 for DPO, 1/τ for IPO, and β λ/8 for KTO if each response of a pair weighs a half."""
+    """The gradients' absolute values: β/2 for DPO, 1/τ for IPO, and β λ/8 for KTO with weight 1/2 per response of a pair."""
     ref = jnp.array(np.random.default_rng(1).uniform(-9, 0, (2, PAIRS)))
     at = jnp.concatenate([ref, ref])
     np.testing.assert_allclose(dpo_loss(*at, beta=0.3), math.log(2), rtol=1e-12)
@@ -257,7 +259,7 @@ def test_dpo_with_a_small_beta_is_ipo():
 
 
 @pytest.mark.usefixtures("x64")
-def test_conservative_loss_is_minimal_if_the_model_is_as_sure_as_the_label():
+def test_conservative_loss_is_minimal_at_the_labels_certainty():
     zero, best = jnp.zeros(1), jnp.array([math.log(0.9 / 0.1) / 0.5])
     (slope, _) = gradients(conservative_dpo_loss, (best, zero, zero, zero), beta=0.5, epsilon=0.1)
     np.testing.assert_allclose(slope, 0.0, atol=1e-12)
@@ -288,7 +290,7 @@ def test_large_margins_overflow_neither_losses_nor_slopes(size):
         assert not slope.any(), "an example far from the reference point has no gradient"
 
 
-def test_an_impossible_response_gives_a_loss_of_0_or_infinity():
+def test_impossible_response_gives_a_loss_of_0_or_infinity():
     zero, never = jnp.zeros(1), jnp.array([-jnp.inf])
     assert float(dpo_loss(zero, never, zero, zero)[0]) == 0.0
     assert float(dpo_loss(never, zero, zero, zero)[0]) == math.inf

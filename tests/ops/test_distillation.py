@@ -20,7 +20,7 @@ from rljax.ops.divergence import exact_kl
 
 RNG = np.random.default_rng(0)
 STUDENT, TEACHER = 2 * RNG.normal(size=(2, 4, 3, 7))
-THEIRS = json.loads(Path(__file__).with_name("peer_distillation.json").read_text())
+TRL_RESULTS = json.loads(Path(__file__).with_name("peer_distillation.json").read_text())
 
 
 def softmax(row):
@@ -38,7 +38,7 @@ def jsd(student, teacher, beta):
     return beta * kl(p, mixture) + (1 - beta) * kl(q, mixture)
 
 
-def by_rows(f, *arrays):
+def map_last_axis(f, *arrays):
     leading = arrays[0].shape[:-1]
     return np.array([f(*(list(array[index]) for array in arrays)) for index in np.ndindex(leading)]).reshape(leading)
 
@@ -46,12 +46,12 @@ def by_rows(f, *arrays):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("beta", [0.01, 0.1, 0.5, 0.9])
 def test_jsd_matches_formula(beta):
-    expected = by_rows(lambda student, teacher: jsd(student, teacher, beta), STUDENT, TEACHER)
+    expected = map_last_axis(lambda student, teacher: jsd(student, teacher, beta), STUDENT, TEACHER)
     np.testing.assert_allclose(generalized_jsd(jnp.array(STUDENT), jnp.array(TEACHER), beta=beta), expected, rtol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_limits_are_forward_and_reverse_kl_in_value_and_gradient():
+def test_jsd_limits_are_forward_and_reverse_kl():
     student, teacher = jnp.array(STUDENT), jnp.array(TEACHER)
 
     def slope(f):
@@ -70,12 +70,12 @@ def test_the_limits_are_forward_and_reverse_kl_in_value_and_gradient():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("beta", ["0.0", "0.1", "0.5", "0.9", "1.0"])
 def test_jsd_matches_trl_in_value_and_gradient(beta):
-    student, teacher = (jnp.array(THEIRS[name]) / THEIRS["temperature"] for name in ("logits", "teacher_logits"))
-    ends = {"0.0": lambda logits: exact_kl(teacher, logits), "1.0": lambda logits: exact_kl(logits, teacher)}
-    ours = ends.get(beta, lambda logits: generalized_jsd(logits, teacher, beta=float(beta)))
-    np.testing.assert_allclose(ours(student), THEIRS["outputs"][beta]["divergence"], rtol=1e-11)
-    gradient = jax.grad(lambda logits: ours(logits).sum())(student) / THEIRS["temperature"]
-    np.testing.assert_allclose(gradient, THEIRS["outputs"][beta]["gradient"], rtol=1e-9, atol=1e-12)
+    student, teacher = (jnp.array(TRL_RESULTS[name]) / TRL_RESULTS["temperature"] for name in ("logits", "teacher_logits"))
+    limits = {"0.0": lambda logits: exact_kl(teacher, logits), "1.0": lambda logits: exact_kl(logits, teacher)}
+    ours = limits.get(beta, lambda logits: generalized_jsd(logits, teacher, beta=float(beta)))
+    np.testing.assert_allclose(ours(student), TRL_RESULTS["outputs"][beta]["divergence"], rtol=1e-11)
+    gradient = jax.grad(lambda logits: ours(logits).sum())(student) / TRL_RESULTS["temperature"]
+    np.testing.assert_allclose(gradient, TRL_RESULTS["outputs"][beta]["gradient"], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("beta", [0.2, 0.5])
@@ -89,15 +89,17 @@ def test_jsd_is_0_for_equal_logits_symmetric_and_bounded(beta):
 
 
 def test_excluded_tokens_count_as_probability_0():
-    with_none, without = [0.3, -1.0, -inf, -inf], [0.3, -1.0]
+    excluding_logits, remaining_logits = [0.3, -1.0, -inf, -inf], [0.3, -1.0]
     teacher = [1.0, -inf, 0.5, -inf]
-    ours = generalized_jsd(jnp.array(with_none), jnp.array(teacher), beta=0.3)
-    np.testing.assert_allclose(ours, jsd(with_none, teacher, 0.3), rtol=1e-6)
-    gradient = jax.grad(lambda logits: generalized_jsd(logits, jnp.array(teacher), beta=0.3))(jnp.array(with_none))
+    ours = generalized_jsd(jnp.array(excluding_logits), jnp.array(teacher), beta=0.3)
+    np.testing.assert_allclose(ours, jsd(excluding_logits, teacher, 0.3), rtol=1e-6)
+    gradient = jax.grad(lambda logits: generalized_jsd(logits, jnp.array(teacher), beta=0.3))(jnp.array(excluding_logits))
     assert np.isfinite(gradient).all()
     np.testing.assert_array_equal(gradient[2:], 0)
-    both = generalized_jsd(jnp.array(with_none), jnp.array([0.1, 0.2, -inf, -inf]), beta=0.3)
-    np.testing.assert_allclose(both, generalized_jsd(jnp.array(without), jnp.array([0.1, 0.2]), beta=0.3), rtol=1e-6)
+    both = generalized_jsd(jnp.array(excluding_logits), jnp.array([0.1, 0.2, -inf, -inf]), beta=0.3)
+    np.testing.assert_allclose(
+        both, generalized_jsd(jnp.array(remaining_logits), jnp.array([0.1, 0.2]), beta=0.3), rtol=1e-6
+    )
 
 
 def test_half_precision_is_computed_in_float32():
@@ -115,14 +117,14 @@ def test_chunks_of_tokens_add_up_to_the_full_result():
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.1, 1.5, float("nan")])
-def test_a_beta_of_0_or_1_is_refused_and_exact_kl_suggested(beta):
+def test_beta_outside_0_to_1_is_refused_with_a_hint(beta):
     with pytest.raises(
         ValueError, match=r"beta must lie strictly between 0 and 1, got .*exact_kl\(teacher_logits, logits\)"
     ):
         generalized_jsd(jnp.zeros(3), jnp.zeros(3), beta=beta)
 
 
-def test_an_empty_vocabulary_is_refused():
+def test_empty_vocabulary_is_refused():
     with pytest.raises(ValueError, match="logits must have at least 1 non-empty axes"):
         generalized_jsd(jnp.zeros((2, 0)), jnp.zeros((2, 0)), beta=0.5)
 
@@ -135,13 +137,13 @@ def test_teacher_log_ratio_matches_formula():
     np.testing.assert_allclose(teacher_log_ratio(*dirty, jnp.array(mask)), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_token_that_the_teacher_excludes_gets_minus_infinity():
+def test_teacher_log_ratio_of_an_excluded_token_is_minus_infinity():
     assert teacher_log_ratio(jnp.array([-1.0]), jnp.array([-inf]), jnp.array([1])).tolist() == [-inf]
 
 
 @pytest.mark.usefixtures("x64")
-def test_its_expected_gradient_descends_the_reverse_kl_exactly():
-    """The expectation is a sum over the vocabulary, so there is no sampling error."""
+def test_teacher_log_ratio_descends_the_reverse_kl_in_expectation():
+    """The expectation is an exact sum over the vocabulary, so there is no sampling error."""
     student, teacher = jnp.array(STUDENT[0]), jax.nn.log_softmax(jnp.array(TEACHER[0]))
     logp = jax.nn.log_softmax(student)
     log_ratio = teacher_log_ratio(logp, teacher, jnp.ones(logp.shape, bool))
@@ -154,7 +156,7 @@ def test_its_expected_gradient_descends_the_reverse_kl_exactly():
     np.testing.assert_allclose(jax.grad(objective)(student), -gradient, rtol=1e-10, atol=1e-13)
 
 
-def test_the_mean_of_the_later_tokens_skips_gaps_and_padding():
+def test_mean_later_log_ratio_skips_gaps_and_padding():
     rng = np.random.default_rng(0)
     logp, teacher_logp = rng.normal(size=(2, 4, 7)).astype(np.float32)
     mask = rng.random((4, 7)) < 0.6
@@ -167,7 +169,7 @@ def test_the_mean_of_the_later_tokens_skips_gaps_and_padding():
 
 
 def sorted_distance(student, teacher):
-    """Sum over the ranks of the difference of the probabilities, and its derivative with respect to the student's logits."""
+    """The absolute probability differences summed over ranks, and the sum's gradient with respect to the student's logits."""
     p, q = softmax(student), softmax(teacher)
     order = sorted(range(len(p)), key=lambda token: -p[token])
     theirs = [*sorted(q, reverse=True), *[0.0] * len(p)]
@@ -180,7 +182,7 @@ def sorted_distance(student, teacher):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("size", [4, 7, 9])
-def test_the_distance_of_sorted_probabilities_and_its_gradient(size):
+def test_sorted_probability_distance_and_gradient(size):
     teacher = 2 * np.random.default_rng(size).normal(size=(4, 3, size))
     found = sorted_probability_distance(jnp.array(STUDENT), jnp.array(teacher))
     slope = jax.grad(lambda logits: sorted_probability_distance(logits, jnp.array(teacher)).sum())(jnp.array(STUDENT))
@@ -192,7 +194,7 @@ def test_the_distance_of_sorted_probabilities_and_its_gradient(size):
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_order_of_the_tokens_and_tokens_that_are_never_sampled_change_nothing():
+def test_sorted_distance_ignores_token_order_and_impossible_tokens():
     student, teacher = jnp.array(STUDENT), jnp.array(TEACHER)
     found = sorted_probability_distance(student, teacher)
     permuted = student[..., np.random.default_rng(1).permutation(7)]
@@ -202,8 +204,8 @@ def test_the_order_of_the_tokens_and_tokens_that_are_never_sampled_change_nothin
     np.testing.assert_allclose(sorted_probability_distance(permuted, student), 0, atol=1e-12)
 
 
-def test_a_student_learns_the_probabilities_of_a_teacher_with_another_vocabulary():
-    """Which token has which probability is not learned, only their sorted values."""
+def test_student_learns_sorted_probabilities_across_vocabularies():
+    """The student learns the teacher's sorted probabilities, but not which token has which probability."""
     teacher, student = jnp.array(TEACHER[..., :5]), jnp.array(STUDENT)
     step = jax.jit(jax.grad(lambda logits: sorted_probability_distance(logits, teacher).sum()))
     for size in (0.3, 0.1, 0.03):
@@ -213,11 +215,11 @@ def test_a_student_learns_the_probabilities_of_a_teacher_with_another_vocabulary
     assert sorted_probability_distance(student, teacher).mean() < 0.1 * before
 
 
-OURS, THEIRS_TOO = np.array([5, 0, 3]), np.array([1, 4, 0])
+STUDENT_IDS, TEACHER_IDS = np.array([5, 0, 3]), np.array([1, 4, 0])
 
 
 def matched_distance(student, teacher, pairs, beta):
-    """GOLD's formula in Python floats."""
+    """GOLD's distance with matched tokens, computed with Python floats."""
     q, p = softmax(student), softmax(teacher)
     shared = 0.0
     for ours, theirs in pairs:
@@ -234,14 +236,14 @@ def matched_distance(student, teacher, pairs, beta):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("size", [5, 7, 9])
 @pytest.mark.parametrize("beta", [0.1, 0.5])
-def test_the_distance_with_matched_tokens_and_its_gradient(size, beta):
+def test_matched_vocabulary_distance_and_gradient(size, beta):
     teacher = 2 * np.random.default_rng(size).normal(size=(4, 3, size))
-    pairs = list(zip(OURS.tolist(), THEIRS_TOO.tolist(), strict=True))
+    pairs = list(zip(STUDENT_IDS.tolist(), TEACHER_IDS.tolist(), strict=True))
 
     def distance(logits):
-        return matched_vocabulary_distance(logits, jnp.array(teacher), OURS, THEIRS_TOO, beta=beta)
+        return matched_vocabulary_distance(logits, jnp.array(teacher), STUDENT_IDS, TEACHER_IDS, beta=beta)
 
-    oracle = lambda student: by_rows(lambda s, t: matched_distance(s, t, pairs, beta), student, teacher)  # noqa: E731
+    oracle = lambda student: map_last_axis(lambda s, t: matched_distance(s, t, pairs, beta), student, teacher)  # noqa: E731
     np.testing.assert_allclose(distance(jnp.array(STUDENT)), oracle(STUDENT), rtol=1e-11)
     slope = jax.grad(lambda logits: distance(logits).sum())(jnp.array(STUDENT))
     for token in range(7):
@@ -260,18 +262,18 @@ def test_matching_all_tokens_is_gkd_and_matching_none_is_uld():
 
 
 @pytest.mark.usefixtures("x64")
-def test_new_ids_for_the_tokens_change_no_matched_distance():
+def test_matched_distance_ignores_renumbered_tokens():
     student, teacher, order = jnp.array(STUDENT), jnp.array(TEACHER), np.random.default_rng(1).permutation(7)
-    found = matched_vocabulary_distance(student, teacher, OURS, THEIRS_TOO, beta=0.3)
-    places = np.argsort(order)
-    renamed = matched_vocabulary_distance(student[..., order], teacher, places[OURS], THEIRS_TOO, beta=0.3)
-    np.testing.assert_allclose(renamed, found, rtol=1e-11)
-    same = matched_vocabulary_distance(student[..., order], student, places[OURS], OURS, beta=0.3)
+    found = matched_vocabulary_distance(student, teacher, STUDENT_IDS, TEACHER_IDS, beta=0.3)
+    new_ids = np.argsort(order)
+    renumbered = matched_vocabulary_distance(student[..., order], teacher, new_ids[STUDENT_IDS], TEACHER_IDS, beta=0.3)
+    np.testing.assert_allclose(renumbered, found, rtol=1e-11)
+    same = matched_vocabulary_distance(student[..., order], student, new_ids[STUDENT_IDS], STUDENT_IDS, beta=0.3)
     np.testing.assert_allclose(same, 0, atol=1e-12)
 
 
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("ids", [np.array([0, 0, 1]), np.array([0, 1, 7]), np.array([-1, 0, 1]), np.array([0.0, 1.0, 2.0])])
-def test_ids_of_matched_tokens_are_tokens_each_once(ids):
+def test_invalid_matched_ids_are_refused(ids):
     with pytest.raises(ValueError, match=r"^matched must"):
-        matched_vocabulary_distance(jnp.array(STUDENT), jnp.array(TEACHER), ids, THEIRS_TOO, beta=0.3)
+        matched_vocabulary_distance(jnp.array(STUDENT), jnp.array(TEACHER), ids, TEACHER_IDS, beta=0.3)

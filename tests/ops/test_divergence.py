@@ -1,4 +1,4 @@
-"""Divergences, checked against loops written from the formula, in values and gradients."""
+"""Divergences, checked against loops written from the formulas, in values and gradients."""
 
 import math
 
@@ -19,7 +19,7 @@ rewards = hnp.arrays(np.float64, SHAPE, elements=st.floats(-2, 2))
 masks = hnp.arrays(bool, SHAPE)
 poisons = st.sampled_from([np.nan, np.inf, -np.inf])
 logits = hnp.arrays(np.float64, (2, VOCABULARY), elements=st.floats(-8, 8))
-impossible = hnp.arrays(bool, (2, VOCABULARY)).filter(lambda excluded: not excluded.all(-1).any())
+exclusions = hnp.arrays(bool, (2, VOCABULARY)).filter(lambda excluded: not excluded.all(-1).any())
 cotangent = np.random.default_rng(3).normal(size=SHAPE)
 
 
@@ -33,11 +33,11 @@ def finite_difference(f, x, step=1e-5):
 
 
 def value_and_gradients(op, weight):
-    def both(x, y):
-        value, pull = jax.vjp(op, x, y)
-        return value, *pull(jnp.asarray(weight, value.dtype))
+    def compute(x, y):
+        value, vjp = jax.vjp(op, x, y)
+        return value, *vjp(jnp.asarray(weight, value.dtype))
 
-    compiled = jax.jit(both)
+    compiled = jax.jit(compute)
 
     def call(x, y):
         with jax.enable_x64(True):
@@ -46,7 +46,7 @@ def value_and_gradients(op, weight):
     return call
 
 
-def each(f, logp, ref_logp):
+def apply_to_each(f, logp, ref_logp):
     out = np.zeros(SHAPE)
     for index in np.ndindex(*SHAPE):
         out[index] = f(ref_logp[index] - logp[index])
@@ -66,13 +66,13 @@ COMPILED = {name: value_and_gradients(op, cotangent) for name, (op, _) in ESTIMA
 def test_estimator_matches_formula(name, logp, ref_logp):
     by_hand = ESTIMATORS[name][1]
     value, gradient, ref_gradient = COMPILED[name](logp, ref_logp)
-    np.testing.assert_allclose(value, each(by_hand, logp, ref_logp), rtol=1e-12, atol=1e-12)
-    expected = finite_difference(lambda x: (cotangent * each(by_hand, x, ref_logp)).sum(), logp)
+    np.testing.assert_allclose(value, apply_to_each(by_hand, logp, ref_logp), rtol=1e-12, atol=1e-12)
+    expected = finite_difference(lambda x: (cotangent * apply_to_each(by_hand, x, ref_logp)).sum(), logp)
     np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(ref_gradient, -gradient, rtol=1e-12, atol=1e-12)
 
 
-def test_k3_keeps_its_digits_if_the_policies_almost_agree():
+def test_k3_is_precise_if_the_policies_almost_agree():
     d = np.float32(1e-4)
     assert divergence.k3(jnp.zeros(1), jnp.array([d]))[0] == pytest.approx(float(d) ** 2 / 2, rel=5e-3)
 
@@ -88,21 +88,24 @@ def slow_importance_weighted_k3(logp, behaviour_logp, ref_logp):
 @given(logp=log_probabilities, behaviour_logp=log_probabilities, ref_logp=log_probabilities)
 def test_importance_weighted_k3_matches_formula(logp, behaviour_logp, ref_logp):
     with jax.enable_x64(True):
-        value, pull = jax.vjp(divergence.importance_weighted_k3, *map(jnp.asarray, (logp, behaviour_logp, ref_logp)))
-        gradients = pull(jnp.asarray(cotangent))
+        value, vjp = jax.vjp(divergence.importance_weighted_k3, *map(jnp.asarray, (logp, behaviour_logp, ref_logp)))
+        gradients = vjp(jnp.asarray(cotangent))
     np.testing.assert_allclose(value, slow_importance_weighted_k3(logp, behaviour_logp, ref_logp), rtol=1e-9, atol=1e-12)
     arguments = [logp, behaviour_logp, ref_logp]
-    for place, gradient in enumerate(gradients):
+    for index_of_argument, gradient in enumerate(gradients):
 
-        def total(x, place=place):
-            return (cotangent * slow_importance_weighted_k3(*arguments[:place], x, *arguments[place + 1 :])).sum()
+        def total(x, index_of_argument=index_of_argument):
+            return (
+                cotangent
+                * slow_importance_weighted_k3(*arguments[:index_of_argument], x, *arguments[index_of_argument + 1 :])
+            ).sum()
 
-        expected = finite_difference(total, arguments[place])
+        expected = finite_difference(total, arguments[index_of_argument])
         np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-5)
 
 
 @given(logp=log_probabilities, ref_logp=log_probabilities)
-def test_importance_weighted_k3_on_policy_is_k3_with_another_gradient(logp, ref_logp):
+def test_on_policy_importance_weighted_k3_has_k2s_gradient(logp, ref_logp):
     with jax.enable_x64(True):
         logp, ref_logp = jnp.asarray(logp), jnp.asarray(ref_logp)
         np.testing.assert_allclose(
@@ -113,9 +116,9 @@ def test_importance_weighted_k3_on_policy_is_k3_with_another_gradient(logp, ref_
 
 
 @given(policy=logits, old=logits, ref=logits)
-def test_importance_weighted_k3_is_unbiased_off_policy_in_value_and_gradient(policy, old, ref):
+def test_importance_weighted_k3_is_unbiased_off_policy(policy, old, ref):
     def expectation(policy, old, ref):
-        """Sum over the vocabulary, weighted by the old policy."""
+        """The expectation under the old policy, as a sum over the vocabulary."""
         logp, behaviour_logp, ref_logp = (jax.nn.log_softmax(x) for x in (policy, old, ref))
         return (jnp.exp(behaviour_logp) * divergence.importance_weighted_k3(logp, behaviour_logp, ref_logp)).sum()
 
@@ -126,7 +129,7 @@ def test_importance_weighted_k3_is_unbiased_off_policy_in_value_and_gradient(pol
     np.testing.assert_allclose(slope, expected, atol=1e-7)
 
 
-def test_importance_weighted_k3_is_finite_for_a_token_that_became_improbable():
+def test_importance_weighted_k3_of_an_improbable_token_is_finite():
     arrays = jnp.array([-200.0]), jnp.array([-1.0]), jnp.array([-1.5])
     value, slope = jax.value_and_grad(lambda x: divergence.importance_weighted_k3(x, *arrays[1:]).sum())(arrays[0])
     np.testing.assert_allclose(value, np.exp(-0.5), rtol=1e-6)
@@ -171,10 +174,10 @@ KL = value_and_gradients(divergence.exact_kl, ROW_WEIGHT)
 ENTROPY = value_and_gradients(lambda x, y: divergence.entropy(x), ROW_WEIGHT)
 
 
-@given(logits=logits, ref_logits=logits, excluded=impossible, ref_too=st.booleans())
-def test_exact_kl_matches_formula(logits, ref_logits, excluded, ref_too):
+@given(logits=logits, ref_logits=logits, excluded=exclusions, exclude_in_ref=st.booleans())
+def test_exact_kl_matches_formula(logits, ref_logits, excluded, exclude_in_ref):
     policy = np.where(excluded, -np.inf, logits)
-    ref = np.where(excluded, -np.inf, ref_logits) if ref_too else ref_logits
+    ref = np.where(excluded, -np.inf, ref_logits) if exclude_in_ref else ref_logits
     value, gradient, ref_gradient = KL(policy, ref)
     np.testing.assert_allclose(value, kl_by_hand(policy, ref), rtol=1e-9, atol=1e-12)
     expected = finite_difference(lambda x: (ROW_WEIGHT * kl_by_hand(x, ref)).sum(), np.where(excluded, -1e3, logits))
@@ -184,7 +187,7 @@ def test_exact_kl_matches_formula(logits, ref_logits, excluded, ref_too):
     np.testing.assert_allclose(ref_gradient, np.where(np.isinf(ref), 0.0, expected), atol=1e-7)
 
 
-@given(logits=logits, excluded=impossible)
+@given(logits=logits, excluded=exclusions)
 def test_entropy_matches_formula(logits, excluded):
     policy = np.where(excluded, -np.inf, logits)
     value, gradient, _ = ENTROPY(policy, policy)
@@ -196,12 +199,12 @@ def test_entropy_matches_formula(logits, excluded):
 def test_leading_axes_are_free():
     logits, other = np.random.default_rng(0).normal(size=(2, 2, 3, VOCABULARY))
     for op, arguments in ((divergence.exact_kl, (logits, other)), (divergence.entropy, (logits,))):
-        whole = op(*map(jnp.array, arguments))
+        together = op(*map(jnp.array, arguments))
         for row in np.ndindex(2, 3):
-            np.testing.assert_allclose(whole[row], op(*(jnp.array(x[row]) for x in arguments)), rtol=1e-5)
+            np.testing.assert_allclose(together[row], op(*(jnp.array(x[row]) for x in arguments)), rtol=1e-5)
 
 
-def test_exact_kl_is_infinite_if_the_reference_excludes_a_possible_token():
+def test_exact_kl_is_infinite_if_the_reference_excludes_a_token():
     assert divergence.exact_kl(jnp.array([0.0, 0.0]), jnp.array([0.0, -jnp.inf])) == jnp.inf
 
 
@@ -254,7 +257,7 @@ def test_ema_update_moves_each_leaf_by_the_rate():
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_ema_update_keeps_the_reference_in_its_own_precision():
+def test_ema_update_keeps_the_references_dtype():
     reference, params = {"w": jnp.ones(1, jnp.float32)}, {"w": jnp.full(1, 3.0, jnp.bfloat16)}
     for rate in (2.0**-10, jnp.float32(2.0**-10)):
         moved = jax.jit(lambda r, p, rate=rate: divergence.ema_update(r, p, rate=rate))(reference, params)["w"]
@@ -317,7 +320,7 @@ def test_invalid_arguments_are_refused(call, message):
         call()
 
 
-def test_half_precision_keeps_its_digits_over_a_large_vocabulary():
+def test_half_precision_is_accurate_over_a_large_vocabulary():
     rng = np.random.default_rng(0)
     logits = jnp.array(rng.normal(size=32_768), jnp.bfloat16)
     ref_logits = jnp.array(np.asarray(logits, np.float32) + 0.05 * rng.normal(size=32_768), jnp.bfloat16)

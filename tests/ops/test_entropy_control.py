@@ -1,4 +1,4 @@
-"""The entropy bonus's coefficient, checked against a loop over steps in float64, and in a policy that loses entropy."""
+"""The entropy bonus's coefficient, checked against a loop over steps in float64 and on a policy that loses entropy."""
 
 import math
 
@@ -15,30 +15,30 @@ entropies = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 
 @given(entropies, st.floats(0.05, 0.9), st.floats(0, 0.1), st.sampled_from([0.02, 1.0, math.inf]))
-def test_the_coefficients_of_a_run_match_a_loop(entropy, target, step, high):
+def test_coefficients_match_a_loop(entropy, target, step, high):
     stored, found, expected, by_hand = 0.0, [], [], 0.0
     with jax.enable_x64(True):
-        for now in entropy:
-            found.append(float(active_entropy_coefficient(stored, now, target=target)))
-            stored = float(adaptive_entropy_coefficient(stored, now, target=target, step=step, high=high))
-            expected.append(by_hand if now <= target else 0.0)
-            if now < target:
+        for current_entropy in entropy:
+            found.append(float(active_entropy_coefficient(stored, current_entropy, target=target)))
+            stored = float(adaptive_entropy_coefficient(stored, current_entropy, target=target, step=step, high=high))
+            expected.append(by_hand if current_entropy <= target else 0.0)
+            if current_entropy < target:
                 by_hand += step
-            elif now > target:
+            elif current_entropy > target:
                 by_hand -= step
             by_hand = min(max(by_hand, 0.0), high)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(stored, by_hand, rtol=1e-9, atol=1e-12)
 
 
-def test_at_the_target_the_bonus_is_active_and_its_coefficient_stays():
+def test_at_the_target_the_bonus_is_active_and_unchanged():
     assert float(adaptive_entropy_coefficient(0.25, 0.5, target=0.5, step=0.125)) == 0.25
     assert float(active_entropy_coefficient(0.25, 0.5, target=0.5)) == 0.25
     assert float(active_entropy_coefficient(0.25, 0.625, target=0.5)) == 0.0
 
 
 def test_entropy_above_the_target_stores_no_penalty():
-    """The printed equation has no bound: after 100 steps above the target it would punish entropy for 100 steps below."""
+    """The printed equation has no lower bound of 0: after 100 steps above the target, entropy would be penalized for 100 more."""
     stored = 0.0
     for _ in range(100):
         stored = adaptive_entropy_coefficient(stored, 1.0, target=0.2, step=0.01)
@@ -47,8 +47,8 @@ def test_entropy_above_the_target_stores_no_penalty():
     assert float(active_entropy_coefficient(after, 0.1)) == pytest.approx(0.01)
 
 
-def test_the_entropy_of_a_policy_that_becomes_certain_stays_near_its_target(x64):
-    """Gradient ascent on the reward of one of two actions ends at entropy 0, and with the bonus near the target."""
+def test_bonus_keeps_entropy_near_the_target(x64):
+    """Gradient ascent on the reward of one of two actions ends at entropy 0 without the bonus, and near the target with it."""
 
     def entropy(logit):
         p = jax.nn.sigmoid(logit)
@@ -57,10 +57,10 @@ def test_the_entropy_of_a_policy_that_becomes_certain_stays_near_its_target(x64)
     def ascend(adaptive):
         def step(_, state):
             logit, stored = state
-            now = entropy(logit)
-            active = adaptive * active_entropy_coefficient(stored, now, target=0.3)
+            current_entropy = entropy(logit)
+            active = adaptive * active_entropy_coefficient(stored, current_entropy, target=0.3)
             logit = logit + 0.5 * jax.grad(lambda x: jax.nn.sigmoid(x) + active * entropy(x))(logit)
-            return logit, adaptive_entropy_coefficient(stored, now, target=0.3, step=0.01)
+            return logit, adaptive_entropy_coefficient(stored, current_entropy, target=0.3, step=0.01)
 
         return float(entropy(jax.lax.fori_loop(0, 3000, step, (jnp.asarray(0.0), jnp.asarray(0.0)))[0]))
 
@@ -70,7 +70,7 @@ def test_the_entropy_of_a_policy_that_becomes_certain_stays_near_its_target(x64)
 
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("overrides", "message"),
     [
         ({"coefficient": -0.1}, "coefficient must not be negative, got -0.1"),
         ({"entropy": math.nan}, "entropy must not be negative, got nan"),
@@ -79,7 +79,7 @@ def test_the_entropy_of_a_policy_that_becomes_certain_stays_near_its_target(x64)
         ({"high": 0.0}, "high must be positive, got 0.0"),
     ],
 )
-def test_invalid_arguments_are_refused(changed, message):
-    arguments = {"coefficient": 0.1, "entropy": 0.5, "target": 0.2, "step": 0.1, "high": 1.0} | changed
+def test_invalid_arguments_are_refused(overrides, message):
+    arguments = {"coefficient": 0.1, "entropy": 0.5, "target": 0.2, "step": 0.1, "high": 1.0} | overrides
     with pytest.raises(ValueError, match=message):
         adaptive_entropy_coefficient(arguments.pop("coefficient"), arguments.pop("entropy"), **arguments)

@@ -1,4 +1,4 @@
-"""Advantages and returns, checked against sums written from the formula, and the theorems claimed about them."""
+"""Advantages and returns, checked against sums written from the formulas, and theorems about them."""
 
 from pathlib import Path
 
@@ -48,38 +48,40 @@ def poisoned(x, mask, poison=np.nan):
     return jnp.array(np.where(mask, x, poison))
 
 
-def tokens_of(row):
+def token_positions(row):
     return [t for t, m in enumerate(row) if m]
 
 
-def sum_td(case):
+def td_by_hand(case):
     out = np.zeros((ROWS, TOKENS))
     for i, row in enumerate(case["mask"]):
-        tokens = tokens_of(row)
+        tokens = token_positions(row)
         following = [*(case["values"][i, t] for t in tokens[1:]), case["bootstrap"][i]]
         for t, next_value in zip(tokens, following, strict=False):
             out[i, t] = case["rewards"][i, t] + case["gamma"] * next_value - case["values"][i, t]
     return out
 
 
-def sum_weighted(td, mask, weight):
-    """A_t = Σ_l weight(row, l, t+l) δ_{t+l}, l counting response tokens."""
+def weighted_errors_by_hand(td, mask, weight):
+    """A_t = Σ_l weight(row, l, t+l) δ_{t+l}, where l counts only response tokens."""
     out = np.zeros(td.shape)
     for i, row in enumerate(mask):
-        tokens = tokens_of(row)
+        tokens = token_positions(row)
         for k, t in enumerate(tokens):
             out[i, t] = sum(weight(i, offset, u) * td[i, u] for offset, u in enumerate(tokens[k:]))
     return out
 
 
-def sum_gae(case, lambdas):
-    return sum_weighted(sum_td(case), case["mask"], lambda i, offset, _: (case["gamma"] * lambdas[i]) ** offset)
+def gae_by_hand(case, lambdas):
+    return weighted_errors_by_hand(
+        td_by_hand(case), case["mask"], lambda i, offset, _: (case["gamma"] * lambdas[i]) ** offset
+    )
 
 
-def sum_returns(case):
+def returns_by_hand(case):
     out = np.zeros((ROWS, TOKENS))
     for i, row in enumerate(case["mask"]):
-        tokens = tokens_of(row)
+        tokens = token_positions(row)
         for k, t in enumerate(tokens):
             later = tokens[k:]
             tail = case["gamma"] ** len(later) * case["bootstrap"][i]
@@ -103,10 +105,10 @@ def central_differences(f, x, step=1e-6):
 
 
 @given(cases)
-def test_td_errors_match_formula_whatever_is_outside_the_mask(case):
+def test_td_errors_match_formula(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
-        np.testing.assert_allclose(jit_td(*positional, **keywords), sum_td(case), **EXACT)
+        np.testing.assert_allclose(jit_td(*positional, **keywords), td_by_hand(case), **EXACT)
 
 
 @given(cases)
@@ -114,14 +116,14 @@ def test_gae_matches_formula_with_one_lambda_per_row(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
         actual = jit_gae(*positional, lambda_=jnp.array(case["lambda_"]), **keywords)
-        np.testing.assert_allclose(actual, sum_gae(case, case["lambda_"]), **EXACT)
+        np.testing.assert_allclose(actual, gae_by_hand(case, case["lambda_"]), **EXACT)
 
 
 @given(cases)
 def test_monte_carlo_returns_match_formula(case):
     with jax.enable_x64(True):
         (rewards, _, mask), keywords = inputs(case)
-        np.testing.assert_allclose(jit_returns(rewards, mask, **keywords), sum_returns(case), **EXACT)
+        np.testing.assert_allclose(jit_returns(rewards, mask, **keywords), returns_by_hand(case), **EXACT)
 
 
 @given(cases)
@@ -129,7 +131,7 @@ def test_lambda_returns_are_advantage_plus_value(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
         actual = jit_lambda_returns(*positional, lambda_=jnp.array(case["lambda_"]), **keywords)
-        expected = sum_gae(case, case["lambda_"]) + np.where(case["mask"], case["values"], 0)
+        expected = gae_by_hand(case, case["lambda_"]) + np.where(case["mask"], case["values"], 0)
         np.testing.assert_allclose(actual, expected, **EXACT)
 
 
@@ -139,8 +141,8 @@ def test_decoupled_gae_matches_formula(case, value_lambda):
         positional, keywords = inputs(case)
         lambdas = {"policy_lambda": jnp.array(case["lambda_"]), "value_lambda": jnp.array(value_lambda)}
         actual = jit_decoupled(*positional, **lambdas, **keywords)
-        np.testing.assert_allclose(actual.advantage, sum_gae(case, case["lambda_"]), **EXACT)
-        target = sum_gae(case, [value_lambda] * ROWS) + np.where(case["mask"], case["values"], 0)
+        np.testing.assert_allclose(actual.advantage, gae_by_hand(case, case["lambda_"]), **EXACT)
+        target = gae_by_hand(case, [value_lambda] * ROWS) + np.where(case["mask"], case["values"], 0)
         np.testing.assert_allclose(actual.value_target, target, **EXACT)
 
 
@@ -150,14 +152,14 @@ def test_lambda_one_is_monte_carlo_return_minus_value(case):
         positional, keywords = inputs(case)
         values = np.where(case["mask"], case["values"], 0)
         actual = jit_gae(*positional, lambda_=jnp.ones(ROWS), **keywords)
-        np.testing.assert_allclose(actual, sum_returns(case) - values, **EXACT)
+        np.testing.assert_allclose(actual, returns_by_hand(case) - values, **EXACT)
 
 
 @given(cases)
 def test_lambda_zero_is_the_td_error(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
-        np.testing.assert_allclose(jit_gae(*positional, lambda_=jnp.zeros(ROWS), **keywords), sum_td(case), **EXACT)
+        np.testing.assert_allclose(jit_gae(*positional, lambda_=jnp.zeros(ROWS), **keywords), td_by_hand(case), **EXACT)
 
 
 @given(cases)
@@ -190,17 +192,17 @@ def test_defaults_are_no_discount_and_complete_responses():
     kept = np.where(case["mask"], case["values"], 0)
 
     @jax.jit
-    def by_default(rewards, values, mask):
-        everything = ops.td_errors, ops.gae, ops.lambda_returns, ops.decoupled_gae
-        return [estimate(rewards, values, mask) for estimate in everything], ops.monte_carlo_returns(rewards, mask)
+    def call_with_defaults(rewards, values, mask):
+        estimators = ops.td_errors, ops.gae, ops.lambda_returns, ops.decoupled_gae
+        return [estimate(rewards, values, mask) for estimate in estimators], ops.monte_carlo_returns(rewards, mask)
 
-    (td, advantage, lambda_return, decoupled), returns = by_default(rewards, values, mask)
-    np.testing.assert_allclose(td, sum_td(case), **EXACT)
-    np.testing.assert_allclose(advantage, sum_gae(case, [0.95] * ROWS), **EXACT)
-    np.testing.assert_allclose(lambda_return, sum_gae(case, [0.95] * ROWS) + kept, **EXACT)
-    np.testing.assert_allclose(decoupled.advantage, sum_gae(case, [0.95] * ROWS), **EXACT)
-    np.testing.assert_allclose(decoupled.value_target, sum_returns(case), **EXACT)
-    np.testing.assert_allclose(returns, sum_returns(case), **EXACT)
+    (td, advantage, lambda_return, decoupled), returns = call_with_defaults(rewards, values, mask)
+    np.testing.assert_allclose(td, td_by_hand(case), **EXACT)
+    np.testing.assert_allclose(advantage, gae_by_hand(case, [0.95] * ROWS), **EXACT)
+    np.testing.assert_allclose(lambda_return, gae_by_hand(case, [0.95] * ROWS) + kept, **EXACT)
+    np.testing.assert_allclose(decoupled.advantage, gae_by_hand(case, [0.95] * ROWS), **EXACT)
+    np.testing.assert_allclose(decoupled.value_target, returns_by_hand(case), **EXACT)
+    np.testing.assert_allclose(returns, returns_by_hand(case), **EXACT)
 
 
 @pytest.mark.usefixtures("x64")
@@ -226,11 +228,13 @@ def test_gradients_match_central_differences():
     dirty = [
         poisoned(case[name], case["mask"]) if name in ("rewards", "values") else jnp.asarray(case[name]) for name in wrt
     ]
-    dirty[2] = dirty[2].at[2].set(jnp.nan)  # for the row without tokens, which has no state after its end
+    dirty[2] = dirty[2].at[2].set(jnp.nan)  # the row without tokens must ignore its bootstrap value
     slopes = jax.jit(jax.grad(total, tuple(range(5))))(*dirty)
     for at, name in enumerate(wrt):
-        along = central_differences(lambda x, at=at: total(*clean[:at], x, *clean[at + 1 :]), np.asarray(case[name], float))
-        np.testing.assert_allclose(slopes[at], along, rtol=1e-6, atol=1e-8, err_msg=name)
+        numeric = central_differences(
+            lambda x, at=at: total(*clean[:at], x, *clean[at + 1 :]), np.asarray(case[name], float)
+        )
+        np.testing.assert_allclose(slopes[at], numeric, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -256,7 +260,7 @@ def test_mixed_precision_computes_in_the_wider_dtype():
 
 
 def every_estimate(rewards, values, mask):
-    """Each estimate of a full batch by its name, with settings that make every argument matter."""
+    """Name -> estimate of a full batch, with settings under which every argument matters."""
     bootstrap = jnp.full(mask.shape[:-1], 0.7)
     return {
         "td": ops.td_errors(rewards, values, mask, gamma=0.9, bootstrap=bootstrap),
@@ -274,10 +278,10 @@ def test_leading_axes_are_free():
     rng = np.random.default_rng(0)
     rewards, values = (jnp.array(rng.normal(size=(2, 3, TOKENS))) for _ in range(2))
     mask = jnp.array(rng.random((2, 3, TOKENS)) < 0.7)
-    whole = jit_every_estimate(rewards, values, mask)
+    together = jit_every_estimate(rewards, values, mask)
     flat = jit_every_estimate(*(x.reshape(6, TOKENS) for x in (rewards, values, mask)))
     single = jit_every_estimate(rewards[1, 2], values[1, 2], mask[1, 2])
-    for name, estimate in whole.items():
+    for name, estimate in together.items():
         np.testing.assert_allclose(estimate.reshape(6, TOKENS), flat[name], err_msg=name, **EXACT)
         np.testing.assert_allclose(estimate[1, 2], single[name], err_msg=name, **EXACT)
 
@@ -288,15 +292,15 @@ def test_observations_and_padding_change_no_response_token(inserted):
     with jax.enable_x64(True):
         rng = np.random.default_rng(3)
         rewards, values = rng.normal(size=(2, 1, 5))
-        where = np.flatnonzero(~np.array(inserted))
-        spread = [np.full((1, 9), np.nan) for _ in range(2)]
+        positions = np.flatnonzero(~np.array(inserted))
+        spaced = [np.full((1, 9), np.nan) for _ in range(2)]
         mask = np.zeros((1, 9))
-        spread[0][:, where], spread[1][:, where], mask[:, where] = rewards, values, 1
+        spaced[0][:, positions], spaced[1][:, positions], mask[:, positions] = rewards, values, 1
         plain = jit_every_estimate(jnp.array(rewards), jnp.array(values), jnp.ones((1, 5)))
-        dirty = jit_every_estimate(jnp.array(spread[0]), jnp.array(spread[1]), jnp.array(mask))
+        dirty = jit_every_estimate(jnp.array(spaced[0]), jnp.array(spaced[1]), jnp.array(mask))
         for name, estimate in dirty.items():
-            np.testing.assert_allclose(np.asarray(estimate)[:, where], plain[name], err_msg=name, **EXACT)
-            assert not np.delete(np.asarray(estimate), where, axis=1).any(), name
+            np.testing.assert_allclose(np.asarray(estimate)[:, positions], plain[name], err_msg=name, **EXACT)
+            assert not np.delete(np.asarray(estimate), positions, axis=1).any(), name
 
 
 def test_row_without_tokens_is_zero_with_a_finite_gradient():
@@ -324,10 +328,10 @@ def test_length_adaptive_lambda_matches_formula(lengths, alpha):
         )
 
 
-def test_length_adaptive_lambda_by_default_clamps_below_twenty_tokens():
+def test_length_adaptive_lambda_defaults_to_0_up_to_20_tokens():
     lambdas = ops.length_adaptive_lambda(jnp.array([0.0, 1.0, 19.0, 20.0, 21.0, 400.0, 20000.0]))
     np.testing.assert_allclose(lambdas, [0, 0, 0, 0, 1 / 21, 0.95, 0.999], atol=1e-6)
-    assert 1 - 1 / (0.05 * 19) < 0  # the paper's formula, which is not clamped, is negative here
+    assert 1 - 1 / (0.05 * 19) < 0  # without the clamp, the paper's formula is negative
 
 
 def test_length_adaptive_lambda_solves_the_papers_equation():
@@ -336,7 +340,7 @@ def test_length_adaptive_lambda_solves_the_papers_equation():
     assert sum(lambda_**t for t in range(length)) == pytest.approx(0.05 * length, rel=1e-4)
 
 
-def test_length_adaptive_lambda_of_a_traced_negative_length_is_within_bounds():
+def test_length_adaptive_lambda_is_clamped_if_traced():
     assert jax.jit(ops.length_adaptive_lambda)(jnp.array([-40.0])).item() == 1.0
 
 
@@ -349,7 +353,7 @@ def test_rewards_at_last_token_match_formula(rewards, mask):
         expected = np.zeros((ROWS, TOKENS))
         for i, row in enumerate(mask):
             if any(row):
-                expected[i, max(tokens_of(row))] = rewards[i]
+                expected[i, max(token_positions(row))] = rewards[i]
         dirty_rewards = poisoned(rewards, mask.any(-1))
         np.testing.assert_array_equal(jit_last(dirty_rewards, jnp.array(mask)), expected)
         np.testing.assert_array_equal(jit_last_slope(dirty_rewards, jnp.array(mask)), mask.any(-1))
@@ -361,14 +365,14 @@ def test_rewards_at_last_token_of_groups():
     np.testing.assert_array_equal(jit_last(jnp.array([[1.0, 2.0], [3.0, 4.0]]), mask), expected)
 
 
-# Another library's numbers
+# Agreement with another library
 
 
 @pytest.fixture(scope="module")
 def peer():
     path = Path(__file__).resolve().parents[3] / "shared" / "oracles" / "peer_values.npz"
     if not path.is_file():
-        pytest.skip(f"another library's numbers {path} are not on this machine")
+        pytest.skip(f"{path.name}, with another library's outputs, is not on this machine")
     return np.load(path)
 
 
@@ -377,8 +381,8 @@ def peer():
     ("name", "gamma", "lambda_"), [("g1_l095", 1.0, 0.95), ("g099_l09", 0.99, 0.9), ("g1_l1", 1.0, 1.0)]
 )
 def test_gae_agrees_with_another_library(peer, name, gamma, lambda_):
-    # Conventions: both leave `adv` unwhitened and 0 outside the mask. Its `returns` are adv + values everywhere, so outside the
-    # mask they contain the raw value, whereas ours contain 0; inside they agree.
+    # Both libraries leave the advantages unwhitened, and 0 outside the mask. There, the other library's returns equal the values,
+    # while ours are 0.
     rewards, values, mask = (jnp.array(peer[f"in_{key}"]) for key in ("token_rewards", "values", "mask"))
     advantage = jit_gae(rewards, values, mask, gamma=gamma, lambda_=lambda_)
     np.testing.assert_allclose(advantage, peer[f"out_gae_{name}_adv"], rtol=1e-9, atol=1e-9)
@@ -443,7 +447,7 @@ def test_invalid_arguments_are_refused(call, message):
         call()
 
 
-def test_half_precision_keeps_a_monte_carlo_target_over_thousands_of_tokens():
+def test_half_precision_monte_carlo_target_is_accurate():
     rng = np.random.default_rng(0)
     length = 4096
     mask = jnp.ones((1, length), bool)
@@ -453,7 +457,7 @@ def test_half_precision_keeps_a_monte_carlo_target_over_thousands_of_tokens():
     np.testing.assert_allclose(targets, np.ones((1, length)), atol=1e-4)
 
 
-def test_lambda_of_a_length_in_half_precision_is_not_rounded():
+def test_length_adaptive_lambda_of_half_precision_is_accurate():
     tokens = jnp.array([4096.0], jnp.bfloat16)
     np.testing.assert_allclose(ops.length_adaptive_lambda(tokens), [1 - 1 / (0.05 * 4096)], rtol=1e-6)
 
@@ -461,7 +465,7 @@ def test_lambda_of_a_length_in_half_precision_is_not_rounded():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
-def test_gradients_with_respect_to_lambda_and_gamma_match_the_formula(gamma, lambda_):
+def test_lambda_and_gamma_gradients_match_formula(gamma, lambda_):
     case = {**fixed_case(), "gamma": gamma}
     (rewards, values, mask), _ = inputs(case)
     bootstrap = jnp.array(case["bootstrap"])
@@ -470,10 +474,10 @@ def test_gradients_with_respect_to_lambda_and_gamma_match_the_formula(gamma, lam
         return ops.gae(rewards, values, mask, gamma=gamma, lambda_=lambda_, bootstrap=bootstrap).sum()
 
     def by_hand(lambda_, gamma):
-        return sum_gae({**case, "gamma": float(gamma)}, [float(lambda_)] * ROWS).sum()
+        return gae_by_hand({**case, "gamma": float(gamma)}, [float(lambda_)] * ROWS).sum()
 
     by_lambda, by_gamma = jax.jit(jax.grad(total, (0, 1)))(lambda_, gamma)
-    step = 1e-6  # also beyond [0, 1], where the formula is the same polynomial
+    step = 1e-6  # may leave [0, 1], where the formula is the same polynomial
     np.testing.assert_allclose(
         by_lambda, (by_hand(lambda_ + step, gamma) - by_hand(lambda_ - step, gamma)) / (2 * step), rtol=1e-6, atol=1e-8
     )
@@ -483,15 +487,15 @@ def test_gradients_with_respect_to_lambda_and_gamma_match_the_formula(gamma, lam
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_gradient_with_respect_to_lambda_at_zero_is_the_next_error():
-    """A_t = δ_t + λγ δ_{t+1} + ..., so the derivative of the sum at 0 is the sum of the errors from the second on."""
+def test_lambda_gradient_at_0_is_the_sum_of_next_errors():
+    """A_t = δ_t + λγ δ_{t+1} + ..., so for γ = 1 the derivative of Σ_t A_t at λ = 0 is the sum of all errors but the first."""
     rewards, values, mask = jnp.array([[0.0, 0.0, 1.0]]), jnp.array([[0.0, 0.2, 0.6]]), jnp.ones((1, 3))
     slope = jax.grad(lambda lambda_: ops.gae(rewards, values, mask, lambda_=lambda_).sum())(0.0)
     np.testing.assert_allclose(slope, 0.4 + 0.4)
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_short_response_keeps_the_gradient_with_respect_to_alpha_finite():
+def test_alpha_gradient_is_finite_with_a_short_response():
     mask = jnp.array(np.arange(40) < np.array([[10], [40]]))
     rewards, values = ops.rewards_at_last_token(jnp.ones(2), mask), jnp.full((2, 40), 0.3)
 
@@ -507,7 +511,7 @@ def test_a_short_response_keeps_the_gradient_with_respect_to_alpha_finite():
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("field", ["rewards", "values"])
 @pytest.mark.parametrize("gaps", [False, True])
-def test_a_nonfinite_number_reaches_no_later_token_and_no_other_row(poison, field, gaps):
+def test_nonfinite_input_stays_in_its_row_and_off_later_tokens(poison, field, gaps):
     length, at = 75, 40
     mask = np.ones((2, length), bool)
     mask[:, 3] = not gaps
@@ -525,7 +529,7 @@ def test_a_nonfinite_number_reaches_no_later_token_and_no_other_row(poison, fiel
 
 
 @given(cases)
-def test_the_plain_recursion_matches_gae(case):
+def test_plain_recursion_matches_gae(case):
     with jax.enable_x64(True):
         kept = (np.where(case["mask"], case[name], 0) for name in ("rewards", "values"))
         bootstrap = np.where(case["mask"].any(-1), case["bootstrap"], 0)

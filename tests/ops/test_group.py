@@ -1,4 +1,4 @@
-"""Group-relative advantages, also of ragged groups, checked against loops written from the formulas and against theorems."""
+"""Group-relative advantages, including ragged groups, checked against loops written from the formulas and against theorems."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops import group
 
-P, G, T = 3, 4, 5
+P, G, T = 3, 4, 5  # prompts, responses per prompt, tokens per response
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
 reward_arrays = hnp.arrays(np.float64, (P, G), elements=tenths)
 valid_arrays = hnp.arrays(bool, (P, G))
@@ -76,14 +76,14 @@ def numeric_gradient(function, x, step=1e-6):
 @given(reward_arrays)
 def test_matches_formula(case, rewards):
     fast, slow = CASES[case]
-    everyone = np.ones(rewards.shape, bool)
+    all_valid = np.ones(rewards.shape, bool)
     with jax.enable_x64(True):
-        np.testing.assert_allclose(fast(jnp.array(rewards)), apply_to_valid(slow, everyone, rewards), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(fast(jnp.array(rewards)), apply_to_valid(slow, all_valid, rewards), rtol=1e-9, atol=1e-9)
 
 
 @each_case
 @given(reward_arrays, valid_arrays)
-def test_ragged_group_is_the_group_of_its_valid_members(case, rewards, valid):
+def test_invalid_members_of_a_group_are_ignored(case, rewards, valid):
     fast, slow = CASES[case]
     dirty = np.where(valid, rewards, np.nan)
     with jax.enable_x64(True):
@@ -103,10 +103,10 @@ ROW_WISE = {
 def test_leading_axes_are_free(case, x64):
     rng = np.random.default_rng(6)
     rewards, valid = jnp.array(rng.normal(size=(2, P, G))), jnp.array(rng.random((2, P, G)) < 0.8)
-    whole = ROW_WISE[case](rewards, valid=valid)
+    together = ROW_WISE[case](rewards, valid=valid)
     for row in np.ndindex(2, P):
-        np.testing.assert_allclose(whole[row], ROW_WISE[case](rewards[row], valid=valid[row]), rtol=1e-12, atol=1e-12)
-    assert np.abs(whole).max() > 0.1
+        np.testing.assert_allclose(together[row], ROW_WISE[case](rewards[row], valid=valid[row]), rtol=1e-12, atol=1e-12)
+    assert np.abs(together).max() > 0.1
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -119,7 +119,7 @@ def test_identical_rewards_get_exactly_zero(dtype, x64):
 
 
 @each_case
-def test_gradient_matches_the_formula_and_is_zero_for_invalid_rewards(case, x64):
+def test_gradient_matches_formula_and_is_0_if_invalid(case, x64):
     fast, _ = CASES[case]
     rng = np.random.default_rng(1)
     rewards, cotangent = rng.normal(size=(2, P, G))
@@ -150,7 +150,7 @@ def test_mean_normalized_is_zero_if_the_mean_is_not_positive():
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.8])
-def test_mean_normalized_ascends_the_truncated_log_of_the_pass_rate(probability, x64):
+def test_mean_normalized_ascends_truncated_log_pass_rate(probability, x64):
     """Enumerates all 2^5 outcomes. A response is right with probability σ(θ), so ∂ log π / ∂θ is the reward minus σ(θ)."""
     size, wrong = 5, 1 - probability
     outcomes = np.array(list(itertools.product([0.0, 1.0], repeat=size)))
@@ -192,7 +192,7 @@ def test_process_normalized_matches_formula(rewards, ends, ddof):
 
 
 def slow_turns(rewards, ends, discount, eps, ddof):
-    """A turn's z-score compares it with the same turn of the other responses; a token gets its turn's score and later ones."""
+    """A turn's score is its z-score among the group's turns of the same index; a token gets its own and later turns' scores."""
     result = np.zeros(rewards.shape)
     for p in range(len(rewards)):
         turns = [[float(r) for r, end in zip(*row, strict=True) if end] for row in zip(rewards[p], ends[p], strict=True)]
@@ -224,15 +224,15 @@ def test_turn_normalized_matches_formula(rewards, ends, discount, ddof):
         np.testing.assert_allclose(actual, slow_turns(rewards, ends, 1.0, 1e-6, 1), rtol=1e-9, atol=1e-9)
 
 
-def test_two_turns_match_the_paper(x64):
-    """A_1 = turn + λ outcome, A_2 = outcome (MT-GRPO); a response that never ends a turn gets nothing."""
+def test_turn_normalized_of_two_turns_matches_the_paper(x64):
+    """MT-GRPO: A_1 = turn score + λ · outcome score, A_2 = outcome score. A response that never ends a turn gets 0."""
     rewards = jnp.array([[1.0, 0.0, 5.0, 0.0], [0.0, 2.0, 0.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
     ends = jnp.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]])
     actual = group.turn_normalized(rewards, ends, discount=0.5, eps=0.0, ddof=0)
     np.testing.assert_allclose(actual, [[-0.5, 1, 1, 0], [0.5, 0.5, -1, -1], [0, 0, 0, 0]], atol=1e-12)
 
 
-def test_process_with_one_step_per_response_is_outcome_supervision(x64):
+def test_process_with_one_step_is_outcome_supervision(x64):
     rewards = np.array([[0.3, -1.0], [2.0, 0.5]])
     steps, ends = np.full((2, 2, T), np.nan), np.zeros((2, 2, T), bool)
     for p, i in np.ndindex(2, 2):
@@ -272,14 +272,14 @@ def test_theorem_5_1_is_not_scale_invariance_despite_its_name():
 
 
 @given(reward_arrays, st.integers(1, 40).map(lambda k: k / 8), tenths)
-def test_the_standard_deviation_makes_the_advantage_invariant_to_scale(rewards, scale, shift):
+def test_z_score_is_invariant_to_shift_and_scale(rewards, scale, shift):
     assume(all(np.ptp(row) > 0.05 for row in rewards))
     with jax.enable_x64(True):
         np.testing.assert_allclose(z_score(jnp.array(scale * rewards + shift)), z_score(jnp.array(rewards)), atol=1e-9)
 
 
 def centered_variance_of_coins(p):
-    """Exact Var[A_1] in groups of K = 2 … 6 coins: over all 64 outcomes of 6 coins, of which only the first K count."""
+    """Exact Var[A_1] for groups of K = 2 … 6 coins, over all 64 outcomes of 6 coins of which only the first K are valid."""
     outcomes = np.array(list(itertools.product([0.0, 1.0], repeat=6)))
     probability = np.array([np.prod([p if x else 1 - p for x in row]) for row in outcomes])
     variances = []
@@ -291,23 +291,23 @@ def centered_variance_of_coins(p):
 
 
 @pytest.mark.parametrize("p", [0.5, 0.1])
-def test_theorem_5_2_holds_exactly_and_its_derivation_does_not(p, x64):
+def test_theorem_5_2_is_true_but_its_derivation_is_not(p, x64):
     variance = p * (1 - p)
     sizes = np.arange(2, 7)
     exact = centered_variance_of_coins(p)
     np.testing.assert_allclose(exact, variance * (1 - 1 / sizes), rtol=1e-12)
-    without_covariance = variance + variance / sizes  # line 49 of the proof; line 50 claims that it equals the result
+    without_covariance = variance + variance / sizes  # line 49 of the proof; line 50 equates this with the theorem's result
     assert (without_covariance > exact * 1.3).all()
     assert (np.diff(exact) > 0).all(), "the variance rises with the size of the group"
 
 
-def test_theorem_5_2_holds_in_simulation_for_other_rewards():
+def test_theorem_5_2_is_true_for_simulated_rewards():
     rewards = np.random.default_rng(5).exponential(2.0, size=(20_000, G)).astype(np.float32)
     advantage = np.array(CASES["centered"][0](jnp.array(rewards)))
     np.testing.assert_allclose(advantage[:, 0].var(), 4.0 * (1 - 1 / G), rtol=0.05)
 
 
-def test_table_15_labels_the_remaining_share_of_the_variance_as_its_reduction():
+def test_table_15_reports_remaining_variance_as_reduction():
     table = {2: 0.50, 4: 0.75, 8: 0.88, 16: 0.94, 32: 0.97}
     for size, remaining in table.items():
         np.testing.assert_allclose(1 - 1 / size, remaining, atol=0.006)
@@ -317,10 +317,10 @@ def test_table_15_labels_the_remaining_share_of_the_variance_as_its_reduction():
 def test_another_library_agrees(shared_data, x64):
     path = shared_data.parent / "oracles" / "peer_values.npz"
     if not path.is_file():
-        pytest.skip(f"another library's numbers, {path.name}, are not on this machine")
+        pytest.skip(f"{path.name}, with another library's outputs, is not on this machine")
     peer = np.load(path)
-    rewards = jnp.array(peer["in_scores"])  # these outputs do not cover the groups of `in_binary_rewards`
-    # The other library divides by std + 1e-6 with Bessel's correction; these are our defaults too.
+    rewards = jnp.array(peer["in_scores"])  # the file has no outputs for `in_binary_rewards`
+    # The other library divides by std + 1e-6 with Bessel's correction; rljax has the same defaults.
     for case, output in {"normalized": "grpo_std", "centered": "grpo_center", "leave one out": "rloo"}.items():
         np.testing.assert_allclose(CASES[case][0](rewards), peer[f"out_{output}"], rtol=0, atol=1e-9, err_msg=case)
 
@@ -360,7 +360,7 @@ def test_invalid_arguments_are_refused(call, message):
         call()
 
 
-def test_two_scales_of_a_reward_have_the_same_z_score_until_a_penalty_is_added():
+def test_z_score_depends_on_reward_scale_only_with_a_penalty():
     right, penalty = np.array([1.0, 1.0, 0.0, 0.0], np.float32), np.array([0.0, -0.5, 0.0, 0.0], np.float32)
     zero_one, plus_minus = right, 2 * right - 1
     same = [group.group_normalized(jnp.array(rewards), eps=0.0) for rewards in (zero_one, plus_minus)]

@@ -1,4 +1,4 @@
-"""Sums over later tokens in rows of several tiles, with and without gaps, checked against a token-by-token recursion."""
+"""Sums over later tokens in rows longer than one tile, with and without gaps, checked against a token-by-token recursion."""
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +26,13 @@ def recursive_gae(rewards, values, mask, bootstrap, gamma, lambdas):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("tokens", [1, TILE - 1, TILE, TILE + 1, 3 * TILE, 3 * TILE + 5])
-@pytest.mark.parametrize("share", [0.6, 1.0])
-def test_advantages_over_several_tiles_match_the_recursion(tokens, share):
+@pytest.mark.parametrize("mask_rate", [0.6, 1.0])
+def test_advantages_over_several_tiles_match_the_recursion(tokens, mask_rate):
     rng = np.random.default_rng(tokens)
     rewards, values, bootstrap = rng.normal(size=(4, tokens)), rng.normal(size=(4, tokens)), rng.normal(size=4)
-    mask = (rng.random((4, tokens)) < share) & (np.arange(tokens) < np.array([tokens, tokens, 2 * tokens // 3, 0])[:, None])
+    mask = (rng.random((4, tokens)) < mask_rate) & (
+        np.arange(tokens) < np.array([tokens, tokens, 2 * tokens // 3, 0])[:, None]
+    )
     bootstrap[~mask.any(-1)] = 0.0
     arrays = jnp.array(rewards), jnp.array(values), jnp.array(mask)
     for lambdas in (np.full(4, 0.95), np.array([0.0, 0.3, 0.97, 1.0])):
@@ -41,13 +43,13 @@ def test_advantages_over_several_tiles_match_the_recursion(tokens, share):
 
 
 @pytest.mark.usefixtures("x64")
-def test_gradients_over_several_tiles_are_the_weights_of_the_sum():
+def test_gradients_over_several_tiles_match_the_weights():
     tokens, decay = 2 * TILE + 3, 0.99 * 0.9
     mask = np.random.default_rng(0).random((1, tokens)) < 0.8
     zeros = jnp.zeros((1, tokens))
     slopes = jax.jit(jax.grad(lambda rewards: gae(rewards, zeros, jnp.array(mask), gamma=0.99, lambda_=0.9).sum()))(zeros)
-    place = np.cumsum(mask, -1)
-    expected = np.where(mask, (1 - decay**place) / (1 - decay), 0.0)
+    tokens_so_far = np.cumsum(mask, -1)
+    expected = np.where(mask, (1 - decay**tokens_so_far) / (1 - decay), 0.0)
     np.testing.assert_allclose(slopes, expected, **EXACT)
 
 
@@ -61,14 +63,14 @@ def test_rows_with_and_without_gaps_agree_under_vmap():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
-def test_discounted_sums_over_no_slots_and_over_many(discount):
+def test_discounted_sums_over_zero_and_many_tokens(discount):
     x = np.random.default_rng(0).normal(size=(2, TILE + 1))
     weights = np.tril(discount ** np.maximum(np.subtract.outer(np.arange(TILE + 1), np.arange(TILE + 1)), 0.0))
     np.testing.assert_allclose(discounted_sums(jnp.array(x), jnp.array(discount)), x @ weights, **EXACT)
     assert discounted_sums(jnp.zeros((2, 0)), jnp.array(discount)).shape == (2, 0)
 
 
-def test_a_nonfinite_number_stays_in_its_row_and_before_the_next_tile():
+def test_nonfinite_input_stays_in_its_row_and_off_later_tiles():
     x = jnp.ones((2, 3 * TILE)).at[0, TILE + 3].set(jnp.nan)
     found = np.asarray(discounted_sums(x, jnp.float32(0.9)))
     assert np.isnan(found[0, : 2 * TILE]).all()
@@ -82,12 +84,12 @@ def test_next_values_end_with_the_value_after_the_last_token():
     np.testing.assert_array_equal(np.where(mask, found, 0), [[0, 2, -1, 0], [5, 6, 7, -2], [0, 0, 0, 0]])
 
 
-def test_tokens_are_moved_together_only_if_a_row_has_gaps():
-    def slots(mask, x):
+def test_without_gaps_compacts_tokens_only_if_a_row_has_gaps():
+    def token_indices(mask, x):
         return jnp.where(mask, jnp.arange(4, dtype=x.dtype)[None], x)
 
     contiguous = jnp.array([[False, True, True, False], [True, True, True, True]])
     gaps = jnp.array([[False, True, False, True], [True, True, True, True]])
     x = jnp.full((2, 4), jnp.nan)
-    np.testing.assert_array_equal(without_gaps(slots, contiguous, (x,), ()), [[0, 1, 2, 0], [0, 1, 2, 3]])
-    np.testing.assert_array_equal(without_gaps(slots, gaps, (x,), ()), [[0, 0, 0, 1], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(without_gaps(token_indices, contiguous, (x,), ()), [[0, 1, 2, 0], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(without_gaps(token_indices, gaps, (x,), ()), [[0, 0, 0, 1], [0, 1, 2, 3]])

@@ -14,25 +14,25 @@ from rljax.ops.length_reward import cosine_length_reward, group_length_reward
 
 P, G = 2, 4
 verdicts = hnp.arrays(bool, (P, G))
-counts = hnp.arrays(np.int64, (P, G), elements=st.integers(0, 40))
+length_arrays = hnp.arrays(np.int64, (P, G), elements=st.integers(0, 40))
 rewards = st.floats(-10, 10)
 VALUES = ("correct_short", "correct_long", "wrong_short", "wrong_long", "cut_off")
 
 
-@given(verdicts, counts, st.integers(1, 30), st.tuples(*[rewards] * 5))
-def test_cosine_length_reward_matches_the_formula(correct, lengths, longest, values):
+@given(verdicts, length_arrays, st.integers(1, 30), st.tuples(*[rewards] * 5))
+def test_cosine_length_reward_matches_formula(correct, lengths, longest, values):
     options = dict(zip(VALUES, values, strict=True))
     expected = np.zeros((P, G))
     for p, i in np.ndindex(P, G):
         short, long = values[:2] if correct[p, i] else values[2:4]
-        along = long + 0.5 * (short - long) * (1 + math.cos(lengths[p, i] * math.pi / longest))
-        expected[p, i] = values[4] if lengths[p, i] >= longest else along
+        cosine_value = long + 0.5 * (short - long) * (1 + math.cos(lengths[p, i] * math.pi / longest))
+        expected[p, i] = values[4] if lengths[p, i] >= longest else cosine_value
     with jax.enable_x64(True):
         actual = cosine_length_reward(jnp.array(correct), jnp.array(lengths), max_length=longest, **options)
         np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_correct_responses_should_be_short_and_wrong_ones_long():
+def test_cosine_reward_favors_short_correct_and_long_wrong_responses():
     lengths = jnp.arange(17)
     right = np.asarray(cosine_length_reward(jnp.ones(17, bool), lengths, max_length=16))
     wrong = np.asarray(cosine_length_reward(jnp.zeros(17, bool), lengths, max_length=16))
@@ -44,19 +44,19 @@ def test_correct_responses_should_be_short_and_wrong_ones_long():
 
 
 def slow_group_length_reward(correct, lengths, valid):
-    """Section 2.3.3 of Kimi k1.5, as loops."""
+    """The length reward of Section 2.3.3 of Kimi k1.5, as loops."""
     result = np.zeros(lengths.shape)
     for p in range(len(lengths)):
-        members = [int(n) for n, counted in zip(lengths[p], valid[p], strict=True) if counted]
+        members = [int(n) for n, is_valid in zip(lengths[p], valid[p], strict=True) if is_valid]
         for i in range(lengths.shape[1]):
             if valid[p, i] and max(members) > min(members):
-                share = 0.5 - (lengths[p, i] - min(members)) / (max(members) - min(members))
-                result[p, i] = share if correct[p, i] else min(0.0, share)
+                score = 0.5 - (lengths[p, i] - min(members)) / (max(members) - min(members))
+                result[p, i] = score if correct[p, i] else min(0.0, score)
     return result
 
 
-@given(verdicts, counts, verdicts)
-def test_group_length_reward_matches_the_formula(correct, lengths, valid):
+@given(verdicts, length_arrays, verdicts)
+def test_group_length_reward_matches_formula(correct, lengths, valid):
     with jax.enable_x64(True):
         arrays = jnp.array(correct), jnp.array(lengths)
         np.testing.assert_allclose(
@@ -64,12 +64,12 @@ def test_group_length_reward_matches_the_formula(correct, lengths, valid):
             slow_group_length_reward(correct, lengths, valid),
             atol=1e-12,
         )
-        everyone = np.ones_like(valid)
+        all_valid = np.ones_like(valid)
         np.testing.assert_allclose(
-            group_length_reward(*arrays), slow_group_length_reward(correct, lengths, everyone), atol=1e-12
+            group_length_reward(*arrays), slow_group_length_reward(correct, lengths, all_valid), atol=1e-12
         )
-        numbers = group_length_reward(*arrays, valid=jnp.array(valid, float))
-        np.testing.assert_allclose(numbers, slow_group_length_reward(correct, lengths, valid), atol=1e-12)
+        with_float_mask = group_length_reward(*arrays, valid=jnp.array(valid, float))
+        np.testing.assert_allclose(with_float_mask, slow_group_length_reward(correct, lengths, valid), atol=1e-12)
 
 
 @pytest.mark.parametrize("valid", [[1, 1, 1], [1, 0, 0], [0, 0, 0]])

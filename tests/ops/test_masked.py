@@ -71,9 +71,11 @@ def test_leading_axes_are_free(case, x64):
     fast, _ = CASES[case]
     rng = np.random.default_rng(1)
     x, mask = jnp.array(rng.normal(size=(2, 3, 5))), jnp.array(rng.random((2, 3, 5)) < 0.6)
-    whole = fast(x, mask)
-    np.testing.assert_allclose(whole.reshape(6, *whole.shape[2:]), fast(x.reshape(6, 5), mask.reshape(6, 5)), rtol=1e-12)
-    np.testing.assert_allclose(whole[1, 2], fast(x[1, 2], mask[1, 2]), rtol=1e-12)
+    together = fast(x, mask)
+    np.testing.assert_allclose(
+        together.reshape(6, *together.shape[2:]), fast(x.reshape(6, 5), mask.reshape(6, 5)), rtol=1e-12
+    )
+    np.testing.assert_allclose(together[1, 2], fast(x[1, 2], mask[1, 2]), rtol=1e-12)
     assert masked.count_tokens(mask).tolist() == mask.sum(-1).tolist()
 
 
@@ -85,7 +87,7 @@ def test_count_tokens_matches_formula(mask):
 
 
 @each_case
-def test_masked_slots_affect_neither_value_nor_gradient(case, x64):
+def test_masked_entries_affect_neither_value_nor_gradient(case, x64):
     fast, _ = CASES[case]
     rng = np.random.default_rng(0)
     mask = np.array([[1, 1, 1, 0, 1], [0, 1, 0, 0, 1], [0, 0, 0, 0, 0]])
@@ -107,16 +109,18 @@ def test_masked_slots_affect_neither_value_nor_gradient(case, x64):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_identical_entries_give_exactly_zero_although_their_mean_rounds(dtype, x64):
+def test_identical_entries_give_exactly_0_despite_rounding(dtype, x64):
     tenths = jnp.full((1, 11), 0.1, dtype)
     mask = jnp.arange(11)[None] < 10
-    assert functools.reduce(operator.add, [0.1] * 10) / 10 != 0.1  # newer versions of `sum` do not round like this
+    assert (
+        functools.reduce(operator.add, [0.1] * 10) / 10 != 0.1
+    )  # not `sum`, which newer Python versions compensate for rounding
     for y in (CASES["centered"][0](tenths, mask), masked_normalized(tenths, mask, eps=0.0, ddof=1)):
         assert y.dtype == dtype
         assert not y.any()
 
 
-def test_a_single_entry_gives_zero_even_if_it_is_infinite():
+def test_single_entry_gives_0_even_if_infinite():
     x, mask = jnp.array([jnp.inf, 1.0, 2.0]), jnp.array([True, False, False])
     assert CASES["centered"][0](x, mask).tolist() == [0.0, 0.0, 0.0]
     assert masked_normalized(x, mask, eps=0.0, ddof=1).tolist() == [0.0, 0.0, 0.0]
@@ -163,9 +167,9 @@ def test_invalid_arguments_are_refused(call, message):
 
 
 def test_no_intermediate_value_is_nan_or_infinite():
-    """JAX's debug settings would raise otherwise. The mask's rows have two entries, one and none."""
+    """With these debug settings, JAX raises if any is. The mask's rows contain two entries, one and none."""
     x, mask = jnp.array([[1.0, 2.0, 4.0]] * 3), jnp.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]])
     with jax.debug_nans(True), jax.debug_infs(True):
         assert masked.masked_centered(x, mask).tolist() == [[-0.5, 0.5, 0.0], [0.0] * 3, [0.0] * 3]
         assert masked.masked_normalized(x, mask, eps=0.0, ddof=0).tolist() == [[-1.0, 1.0, 0.0], [0.0] * 3, [0.0] * 3]
-        assert [explained_variance(x, x, counts).item() for counts in (mask, jnp.zeros_like(mask))] == [1.0, 0.0]
+        assert [explained_variance(x, x, token_mask).item() for token_mask in (mask, jnp.zeros_like(mask))] == [1.0, 0.0]

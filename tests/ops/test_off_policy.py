@@ -8,7 +8,7 @@ import pytest
 from rljax.ops import off_policy
 from rljax.ops.divergence import exact_kl
 
-B, T = 3, 4
+B, T = 3, 4  # responses, tokens
 RNG = np.random.default_rng(0)
 MASK = np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]], bool)
 OLD = -np.abs(RNG.normal(size=(B, T))) - 0.1
@@ -16,23 +16,23 @@ NEW = OLD + 0.3 * RNG.normal(size=(B, T))
 ADVANTAGE = RNG.normal(size=(B, T))
 
 
-def dirty(x):
+def nan_outside_mask(x):
     return jnp.array(np.where(MASK, x, np.nan))
 
 
-def test_the_ratio_of_complete_responses_and_its_gradient(x64):
+def test_whole_response_ratio_and_gradient(x64):
     def total(logp):
-        return (ADVANTAGE * off_policy.whole_response_token_log_ratio(logp, dirty(OLD), jnp.array(MASK))).sum()
+        return (ADVANTAGE * off_policy.whole_response_token_log_ratio(logp, nan_outside_mask(OLD), jnp.array(MASK))).sum()
 
-    value = off_policy.whole_response_token_log_ratio(dirty(NEW), dirty(OLD), jnp.array(MASK))
-    gradient = jax.grad(total)(dirty(NEW))
+    value = off_policy.whole_response_token_log_ratio(nan_outside_mask(NEW), nan_outside_mask(OLD), jnp.array(MASK))
+    gradient = jax.grad(total)(nan_outside_mask(NEW))
     for b, t in np.ndindex(B, T):
-        whole = sum(NEW[b, k] - OLD[b, k] for k in range(T) if MASK[b, k])
-        np.testing.assert_allclose(value[b, t], whole if MASK[b, t] else 0.0, rtol=1e-12, atol=1e-12)
+        response_log_ratio = sum(NEW[b, k] - OLD[b, k] for k in range(T) if MASK[b, k])
+        np.testing.assert_allclose(value[b, t], response_log_ratio if MASK[b, t] else 0.0, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(gradient[b, t], ADVANTAGE[b, t] if MASK[b, t] else 0.0, rtol=1e-12)
 
 
-def test_the_gamma_weight_is_the_gradient(x64):
+def test_gamma_weight_is_the_gradient(x64):
     log_ratio = NEW - OLD
     gradient = jax.grad(lambda x: off_policy.gamma_weighted(x, jnp.array(ADVANTAGE)).sum())(jnp.array(log_ratio))
     for b, t in np.ndindex(B, T):
@@ -41,7 +41,7 @@ def test_the_gamma_weight_is_the_gradient(x64):
         np.testing.assert_allclose(gradient[b, t], w**power * np.exp(decay * (1 - w)) * ADVANTAGE[b, t], rtol=1e-12)
 
 
-def test_the_gamma_weight_vanishes_at_both_ends_and_peaks_between():
+def test_gamma_weight_vanishes_at_both_ends_and_peaks_between():
     far = jnp.array([-200.0, 200.0, -1e4, 1e4])
     for sign in (1.0, -1.0):
         gradient = jax.grad(lambda x, sign=sign: off_policy.gamma_weighted(x, jnp.full(4, sign)).sum())(far)
@@ -52,29 +52,29 @@ def test_the_gamma_weight_vanishes_at_both_ends_and_peaks_between():
     assert peak > high
 
 
-def test_the_gamma_weight_without_power_and_with_little_decay_is_reinforce(x64):
+def test_gamma_weight_without_power_and_decay_is_reinforce(x64):
     options = {"power_positive": 0.0, "power_negative": 0.0, "decay_positive": 1e-13, "decay_negative": 1e-13}
     slope = jax.grad(lambda x: off_policy.gamma_weighted(x, jnp.array(ADVANTAGE), **options).sum())(jnp.array(NEW - OLD))
     np.testing.assert_allclose(slope, ADVANTAGE, rtol=1e-11)
 
 
-def test_binary_divergences_match_their_formulas_and_do_not_exceed_the_full_ones(x64):
+def test_binary_divergences_match_formulas_and_bound_full_ones(x64):
     logits, old_logits = RNG.normal(size=(2, B, T, 5))
     logp, old = (np.array(jax.nn.log_softmax(jnp.array(x)))[..., 0] for x in (logits, old_logits))
     kl = np.array(off_policy.binary_kl(jnp.array(logp), jnp.array(old)))
     variation = np.array(off_policy.binary_total_variation(jnp.array(logp), jnp.array(old)))
-    for place in np.ndindex(B, T):
-        p, m = np.exp(logp[place]), np.exp(old[place])
-        np.testing.assert_allclose(kl[place], m * np.log(m / p) + (1 - m) * np.log((1 - m) / (1 - p)), rtol=1e-10)
-        np.testing.assert_allclose(variation[place], abs(p - m), rtol=1e-12)
+    for index in np.ndindex(B, T):
+        p, m = np.exp(logp[index]), np.exp(old[index])
+        np.testing.assert_allclose(kl[index], m * np.log(m / p) + (1 - m) * np.log((1 - m) / (1 - p)), rtol=1e-10)
+        np.testing.assert_allclose(variation[index], abs(p - m), rtol=1e-12)
     assert (kl <= np.array(exact_kl(jnp.array(old_logits), jnp.array(logits))) + 1e-12).all()
-    whole = np.abs(np.array(jax.nn.softmax(jnp.array(logits)) - jax.nn.softmax(jnp.array(old_logits)))).sum(-1) / 2
-    assert (variation <= whole + 1e-12).all()
+    full_variation = np.abs(np.array(jax.nn.softmax(jnp.array(logits)) - jax.nn.softmax(jnp.array(old_logits)))).sum(-1) / 2
+    assert (variation <= full_variation + 1e-12).all()
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.7])
-def test_mirror_descent_is_the_papers_squared_error_and_its_gradient(x64, tau):
-    """It is (A - τ log ρ)² up to a constant and the factor -2τ; its gradient is 0 at the tilted policy."""
+def test_mirror_descent_is_the_papers_squared_error(x64, tau):
+    """Times -2τ, the objective is (A - τ log ρ)² minus the constant A². Its gradient is 0 at the tilted policy."""
     log_ratio = np.where(MASK, 40 * (NEW - OLD), 0.0)
     value = off_policy.mirror_descent(jnp.array(log_ratio), jnp.array(ADVANTAGE), tau=tau)
     slope = jax.grad(lambda x: off_policy.mirror_descent(x, jnp.array(ADVANTAGE), tau=tau).sum())(jnp.array(log_ratio))
@@ -100,16 +100,16 @@ def test_binary_kl_if_a_token_is_certain_or_excluded():
 
 
 @pytest.mark.parametrize(
-    ("advantage", "log_ratio", "apart", "kept"),
+    ("advantage", "log_ratio", "divergence", "kept"),
     [
         *[(1.0, 0.5, 0.3, False), (1.0, 0.5, 0.2, True), (1.0, -0.5, 0.3, True)],
         *[(-1.0, -0.5, 0.3, False), (-1.0, -0.5, 0.1, True), (-1.0, 0.5, 0.3, True)],
         *[(0.0, 0.5, 0.3, True), (0.0, -0.5, 0.3, True), (1.0, 0.0, 0.3, True), (-1.0, 0.0, 0.3, True)],
     ],
 )
-def test_only_tokens_that_move_further_away_are_cut(advantage, log_ratio, apart, kept, x64):
+def test_trust_region_cuts_only_tokens_that_move_away(advantage, log_ratio, divergence, kept, x64):
     for dtypes in ((jnp.float64,) * 3, (jnp.float64, jnp.float32, jnp.float16)):
-        numbers = (jnp.array([x], dtype) for x, dtype in zip((log_ratio, advantage, apart), dtypes, strict=True))
+        numbers = (jnp.array([x], dtype) for x, dtype in zip((log_ratio, advantage, divergence), dtypes, strict=True))
         assert off_policy.in_trust_region(*numbers, threshold=0.2).tolist() == [kept]
 
 

@@ -12,12 +12,12 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops.online_preference import mixture_win_rate, online_dpo_credit, optimal_value, reference_weights, xpo_credit
 
-P, G = 2, 4
+P, G = 2, 4  # prompts, responses per prompt
 rewards_of_groups = hnp.arrays(np.float64, (P, G), elements=st.sampled_from([-1.0, 0.0, 0.5, 1.0]))
 log_ratios = hnp.arrays(np.float64, (P, G), elements=st.floats(-8, 8))
 masks = hnp.arrays(bool, (P, G))
 scales = st.floats(0.05, 2)
-shares = st.floats(0, 1)
+fractions = st.floats(0, 1)
 
 
 def members(valid, p):
@@ -25,7 +25,7 @@ def members(valid, p):
 
 
 def dpo_gradient(rewards, log_ratio, valid, beta):
-    """Minus the slope of the mean DPO loss of the pairs in each response's log-ratio, by central differences, times G."""
+    """Minus the group size times the gradient of the pairs' mean DPO loss in each log-ratio, by central differences."""
 
     def mean_loss(row, ell):
         inside = members(valid, row)
@@ -48,12 +48,12 @@ def dpo_gradient(rewards, log_ratio, valid, beta):
 
 
 def slow_weights(log_ratio, inside, power=1.0):
-    heights = {i: math.exp(-power * log_ratio[i]) for i in inside}
-    return {i: height / sum(heights.values()) for i, height in heights.items()}
+    weights = {i: math.exp(-power * log_ratio[i]) for i in inside}
+    return {i: weight / sum(weights.values()) for i, weight in weights.items()}
 
 
 @given(rewards_of_groups, log_ratios, masks, scales)
-def test_online_dpo_follows_the_gradient_of_the_mean_dpo_loss_over_all_pairs(rewards, log_ratio, valid, beta):
+def test_online_dpo_credit_is_the_gradient_of_the_mean_dpo_loss(rewards, log_ratio, valid, beta):
     with jax.enable_x64(True):
         credit = np.asarray(online_dpo_credit(jnp.array(rewards), jnp.array(log_ratio), beta=beta, valid=jnp.array(valid)))
     np.testing.assert_allclose(credit, dpo_gradient(rewards, log_ratio, valid, beta), rtol=1e-5, atol=1e-8)
@@ -62,25 +62,25 @@ def test_online_dpo_follows_the_gradient_of_the_mean_dpo_loss_over_all_pairs(rew
 
 
 @given(rewards_of_groups, log_ratios, masks, scales)
-def test_xpo_adds_the_weights_of_the_reference(rewards, log_ratio, valid, alpha):
+def test_xpo_adds_the_reference_weights(rewards, log_ratio, valid, alpha):
     with jax.enable_x64(True):
         arrays = jnp.array(rewards), jnp.array(log_ratio)
         credit = xpo_credit(*arrays, beta=0.5, alpha=alpha, valid=jnp.array(valid))
         plain = online_dpo_credit(*arrays, beta=0.5, valid=jnp.array(valid))
         weights = reference_weights(*arrays, valid=jnp.array(valid))
         np.testing.assert_allclose(xpo_credit(*arrays, beta=0.5, alpha=0.0, valid=jnp.array(valid)), plain, atol=1e-12)
-    expected, shares = np.zeros((P, G)), np.zeros((P, G))
+    expected, expected_weights = np.zeros((P, G)), np.zeros((P, G))
     for p in range(P):
         inside = members(valid, p)
         for i, weight in slow_weights(log_ratio[p], inside).items():
-            shares[p, i] = weight
+            expected_weights[p, i] = weight
             expected[p, i] = alpha * (1 - len(inside) * weight)
-    np.testing.assert_allclose(weights, shares, rtol=1e-9)
+    np.testing.assert_allclose(weights, expected_weights, rtol=1e-9)
     np.testing.assert_allclose(credit - plain, expected, rtol=1e-7, atol=1e-9)
 
 
-@given(rewards_of_groups, log_ratios, masks, shares)
-def test_win_rates_against_the_mixture(rewards, log_ratio, valid, mixture):
+@given(rewards_of_groups, log_ratios, masks, fractions)
+def test_mixture_win_rate_matches_formula(rewards, log_ratio, valid, mixture):
     expected = np.full((P, G), 0.5)
     for p in range(P):
         for i in members(valid, p):
@@ -95,7 +95,7 @@ def test_win_rates_against_the_mixture(rewards, log_ratio, valid, mixture):
 
 
 @given(rewards_of_groups, log_ratios, masks, scales)
-def test_the_optimal_value_and_its_gradients(rewards, log_ratio, valid, beta):
+def test_optimal_value_and_gradients(rewards, log_ratio, valid, beta):
     expected, by_reward, by_ratio = np.zeros(P), np.zeros((P, G)), np.zeros((P, G))
     for p in range(P):
         inside = members(valid, p)
@@ -116,7 +116,7 @@ def test_the_optimal_value_and_its_gradients(rewards, log_ratio, valid, beta):
             np.testing.assert_allclose(found, slopes, rtol=1e-7, atol=1e-9)
 
 
-def test_the_order_of_responses_does_not_matter_and_neither_does_the_scale_of_rewards():
+def test_credit_ignores_response_order_and_reward_scale():
     rewards, log_ratio = np.array([1.0, 0.0, 0.5, 0.0], np.float32), np.array([0.5, -1.0, 2.0, 0.0], np.float32)
     order = np.array([2, 0, 3, 1])
     for equation in (online_dpo_credit, xpo_credit, mixture_win_rate):
@@ -137,8 +137,8 @@ def test_far_from_the_reference_nothing_overflows():
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_optimal_policy_has_no_optimal_advantage_left():
-    """π_ref is uniform over two responses and π = (3/4, 1/4): a group in these proportions stands for π exactly."""
+def test_optimal_policy_has_optimal_advantage_0():
+    """π_ref is uniform over two responses and π = (3/4, 1/4), so a group of four in these proportions represents π exactly."""
     beta, best = 0.3, 1.0
     rewards = jnp.array([best, best, best, best - beta * math.log(3)])
     log_ratio = jnp.log(jnp.array([1.5, 1.5, 1.5, 0.5]))

@@ -1,4 +1,4 @@
-"""Credit for the best of k, checked against enumerations of the subsets and of all outcomes, and in special cases."""
+"""Pass@k credit, checked by enumerating subsets and outcomes, and in special cases."""
 
 from itertools import combinations, product
 from math import comb
@@ -18,22 +18,22 @@ rewards_of = hnp.arrays(np.float64, (P, G), elements=st.integers(-20, 20).map(la
 valid_of = hnp.arrays(bool, (P, G))
 
 
-def best_reward_with(rewards, k, i):
+def mean_best_reward_with(rewards, k, i):
     """Sum of the best rewards of the k-subsets that contain response i, divided by the number of all k-subsets."""
     subsets = [s for s in combinations(range(len(rewards)), k) if i in s]
     return sum(max(rewards[j] for j in s) for s in subsets) / comb(len(rewards), k)
 
 
 def slow_credit(rewards, k):
-    return [len(rewards) * best_reward_with(rewards, k, i) for i in range(len(rewards))]
+    return [len(rewards) * mean_best_reward_with(rewards, k, i) for i in range(len(rewards))]
 
 
 def slow_leave_one_out(rewards, k):
     n, result = len(rewards), []
     for i in range(n):
         others = rewards[:i] + rewards[i + 1 :]
-        baseline = sum(best_reward_with(others, k, j) for j in range(n - 1)) / (n - 1)
-        result.append(n * (best_reward_with(rewards, k, i) - baseline))
+        baseline = sum(mean_best_reward_with(others, k, j) for j in range(n - 1)) / (n - 1)
+        result.append(n * (mean_best_reward_with(rewards, k, i) - baseline))
     return result
 
 
@@ -54,10 +54,11 @@ def slow_normalized(rewards, k, eps=1e-6):
     std = (sum((b - mean) ** 2 for b in best) / len(best)) ** 0.5
     if std == 0:
         return [0.0] * n
-    mine = [[(b - mean) / (std + eps) for s, b in zip(subsets, best, strict=True) if i in s] for i in range(n)]
-    return [sum(each) / len(each) for each in mine]
+    scores_with = [[(b - mean) / (std + eps) for s, b in zip(subsets, best, strict=True) if i in s] for i in range(n)]
+    return [sum(each) / len(each) for each in scores_with]
 
 
+# Name -> (equation, slow version, smallest k, number of responses needed beyond k).
 CASES = {
     "credit": (pass_at_k.pass_at_k_credit, slow_credit, 1, 0),
     "leave one out": (pass_at_k.pass_at_k_leave_one_out, slow_leave_one_out, 1, 1),
@@ -70,7 +71,7 @@ COMPILED = {case: jax.jit(row[0], static_argnames="k") for case, row in CASES.it
 
 @each_case
 @given(rewards_of, valid_of, st.integers(1, G))
-def test_matches_the_enumeration_of_subsets(case, rewards, valid, k):
+def test_matches_enumeration_of_subsets(case, rewards, valid, k):
     _, slow, lowest, spare = CASES[case]
     k = min(max(k, lowest), G - spare)
     with jax.enable_x64(True):
@@ -84,7 +85,7 @@ def test_matches_the_enumeration_of_subsets(case, rewards, valid, k):
 
 
 def log_policy_gradient(outcomes, probability):
-    """∂ log π / ∂ θ of each outcome, for the probability σ(θ) of a reward of 1."""
+    """∂ log π / ∂θ of each outcome, if a reward is 1 with probability σ(θ) and otherwise 0."""
     return outcomes - probability
 
 
@@ -97,7 +98,7 @@ def every_outcome(size, probability):
 @pytest.mark.parametrize(
     ("case", "k"), [("credit", 1), ("credit", 3), ("leave one out", 2), ("marginal", 2), ("marginal", 4)]
 )
-def test_the_gradient_of_pass_at_k_is_unbiased(case, k, probability, x64):
+def test_pass_at_k_gradient_is_unbiased(case, k, probability, x64):
     outcomes, chance = every_outcome(G, probability)
     advantage = np.array(COMPILED[case](jnp.array(outcomes), k=k))
     estimate = (advantage * log_policy_gradient(outcomes, probability)).mean(-1)
@@ -105,7 +106,7 @@ def test_the_gradient_of_pass_at_k_is_unbiased(case, k, probability, x64):
     np.testing.assert_allclose((chance * estimate).sum(), k * (1 - probability) ** (k - 1) * slope, rtol=1e-12)
 
 
-def test_the_marginal_estimator_has_the_least_variance(x64):
+def test_marginal_estimator_has_least_variance(x64):
     outcomes, chance = every_outcome(G, 0.3)
     variances = []
     for case in ("credit", "leave one out", "marginal"):
@@ -125,7 +126,7 @@ def test_pass_at_1(x64):
     np.testing.assert_allclose(pass_at_k.pass_at_k_normalized(binary, k=1), z_score, rtol=1e-12)
 
 
-def test_with_two_responses_the_marginal_credit_is_the_gain_over_the_other_response():
+def test_marginal_credit_of_two_responses_is_the_gain():
     assert pass_at_k.pass_at_k_marginal(jnp.array([0.25, 1.0]), k=2).tolist() == [0.0, 1.5]
 
 

@@ -8,7 +8,7 @@ A few lines of each library were transcribed to NumPy and run in float64; the re
     Passk_Training       code/passk_adv.py, by the authors of arXiv:2508.10751
     PKPO                 Listing 1 of arXiv:2505.15201: s, sloo, sloo_minus_one
 
-The docstring of a test names any difference in convention.
+Each test's docstring names the differences in convention.
 """
 
 import jax
@@ -50,7 +50,7 @@ SQUARES = np.array(
     ]
 )
 ADVANTAGE = np.array([[0.12, 2.03, -0.38, 0.25], [-1.06, -1.05, -1.96, -0.03]])
-THEIRS = {
+PEER_OUTPUTS = {
     "lite_ppo": [
         [1.0607311609573, -1.0607311609573, -1.0607311609573, 1.0607311609573],
         [0.1325913951197, -0.9281397658376, 1.1933225560769, -0.397774185359],
@@ -120,55 +120,55 @@ THEIRS = {
 }
 
 
-def assert_theirs(name, ours):
-    assert_close(ours, THEIRS[name])
+def assert_matches_peer(name, ours):
+    assert_close(ours, PEER_OUTPUTS[name])
 
 
 def assert_close(ours, expected):
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
 
 
-def over_tokens(advantage):
+def broadcast_to_tokens(advantage):
     return jnp.broadcast_to(jnp.array(advantage)[..., None], MASK.shape)
 
 
 def test_lite_ppo():
-    assert_theirs("lite_ppo", batch.centered_over_reward_std(jnp.array(REWARDS), eps=1e-4))
+    assert_matches_peer("lite_ppo", batch.centered_over_reward_std(jnp.array(REWARDS), eps=1e-4))
 
 
 def test_opo():
-    assert_theirs("opo", baseline.length_weighted_centered(jnp.array(REWARDS), jnp.array(LENGTHS)))
+    assert_matches_peer("opo", baseline.length_weighted_centered(jnp.array(REWARDS), jnp.array(LENGTHS)))
 
 
 def test_optimal_token_baseline():
-    """verl adds 1e-8 to the sum of the weights; the test removes this from verl's baseline."""
+    """verl adds 1e-8 to the sum of the weights; the test corrects verl's baseline for this."""
     returns = np.where(MASK, REWARDS[..., None], 0.0)
     energy = np.where(MASK, 1 - 2 * np.exp(OLD) + SQUARES, 0.0)
     total = np.where(MASK, energy.cumsum(-1), 0.0).sum(-2, keepdims=True)
-    their_baseline = np.where(MASK, returns - np.array(THEIRS["otb"]), 0.0)
+    their_baseline = np.where(MASK, returns - np.array(PEER_OUTPUTS["otb"]), 0.0)
     expected = returns - their_baseline * np.divide(total + 1e-8, total, out=np.zeros_like(total), where=total > 0)
     assert_close(baseline.optimal_token_baseline(*(jnp.array(x) for x in (returns, OLD, SQUARES, MASK))), expected)
 
 
 def test_pass_at_k_training():
-    assert_theirs("passk", pass_at_k.pass_at_k_normalized(jnp.array(OUTCOMES), k=3))
+    assert_matches_peer("passk", pass_at_k.pass_at_k_normalized(jnp.array(OUTCOMES), k=3))
 
 
 def test_pkpo():
-    """PKPO's estimators are sums over the responses and ours are means: a factor of 6."""
+    """PKPO sums over the six responses and rljax averages, so rljax's credits are 6 times PKPO's."""
     ours = {
         "pkpo_s": pass_at_k.pass_at_k_credit,
         "pkpo_loo": pass_at_k.pass_at_k_leave_one_out,
         "pkpo_loo_1": pass_at_k.pass_at_k_marginal,
     }
     for name, function in ours.items():
-        assert_theirs(name, function(jnp.array(GRADED), k=3) / 6)
+        assert_matches_peer(name, function(jnp.array(GRADED), k=3) / 6)
 
 
 def test_luspo():
     log_ratio = ratio.sequence_log_ratio(jnp.array(NEW), jnp.array(OLD), jnp.array(MASK))
-    value = surrogate.clipped(log_ratio, over_tokens(ADVANTAGE), low=0.1, high=0.15)
-    assert_theirs("luspo", -(weights.sequence_sum(jnp.array(MASK)) * value).sum())
+    value = surrogate.clipped(log_ratio, broadcast_to_tokens(ADVANTAGE), low=0.1, high=0.15)
+    assert_matches_peer("luspo", -(weights.sequence_sum(jnp.array(MASK)) * value).sum())
 
 
 def test_vespo():
@@ -176,14 +176,16 @@ def test_vespo():
 
     def loss(logp):
         log_ratio = off_policy.whole_response_token_log_ratio(logp, jnp.array(OLD), jnp.array(MASK))
-        return -(weights.token_mean(jnp.array(MASK)) * off_policy.gamma_weighted(log_ratio, over_tokens(ADVANTAGE))).sum()
+        return -(
+            weights.token_mean(jnp.array(MASK)) * off_policy.gamma_weighted(log_ratio, broadcast_to_tokens(ADVANTAGE))
+        ).sum()
 
-    assert_theirs("vespo", jax.grad(loss)(jnp.array(NEW)))
+    assert_matches_peer("vespo", jax.grad(loss)(jnp.array(NEW)))
 
 
 def test_high_entropy_tokens():
-    """TRL's quantile of 0.8 keeps 4 of 16 entropies; ours keeps the number nearest to the share, which is therefore 0.25 here."""
-    assert_theirs("entropy", token_choice.high_entropy_tokens(jnp.array(ENTROPY), jnp.array(MASK), share=0.25))
+    """TRL's 0.8 quantile keeps 4 of 16 tokens; rljax keeps the number nearest to the share, so the test sets a share of 0.25."""
+    assert_matches_peer("entropy", token_choice.high_entropy_tokens(jnp.array(ENTROPY), jnp.array(MASK), share=0.25))
 
 
 def test_covariance():
@@ -192,7 +194,7 @@ def test_covariance():
     count = MASK.sum()
     logp, gain = (x - x[MASK].sum() / (count + 1e-8) for x in (NEW, advantage))
     logp_left, gain_left = logp[MASK].mean(), gain[MASK].mean()
-    expected = np.where(MASK, THEIRS["cov"] - gain_left * logp - logp_left * gain + logp_left * gain_left, 0.0)
+    expected = np.where(MASK, PEER_OUTPUTS["cov"] - gain_left * logp - logp_left * gain + logp_left * gain_left, 0.0)
     assert_close(token_choice.token_covariance(jnp.array(NEW), jnp.array(advantage), jnp.array(MASK)), expected)
 
 
@@ -201,9 +203,9 @@ def test_dppo():
 
     def loss(logp):
         log_ratio = ratio.token_log_ratio(logp, jnp.array(OLD), jnp.array(MASK))
-        apart = off_policy.binary_total_variation(logp, jnp.array(OLD))
-        kept = off_policy.in_trust_region(log_ratio, over_tokens(ADVANTAGE), apart, threshold=0.1)
-        value = surrogate.cispo(log_ratio, over_tokens(ADVANTAGE), low=1.0, high=1e9)
+        divergence = off_policy.binary_total_variation(logp, jnp.array(OLD))
+        kept = off_policy.in_trust_region(log_ratio, broadcast_to_tokens(ADVANTAGE), divergence, threshold=0.1)
+        value = surrogate.cispo(log_ratio, broadcast_to_tokens(ADVANTAGE), low=1.0, high=1e9)
         return -jnp.where(kept & jnp.array(MASK), value, 0.0).sum()
 
-    assert_theirs("dppo", jax.grad(loss)(jnp.array(NEW)))
+    assert_matches_peer("dppo", jax.grad(loss)(jnp.array(NEW)))

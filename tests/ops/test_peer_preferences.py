@@ -1,7 +1,7 @@
 """Preference losses, checked against TRL's in float64 on the same inputs (see `make_peer_preferences.py`).
 
-The arrays are the summed log-probabilities and lengths of 12 pairs, the preferred responses first. The docstring of a test names
-any difference in convention.
+The arrays are the summed log-probabilities and lengths of 12 pairs, with the preferred responses first. Each test's docstring names
+the differences in convention.
 """
 
 import json
@@ -19,33 +19,35 @@ PEER = json.loads(Path(__file__).with_name("peer_preferences.json").read_text())
 LOGP, REF_LOGP, LENGTHS, OTHER, REF_OTHER = (
     np.array(PEER["inputs"][name]) for name in ("logp", "ref_logp", "lengths", "other", "ref_other")
 )
-THEIRS = PEER["outputs"]
+PEER_OUTPUTS = PEER["outputs"]
 
 
-def assert_equals(name, losses):
+def assert_matches_trl(name, losses):
     """Compare losses as a function of the summed log-probabilities, and the gradient of their sum."""
     with_losses = jax.value_and_grad(lambda logp: (losses(logp).sum(), losses(logp)), has_aux=True)
     (_, loss), gradient = with_losses(jnp.array(LOGP))
-    np.testing.assert_allclose(loss, THEIRS[name]["loss"], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(gradient, THEIRS[name]["gradient"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(loss, PEER_OUTPUTS[name]["loss"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(gradient, PEER_OUTPUTS[name]["gradient"], rtol=1e-10, atol=1e-12)
 
 
 def test_dpo_loss():
-    assert_equals("dpo", lambda logp: direct_preference.dpo_loss(*logp, *jnp.array(REF_LOGP), beta=THEIRS["dpo"]["beta"]))
+    assert_matches_trl(
+        "dpo", lambda logp: direct_preference.dpo_loss(*logp, *jnp.array(REF_LOGP), beta=PEER_OUTPUTS["dpo"]["beta"])
+    )
 
 
 def test_ipo_loss():
-    """TRL averages the log-probabilities over the tokens, the reference's too; its β is our τ."""
+    """TRL averages the policy's and the reference's log-probabilities over the tokens. TRL's β is our τ."""
 
     def losses(logp):
         both = *(logp / jnp.array(LENGTHS)), *jnp.array(REF_LOGP / LENGTHS)
-        return direct_preference.ipo_loss(*both, tau=THEIRS["ipo"]["beta"])
+        return direct_preference.ipo_loss(*both, tau=PEER_OUTPUTS["ipo"]["beta"])
 
-    assert_equals("ipo", losses)
+    assert_matches_trl("ipo", losses)
 
 
 def test_kto_loss():
-    settings = THEIRS["kto"]
+    settings = PEER_OUTPUTS["kto"]
     point = direct_preference.kto_reference_point(jnp.array(OTHER), jnp.array(REF_OTHER))
     np.testing.assert_allclose(point, settings["reference_point"], rtol=1e-12)
     assert settings["reference_point"] > 0
@@ -53,23 +55,23 @@ def test_kto_loss():
 
     def losses(logp):
         desirable = jnp.stack([jnp.ones(12, bool), jnp.zeros(12, bool)])
-        numbers = {"beta": settings["beta"], "desirable_weight": good, "undesirable_weight": bad}
-        return direct_preference.kto_loss(logp, jnp.array(REF_LOGP), desirable, reference_point=point, **numbers)
+        options = {"beta": settings["beta"], "desirable_weight": good, "undesirable_weight": bad}
+        return direct_preference.kto_loss(logp, jnp.array(REF_LOGP), desirable, reference_point=point, **options)
 
-    assert_equals("kto", losses)
+    assert_matches_trl("kto", losses)
 
 
 def test_simpo_loss():
     """TRL divides γ by β and later multiplies the result by β."""
-    numbers = {"beta": THEIRS["simpo"]["beta"], "margin": THEIRS["simpo"]["margin"]}
-    assert_equals("simpo", lambda logp: reference_free.simpo_loss(*(logp / jnp.array(LENGTHS)), **numbers))
+    settings = {"beta": PEER_OUTPUTS["simpo"]["beta"], "margin": PEER_OUTPUTS["simpo"]["margin"]}
+    assert_matches_trl("simpo", lambda logp: reference_free.simpo_loss(*(logp / jnp.array(LENGTHS)), **settings))
 
 
 def test_orpo_loss():
-    """TRL's β is λ; its likelihood term, a mean over prompt and response tokens, is computed elsewhere."""
+    """TRL's β is our λ. TRL computes the likelihood term elsewhere, as a mean over prompt and response; the test removes ours."""
 
     def losses(logp):
         mean = logp / jnp.array(LENGTHS)
-        return reference_free.orpo_loss(*mean, coefficient=THEIRS["orpo"]["beta"]) + mean[0]
+        return reference_free.orpo_loss(*mean, coefficient=PEER_OUTPUTS["orpo"]["beta"]) + mean[0]
 
-    assert_equals("orpo", losses)
+    assert_matches_trl("orpo", losses)

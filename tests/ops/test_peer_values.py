@@ -1,7 +1,7 @@
 """Estimators, losses and gradients, compared in float64 with another library (the peer) on the same inputs.
 
-The peer minimizes its losses; ours are `-Σ weights · surrogate`. The arrays have 24 rows of 33 tokens. The docstring of a test
-names any difference of convention. The peer adds 1e-8 to every token count that it divides by, so the tolerance is 1e-9, not 1e-12.
+The peer minimizes its losses; ours are `-Σ weights · surrogate`. The arrays have 24 responses of 33 tokens. Each test's docstring
+names the differences in convention. The peer adds 1e-8 to every token count that it divides by, so the tolerance is only 1e-9.
 """
 
 import jax
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.usefixtures("x64")
 def peer(shared_data):
     path = shared_data.parent / "oracles" / "peer_values.npz"
     if not path.is_file():
-        pytest.skip(f"another library's numbers, {path}, are not on this machine")
+        pytest.skip(f"{path.name}, with another library's outputs, is not on this machine")
     with np.load(path) as values:
         return dict(values)
 
 
-def assert_equals(peer, name, surrogates, loss_weights):
+def assert_matches_peer(peer, name, surrogates, loss_weights):
     """Compare `-Σ weights · surrogates(logp)` and its gradient with the peer's, at the peer's log-probabilities."""
     compiled = jax.jit(jax.value_and_grad(lambda logp: -(loss_weights * surrogates(logp)).sum()))
     loss, gradient = compiled(jnp.array(peer["in_logp"]))
@@ -32,7 +32,7 @@ def assert_equals(peer, name, surrogates, loss_weights):
 
 
 def sequence_sum(mask):
-    """Sum over tokens, mean over responses. The library has no such weights, because they favor long responses."""
+    """Sum over tokens, mean over responses. rljax has no such weights, because they favor long responses."""
     return mask / mask.shape[0]
 
 
@@ -59,22 +59,22 @@ def test_clipped_loss(peer, aggregation):
         log_ratio = ratio.token_log_ratio(logp, jnp.array(peer["in_old_logp"]), mask)
         return surrogate.dual_clipped(log_ratio, jnp.array(peer["in_token_advantages"]), low=0.2, high=0.28, cap=3.0)
 
-    assert_equals(peer, f"vanilla__{aggregation}", surrogates, AGGREGATIONS[aggregation](mask))
+    assert_matches_peer(peer, f"vanilla__{aggregation}", surrogates, AGGREGATIONS[aggregation](mask))
 
 
 @pytest.mark.parametrize("log_ratio", [ratio.sequence_log_ratio, ratio.sequence_token_log_ratio])
 def test_gspo(peer, log_ratio):
-    """The peer uses the token form; if the advantage is constant over a row, both of our forms agree with it."""
+    """The peer uses the token form; if each response has one advantage, both of our forms match it."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_seq_advantages"])
 
     def surrogates(logp):
         return surrogate.clipped(log_ratio(logp, jnp.array(peer["in_old_logp"]), mask), advantage, low=0.02, high=0.03)
 
-    assert_equals(peer, "gspo__seq-mean-token-mean", surrogates, weights.sequence_mean(mask))
+    assert_matches_peer(peer, "gspo__seq-mean-token-mean", surrogates, weights.sequence_mean(mask))
 
 
 def test_cispo(peer):
-    """The peer's weight, clipped to [0.8, 1.28], multiplies log π; ours multiplies log ρ; the test adds weight · A · log π_old."""
+    """The peer's weight, clipped to [0.8, 1.28], multiplies log π; ours multiplies log ρ. The test adds the difference."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_token_advantages"])
     behaviour = jnp.array(peer["in_old_logp"])
 
@@ -83,21 +83,21 @@ def test_cispo(peer):
         ours = surrogate.cispo(ratio.token_log_ratio(logp, behaviour, mask), advantage, low=0.2, high=0.28)
         return ours + weight * advantage * behaviour
 
-    assert_equals(peer, "cispo__token-mean", surrogates, weights.token_mean(mask))
+    assert_matches_peer(peer, "cispo__token-mean", surrogates, weights.token_mean(mask))
 
 
 def test_sapo(peer):
-    """The peer ignores the aggregation that it is set to (a token mean), and averages each response, then the responses."""
+    """The peer ignores its aggregation setting (a token mean) and averages over each response, then over the responses."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_token_advantages"])
 
     def surrogates(logp):
         return surrogate.sapo(ratio.token_log_ratio(logp, jnp.array(peer["in_old_logp"]), mask), advantage)
 
-    assert_equals(peer, "sapo__token-mean", surrogates, weights.sequence_mean(mask))
+    assert_matches_peer(peer, "sapo__token-mean", surrogates, weights.sequence_mean(mask))
 
 
 def test_geometric_mean(peer):
-    """The peer clips at 0.28 if A > 0 and at -0.2 if A < 0; the paper and our default clip at ±0.4. Both average over responses."""
+    """The peer clips at 0.28 if A > 0 and at -0.2 if A < 0; the paper and our default, at ±0.4. Both average over responses."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_seq_advantages"])
 
     def surrogates(logp):
@@ -105,4 +105,4 @@ def test_geometric_mean(peer):
         good, bad = (surrogate.gmpo(log_ratio, advantage, mask, clip=clip) for clip in (0.28, 0.2))
         return jnp.where(advantage > 0, good, bad)
 
-    assert_equals(peer, "geo_mean__token-mean", surrogates, weights.sequence_mean(mask))
+    assert_matches_peer(peer, "geo_mean__token-mean", surrogates, weights.sequence_mean(mask))
