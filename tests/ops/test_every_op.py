@@ -1,8 +1,7 @@
-"""A table with a legal call of every equation, and the properties that every equation has.
+"""Properties that every equation has, tested with one legal call per equation.
 
-The gradient with respect to every real argument agrees with finite differences. Every kind of bad argument raises a ValueError
-that names it, and does so while tracing if its shape is enough to tell. Compiled, mapped over another axis or in half precision,
-the equation computes the same.
+Gradients with respect to real arguments match finite differences. A bad argument raises a ValueError that names the argument, even
+while tracing if the shape alone is wrong. Compiled, mapped over another axis or in half precision, the results are the same.
 """
 
 import inspect
@@ -22,7 +21,7 @@ from rljax.tracking.phase_times import watch_compilation
 pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 OPS = {f"{op.__module__.removeprefix('rljax.ops.')}.{op.__name__}": op for op in public_ops()}
-NO_ARRAYS = {"categorical.uniform_support", "unpublished.reward_history.empty_history"}
+WITHOUT_ARRAYS = {"categorical.uniform_support", "unpublished.reward_history.empty_history"}
 
 RNG = np.random.default_rng(0)
 X, Y, Z = RNG.uniform(-2.0, -0.5, (3, 2, 2, 3)).astype(np.float32)  # [P, G, T]
@@ -41,7 +40,7 @@ PAIR = {"policy_logp": X, "behaviour_logp": Y, "mask": MASK}
 COMPARED = {"rewards": REWARDS, "log_ratio": X[..., 0], "valid": VERDICTS}
 LENGTH = {"target": 4.0, "threshold": 0.5, "alpha": 0.1, "beta": 0.1}
 
-# A legal call of every equation, every argument by its name.
+# Equation -> the arguments of a legal call, by name.
 CALLS = {
     "categorical.two_hot": {"target": REWARDS - 1.5, "support": SUPPORT},
     "categorical.hl_gauss": {"target": REWARDS - 1.5, "support": SUPPORT, "sigma_ratio": 0.75},
@@ -274,7 +273,7 @@ CALLS = {
     "weights.overlong_filter": {"mask": MASK, "truncated": VERDICTS},
 }
 MASKS = {"mask", "valid", "step_end"}
-# Legal: any number of leading axes, and any length of an axis that no other argument shares.
+# Exceptions to the shape test: arguments with any shape, any last axis, or any number of leading axes.
 ANY_SHAPE = {
     ("reference.reset_reference", "step"),
     ("categorical.two_hot", "target"),
@@ -301,11 +300,11 @@ ANY_LEADING_AXES = {
 }
 
 
-def arrays(name):
+def array_names(name):
     return [key for key, value in CALLS[name].items() if isinstance(value, np.ndarray)]
 
 
-def numbers(name):
+def scalar_names(name):
     return [key for key, value in CALLS[name].items() if isinstance(value, float | int)]
 
 
@@ -319,13 +318,13 @@ def call(name, **changed):
     )
 
 
-def test_the_table_is_complete():
-    assert set(CALLS) == set(OPS) - NO_ARRAYS
+def test_calls_are_complete():
+    assert set(CALLS) == set(OPS) - WITHOUT_ARRAYS
     for name, arguments in CALLS.items():
         assert set(inspect.signature(OPS[name]).parameters) - set(arguments) <= {"advantage"}, name
 
 
-# Numbers that are operands of the equation, like its arrays, and therefore positional.
+# Scalars that are operands of the equation, as arrays are, and therefore positional.
 OPERANDS = {
     ("categorical.c51_projection", "discount"),
     *(
@@ -342,15 +341,15 @@ OPERANDS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_arrays_are_positional_and_hyperparameters_are_keyword_only(name):
     signature = inspect.signature(OPS[name]).parameters
-    for argument in arrays(name):
+    for argument in array_names(name):
         if signature[argument].default is inspect.Parameter.empty:
             assert signature[argument].kind == inspect.Parameter.POSITIONAL_OR_KEYWORD, argument
-    for argument in numbers(name):
+    for argument in scalar_names(name):
         if (name, argument) not in OPERANDS:
             assert signature[argument].kind == inspect.Parameter.KEYWORD_ONLY, argument
 
 
-# Every default that is a number: calls that omit the argument rely on it.
+# Every numeric default, because calls that omit the argument rely on the default.
 DEFAULTS = {
     "batch.batch_normalized": {"eps": 1e-8, "ddof": 0},
     "batch.batch_normalized_rewards": {"eps": 1e-8, "ddof": 0},
@@ -432,62 +431,66 @@ def test_defaults_do_not_change(name):
     assert {key: x for key, x in defaults.items() if isinstance(x, float | int | tuple)} == DEFAULTS.get(name, {})
 
 
-# Arguments that all rows share; ops with one weight per score of a row; and an op that averages over its rows.
+# Arguments that all rows share, ops with one weight per score of a row, and an op that averages over rows.
 SHARED_BY_ROWS = {"support", "edges", "matched", "teacher_matched"}
 ONE_WEIGHT_PER_SCORE = {
     "batch.decoupled_normalized",
     "unpublished.mixture.constitutional_sum",
     "unpublished.mixture.multi_objective",
 }
-NO_ROWS = {"regularization.diagonal_fisher"}
+AVERAGES_OVER_ROWS = {"regularization.diagonal_fisher"}
 
 
 def call_with_row(name, row):
-    """Call an op with a single row of the table's arrays; with a slice, the row keeps an axis of length 1."""
-    kept = SHARED_BY_ROWS | ({"weights"} if name in ONE_WEIGHT_PER_SCORE else set())
-    rows = {key: CALLS[name][key][row] for key in arrays(name) if CALLS[name][key].ndim and key not in kept}
+    """Call an op with one row of its arrays from `CALLS`; if `row` is a slice, the row keeps an axis of length 1."""
+    unsliced = SHARED_BY_ROWS | ({"weights"} if name in ONE_WEIGHT_PER_SCORE else set())
+    rows = {key: CALLS[name][key][row] for key in array_names(name) if CALLS[name][key].ndim and key not in unsliced}
     if "parts" in CALLS[name]:
         rows["parts"] = jax.tree.map(lambda x: jnp.asarray(x[row]), CALLS[name]["parts"])
     return call(name, **rows)
 
 
-def agree(some, others):
+def have_equal_leaves(some, others):
     pairs = zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True)
     return all(x.shape == y.shape and np.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in pairs)
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if "history" not in CALLS[name] and name not in NO_ROWS])
-def test_a_row_has_the_same_result_alone_among_others_or_with_an_axis_of_length_1(name):
-    """Catches axes counted from the front. Ops over the full batch can only be compared with an axis of length 1."""
+@pytest.mark.parametrize(
+    "name", [name for name in CALLS if "history" not in CALLS[name] and name not in AVERAGES_OVER_ROWS]
+)
+def test_row_result_does_not_depend_on_other_rows(name):
+    """Catches axes counted from the front. Ops over the full batch are only compared with a batch of one row."""
     alone = call_with_row(name, 1)
-    if not agree(jax.tree.map(lambda x: x[1] if x.ndim else x, call(name)), alone):
-        assert agree(jax.tree.map(lambda x, y: x.reshape(y.shape), call_with_row(name, slice(1, 2)), alone), alone)
+    if not have_equal_leaves(jax.tree.map(lambda x: x[1] if x.ndim else x, call(name)), alone):
+        assert have_equal_leaves(
+            jax.tree.map(lambda x, y: x.reshape(y.shape), call_with_row(name, slice(1, 2)), alone), alone
+        )
 
 
 def masked_arrays(name):
     """Arrays whose entries or rows a mask selects, and the mask. Lengths are left out, because the test would make them invalid."""
-    masks = [CALLS[name][key] for key in arrays(name) if key in MASKS]
+    masks = [CALLS[name][key] for key in array_names(name) if key in MASKS]
     mask = masks[0] if masks else np.array(True)
     real = {key: x for key, x in real_arguments(name).items() if key != "lengths"}
-    fitting = {key: x for key, x in real.items() if mask.ndim and x.shape[: mask.ndim] == mask.shape}
-    return fitting, mask
+    maskable = {key: x for key, x in real.items() if mask.ndim and x.shape[: mask.ndim] == mask.shape}
+    return maskable, mask
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if masked_arrays(name)[0] and not name.endswith("join_history")])
 def test_entries_outside_the_mask_are_not_read(name):
-    fitting, mask = masked_arrays(name)
+    maskable, mask = masked_arrays(name)
     expected = call(name)
     for other in (np.nan, np.inf, 7.0):
         dirty = {
             key: np.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, np.float32(other))
-            for key, x in fitting.items()
+            for key, x in maskable.items()
         }
         chex.assert_trees_all_close(call(name, **dirty), expected, rtol=1e-6)
 
 
-# If the equation contains sg[.], its gradient is not the derivative of its value; `test_ratio.py`, `test_surrogate.py`,
-# `test_off_policy.py`, `test_regularization.py`, `test_direct_preference.py`, `test_binary_feedback.py` and
-# `test_weighted_preference.py` test it.
+# The gradient of an equation with sg[.] is not the derivative of the value. These gradients are tested in `test_ratio.py`,
+# `test_surrogate.py`, `test_off_policy.py`, `test_regularization.py`, `test_direct_preference.py`, `test_binary_feedback.py` and
+# `test_weighted_preference.py`.
 WITH_STOP_GRADIENT = {
     "binary_feedback.bco_reward_shift": {"logp", "ref_logp"},
     "direct_preference.kto_reference_point": {"logp", "ref_logp"},
@@ -510,7 +513,7 @@ def in_float64(x):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", [name for name in CALLS if real_arguments(name)])
-def test_the_gradient_agrees_with_finite_differences(name):
+def test_gradient_matches_finite_differences(name):
     fixed = {key: jax.tree.map(in_float64, x) if key == "history" else x for key, x in CALLS[name].items()}
     arguments = {key: in_float64(x) for key, x in real_arguments(name).items()}
     fixed = {key: jnp.asarray(x) if isinstance(x, np.ndarray) else x for key, x in fixed.items() if key not in arguments}
@@ -523,40 +526,42 @@ def test_the_gradient_agrees_with_finite_differences(name):
         leaves = real_outputs(OPS[name](**fixed, **arguments))
         return sum((cotangent * leaf).sum() for cotangent, leaf in zip(cotangents, leaves, strict=True))
 
-    both = jax.jit(jax.value_and_grad(total))
-    _, gradient = both(arguments)
+    value_and_gradient = jax.jit(jax.value_and_grad(total))
+    _, gradient = value_and_gradient(arguments)
     for key in set(arguments) - WITH_STOP_GRADIENT.get(name, set()):
         numeric = np.zeros(arguments[key].shape)
         for index in np.ndindex(numeric.shape):
             step = np.zeros(numeric.shape)
             step[index] = 1e-5
-            ends = [both(arguments | {key: arguments[key] + sign * step})[0] for sign in (1, -1)]
+            ends = [value_and_gradient(arguments | {key: arguments[key] + sign * step})[0] for sign in (1, -1)]
             numeric[index] = (ends[0] - ends[1]) / 2e-5
         np.testing.assert_allclose(gradient[key], numeric, rtol=1e-6, atol=1e-8, err_msg=key)
 
 
 def assert_refused(name, argument, wrong, *, traced):
-    """Assert that a call raises a ValueError that names the argument, or an array that its shape does not fit."""
-    named = "|".join(rf"\b{key}\b" for key in (argument, *arrays(name)))
-    with pytest.raises(ValueError, match=named):
+    """Assert that a call raises a ValueError that names the argument, or an array whose shape conflicts with it."""
+    any_name = "|".join(rf"\b{key}\b" for key in (argument, *array_names(name)))
+    with pytest.raises(ValueError, match=any_name):
         jax.eval_shape(lambda x: call(name, **{argument: x}), wrong) if traced else call(name, **{argument: wrong})
 
 
-KINDS = {
+DTYPE_KINDS = {
     (name, argument): CALLS[name][argument].dtype.kind
     for name in CALLS
-    for argument in arrays(name)
+    for argument in array_names(name)
     if argument != "history"
 }
 
 
-@pytest.mark.parametrize(("name", "argument"), [key for key, kind in KINDS.items() if kind == "f" and key[1] != "lengths"])
-def test_integer_arrays_are_refused_if_real_ones_are_expected(name, argument):
+@pytest.mark.parametrize(
+    ("name", "argument"), [key for key, kind in DTYPE_KINDS.items() if kind == "f" and key[1] != "lengths"]
+)
+def test_integer_arrays_are_refused_as_real_arguments(name, argument):
     assert_refused(name, argument, np.ones(CALLS[name][argument].shape, int), traced=True)
 
 
-@pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] in MASKS])
-def test_a_mask_contains_0_and_1_and_at_least_one_token(name, argument):
+@pytest.mark.parametrize(("name", "argument"), [key for key in DTYPE_KINDS if key[1] in MASKS])
+def test_invalid_masks_are_refused(name, argument):
     mask = CALLS[name][argument]
     assert_refused(name, argument, 2 * mask, traced=False)
     assert_refused(name, argument, mask / 2, traced=False)
@@ -565,13 +570,15 @@ def test_a_mask_contains_0_and_1_and_at_least_one_token(name, argument):
     assert_refused(name, argument, np.array(True), traced=True)
 
 
-@pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] != "step"])
-def test_lists_are_not_arrays(name, argument):
+@pytest.mark.parametrize(("name", "argument"), [key for key in DTYPE_KINDS if key[1] != "step"])
+def test_lists_are_refused(name, argument):
     assert_refused(name, argument, CALLS[name][argument].tolist(), traced=False)
 
 
-@pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if len(arrays(key[0])) > 1 and key not in ANY_SHAPE])
-def test_shapes_have_to_fit(name, argument):
+@pytest.mark.parametrize(
+    ("name", "argument"), [key for key in DTYPE_KINDS if len(array_names(key[0])) > 1 and key not in ANY_SHAPE]
+)
+def test_mismatched_shapes_are_refused(name, argument):
     array = CALLS[name][argument]
     if (name, argument) not in ANY_LAST_AXIS:
         assert_refused(name, argument, np.concatenate([array, array], -1), traced=True)
@@ -581,60 +588,62 @@ def test_shapes_have_to_fit(name, argument):
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if "rewards" in CALLS[name] and "valid" in CALLS[name]])
-def test_a_group_of_one_is_refused(name):
+def test_group_of_one_is_refused(name):
     alone = {
         argument: CALLS[name][argument][:, :1] for argument in ("rewards", "weights", "valid") if argument in CALLS[name]
     }
     if name.startswith("unpublished.reward_history.") or name.endswith("batch_normalized_rewards"):
-        jax.eval_shape(partial(call, name, **alone))  # compared with earlier rewards, or with the full batch
+        jax.eval_shape(
+            partial(call, name, **alone)
+        )  # accepted, because it is compared with earlier rewards or with the full batch
     else:
         with pytest.raises(ValueError, match=r"rewards must hold groups of at least 2 responses .* got \[2, 1\]"):
             jax.eval_shape(partial(call, name, **alone))
 
 
-@pytest.mark.parametrize(("name", "argument"), [(name, argument) for name in CALLS for argument in numbers(name)])
-def test_nan_is_refused_for_every_hyperparameter(name, argument):
+@pytest.mark.parametrize(("name", "argument"), [(name, argument) for name in CALLS for argument in scalar_names(name)])
+def test_nan_hyperparameters_are_refused(name, argument):
     with pytest.raises(ValueError, match=rf"\b{argument}\b.*nan"):
         call(name, **{argument: float("nan")})
 
 
-def with_argument(*roles):
-    return [(name, argument) for name in CALLS for argument in numbers(name) if argument in roles]
+def calls_with(*argument_names):
+    return [(name, argument) for name in CALLS for argument in scalar_names(name) if argument in argument_names]
 
 
 @pytest.mark.parametrize(
     ("name", "argument"),
     [
         key
-        for key in with_argument(
+        for key in calls_with(
             "gamma", "lambda_", "lambda_base", "policy_lambda", "value_lambda", "discount", "rate", "weight"
         )
         if not key[0].startswith("unpublished.length.")  # there, gamma is the steepness of an exponential
     ],
 )
 @pytest.mark.parametrize("wrong", [-0.01, 1.01])
-def test_a_share_is_between_0_and_1(name, argument, wrong):
+def test_fractions_outside_0_to_1_are_refused(name, argument, wrong):
     with pytest.raises(ValueError, match=rf"{argument} must lie in \[0, 1\], got {wrong}"):
         call(name, **{argument: wrong})
 
 
-@pytest.mark.parametrize(("name", "argument"), with_argument("eps", "eta", "coefficient", "high", "clip"))
-def test_a_size_is_not_negative(name, argument):
+@pytest.mark.parametrize(("name", "argument"), calls_with("eps", "eta", "coefficient", "high", "clip"))
+def test_negative_sizes_are_refused(name, argument):
     with pytest.raises(ValueError, match=rf"{argument} must (be positive|not be negative|lie in .*), got -0.01"):
         call(name, **{argument: -0.01})
 
 
-@pytest.mark.parametrize(("name", "argument"), with_argument("ddof"))
-def test_ddof_is_0_or_1(name, argument):
+@pytest.mark.parametrize(("name", "argument"), calls_with("ddof"))
+def test_ddof_other_than_0_or_1_is_refused(name, argument):
     with pytest.raises(ValueError, match="ddof must be one of 0, 1, got 2"):
         call(name, ddof=2)
 
 
 def traced_and_fixed(name):
-    """Arguments that are traced in a compiled call, and the op with its other arguments bound."""
-    known = {key for key, x in CALLS[name].items() if not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(x))}
-    traced = {key: jax.tree.map(jnp.asarray, x) for key, x in CALLS[name].items() if key not in known}
-    return traced, partial(OPS[name], **{key: CALLS[name][key] for key in known})
+    """The arguments that a compiled call traces, and the op with its other arguments bound."""
+    static = {key for key, x in CALLS[name].items() if not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(x))}
+    traced = {key: jax.tree.map(jnp.asarray, x) for key, x in CALLS[name].items() if key not in static}
+    return traced, partial(OPS[name], **{key: CALLS[name][key] for key in static})
 
 
 class EveryOp(chex.TestCase):
@@ -647,9 +656,9 @@ class EveryOp(chex.TestCase):
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if traced_and_fixed(name)[0]])
-def test_another_axis_can_be_mapped_and_a_second_call_is_not_traced(name):
+def test_vmap_adds_an_axis_and_second_call_is_not_traced(name):
     traced, op = traced_and_fixed(name)
-    chex.clear_trace_counter()  # it counts by name, and all cases here have the same name
+    chex.clear_trace_counter()  # the counter counts by function name, which all cases share
 
     @jax.jit
     @chex.assert_max_traces(n=1)
@@ -662,7 +671,7 @@ def test_another_axis_can_be_mapped_and_a_second_call_is_not_traced(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_second_call_outside_jit_compiles_nothing(name):
+def test_second_call_outside_jit_compiles_nothing(name):
     """Otherwise every call in a notebook would take a tenth of a second or more."""
     traced, op = traced_and_fixed(name)
     op(**traced)
@@ -683,11 +692,11 @@ def test_concrete_arrays_are_accepted_while_tracing(name):
 KEEPS_DTYPE = {
     "divergence.ema_update",
     "reference.reset_reference",
-}  # the result replaces an argument, so it has its dtype
+}  # the result replaces an argument and keeps that argument's dtype
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if real_arguments(name) or "parts" in CALLS[name]])
-def test_half_precision_arrays_give_the_result_of_their_rounded_values_in_float32(name):
+def test_half_precision_arrays_are_computed_in_float32(name):
     traced, op = traced_and_fixed(name)
     halves = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, traced)
     rounded = op(**jax.tree.map(lambda x, half: half.astype(x.dtype), traced, halves))
@@ -698,13 +707,15 @@ def test_half_precision_arrays_give_the_result_of_their_rounded_values_in_float3
 
 
 def traceable_options(name):
-    """Hyperparameters that are real and may be arrays."""
+    """Names of the real hyperparameters that may be arrays."""
     parameters = inspect.signature(OPS[name]).parameters
-    return [key for key in numbers(name) if isinstance(CALLS[name][key], float) and parameters[key].annotation is not float]
+    return [
+        key for key in scalar_names(name) if isinstance(CALLS[name][key], float) and parameters[key].annotation is not float
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if traceable_options(name)])
-def test_half_precision_hyperparameters_give_the_result_of_their_rounded_values(name):
+def test_half_precision_hyperparameters_are_computed_in_float32(name):
     halves = {key: jnp.asarray(CALLS[name][key], jnp.bfloat16) for key in traceable_options(name)}
     rounded = call(name, **{key: half.astype(jnp.float32) for key, half in halves.items()})
     chex.assert_trees_all_equal_shapes_and_dtypes(call(name, **halves), rounded)

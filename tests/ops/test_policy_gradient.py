@@ -1,7 +1,7 @@
-"""The exact policy gradient: every response of a tiny language is enumerated, and nothing is sampled.
+"""The exact policy gradient, computed by enumerating every response of a tiny language instead of sampling.
 
-There are three tokens, token 0 ends a response, and a response has at most three tokens: 15 responses. The policy is a table of
-logits, with one row for each unfinished prefix. Expectations are sums over the 15 responses (or over all their groups), in float64.
+There are three tokens. Token 0 ends a response, and a response has at most three tokens, so there are 15. The policy is an array of
+logits with one row per unfinished prefix. Expectations are float64 sums over all responses, or over all groups of responses.
 """
 
 from functools import cache
@@ -20,28 +20,28 @@ from rljax.ops.masked import masked_sum
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-VOCABULARY, LONGEST, EOS = 3, 3, 0
+VOCABULARY, MAX_LENGTH, EOS = 3, 3, 0
 PREFIXES = [()] + [p for n in (1, 2) for p in product(range(1, VOCABULARY), repeat=n)]
 RESPONSES = [
     r
-    for n in range(1, LONGEST + 1)
+    for n in range(1, MAX_LENGTH + 1)
     for r in product(range(VOCABULARY), repeat=n)
-    if EOS not in r[:-1] and (n == LONGEST or r[-1] == EOS)
+    if EOS not in r[:-1] and (n == MAX_LENGTH or r[-1] == EOS)
 ]
 rng = np.random.default_rng(4)
 REWARDS = rng.normal(size=len(RESPONSES))
 THETA, REFERENCE = rng.normal(size=(2, len(PREFIXES), VOCABULARY))
-MASK = np.zeros((len(RESPONSES), LONGEST), bool)
-STATE, TOKEN = np.zeros((2, len(RESPONSES), LONGEST), int)
+MASK = np.zeros((len(RESPONSES), MAX_LENGTH), bool)
+PREFIX, TOKEN = np.zeros((2, len(RESPONSES), MAX_LENGTH), int)
 for i, response in enumerate(RESPONSES):
     for t, token in enumerate(response):
-        MASK[i, t], STATE[i, t], TOKEN[i, t] = True, PREFIXES.index(response[:t]), token
+        MASK[i, t], PREFIX[i, t], TOKEN[i, t] = True, PREFIXES.index(response[:t]), token
 
 stop = jax.lax.stop_gradient
 
 
 def token_logp(theta):
-    return jnp.where(MASK, jax.nn.log_softmax(theta)[STATE, TOKEN], 0.0)
+    return jnp.where(MASK, jax.nn.log_softmax(theta)[PREFIX, TOKEN], 0.0)
 
 
 def probability(theta):
@@ -58,7 +58,7 @@ def response_kl(theta, ref):
 
 
 def expected_gradient(objective):
-    """Gradient of `objective(theta)` `[15, T]`, summed over tokens, in expectation over responses of the policy at THETA."""
+    """Expected gradient of `objective(theta)` `[15, T]`, summed over tokens, for responses sampled from the policy at THETA."""
     weights = probabilities()[:, None] * MASK
     return np.asarray(jax.jit(jax.grad(lambda theta: (weights * objective(theta)).sum()))(jnp.array(THETA)))
 
@@ -89,7 +89,7 @@ def score():
     return np.asarray(logp(jnp.array(THETA)))
 
 
-def test_the_language_is_complete():
+def test_responses_are_complete():
     assert len(RESPONSES) == 15
     assert probabilities().sum() == pytest.approx(1)
 
@@ -100,10 +100,10 @@ def test_reinforce_is_the_policy_gradient():
 
 
 @pytest.mark.parametrize("gamma", [0.6, 1.0])
-def test_the_policy_gradient_theorem_needs_the_discount_of_each_step(gamma):
-    """Theorem 2.1 of the design document has no gamma^t: it is the gradient of the discounted return only at gamma = 1."""
+def test_policy_gradient_theorem_needs_the_step_discount(gamma):
+    """Theorem 2.1 of the design document lacks gamma^t, so it gives the gradient of the discounted return only at gamma = 1."""
     reward_table = np.random.default_rng(0).normal(size=THETA.shape)
-    rewards, steps = jnp.array(np.where(MASK, reward_table[STATE, TOKEN], 0.0)), gamma ** np.arange(LONGEST)
+    rewards, steps = jnp.array(np.where(MASK, reward_table[PREFIX, TOKEN], 0.0)), gamma ** np.arange(MAX_LENGTH)
     to_go = monte_carlo_returns(rewards, jnp.array(MASK), gamma=gamma)
     exact = jax.jit(jax.grad(lambda theta: (probability(theta) * (rewards * steps[None]).sum(-1)).sum()))(jnp.array(THETA))
     discounted = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), to_go * steps[None]))
@@ -112,20 +112,20 @@ def test_the_policy_gradient_theorem_needs_the_discount_of_each_step(gamma):
     assert np.allclose(as_printed, exact, atol=1e-14) == (gamma == 1.0)
 
 
-def test_a_constant_baseline_does_not_change_the_gradient():
+def test_constant_baseline_keeps_the_gradient():
     actual = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS - 7.3)))
     np.testing.assert_allclose(actual, true_gradient(), atol=1e-14)
 
 
-def test_a_baseline_that_depends_on_the_prefix_does_not_change_the_gradient():
-    baseline = rng.normal(size=len(PREFIXES))[STATE]
+def test_prefix_dependent_baseline_keeps_the_gradient():
+    baseline = rng.normal(size=len(PREFIXES))[PREFIX]
     actual = expected_gradient(
         lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS) - jnp.array(baseline))
     )
     np.testing.assert_allclose(actual, true_gradient(), atol=1e-14)
 
 
-def test_a_baseline_that_depends_on_the_token_changes_the_gradient():
+def test_token_dependent_baseline_changes_the_gradient():
     baseline = rng.normal(size=VOCABULARY)[TOKEN]
     actual = expected_gradient(
         lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS) - jnp.array(baseline))
@@ -147,9 +147,9 @@ TEACHER = 2 * np.random.default_rng(9).normal(size=THETA.shape)
 
 
 def visited_kl_gradient(weight):
-    """∇ Σ_s d(s) KL(π(·|s) ‖ teacher(·|s)), d the expected weight of the prefixes: exact, over the full vocabulary."""
+    """The exact ∇ Σ_s d(s) KL(π(·|s) ‖ teacher(·|s)), where d(s) is the expected weight of prefix s."""
     visits = np.zeros(len(PREFIXES))
-    np.add.at(visits, STATE[MASK], (probabilities()[:, None] * weight * MASK)[MASK])
+    np.add.at(visits, PREFIX[MASK], (probabilities()[:, None] * weight * MASK)[MASK])
 
     def objective(theta):
         return (jnp.array(visits) * divergence.exact_kl(theta, jnp.array(TEACHER))).sum()
@@ -157,8 +157,8 @@ def visited_kl_gradient(weight):
     return np.asarray(jax.jit(jax.grad(objective))(jnp.array(THETA)))
 
 
-def test_distillation_descends_the_reverse_kl_in_the_contexts_it_visits():
-    """The algorithm sees each response once; its weight is multiplied by its probability."""
+def test_distillation_descends_the_reverse_kl_at_visited_prefixes():
+    """The batch contains each response once, so the response's weight is multiplied by its probability."""
     algorithm, shape = BY_NAME["on_policy_distillation"](), (1, *MASK.shape)
     logp, teacher = token_logp(jnp.array(THETA)), token_logp(jnp.array(TEACHER))
     rollout = Rollout(
@@ -173,8 +173,8 @@ def test_distillation_descends_the_reverse_kl_in_the_contexts_it_visits():
     np.testing.assert_allclose(gradient, visited_kl_gradient(1.0), atol=1e-14)
 
 
-def test_a_mean_over_the_tokens_of_a_response_reverses_the_teachers_gradient():
-    """1/|o| is larger for an EOS, so the weight depends on the sampled token. In the sum over the vocabulary it does not."""
+def test_mean_over_response_tokens_reverses_the_teacher_gradient():
+    """An EOS shortens the response, so the weight 1/|o| depends on the sampled token. In the exact gradient it does not."""
     lengths = MASK.sum(-1, keepdims=True).astype(float)
     log_ratio = teacher_log_ratio(token_logp(jnp.array(THETA)), token_logp(jnp.array(TEACHER)), jnp.array(MASK))
     averaged = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), log_ratio) / lengths)
@@ -189,14 +189,14 @@ def test_leave_one_out_is_unbiased(size):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_baseline_that_includes_the_response_shrinks_the_gradient(size):
+def test_group_mean_baseline_shrinks_the_gradient(size):
     shrunk = (size - 1) / size * true_gradient()
     np.testing.assert_allclose(group_gradient(group.group_centered, size), shrunk, atol=1e-14)
 
 
-def test_division_by_the_standard_deviation_rotates_the_gradient():
-    rotated, straight = group_gradient(group.group_normalized, 3).ravel(), true_gradient().ravel()
-    cosine = rotated @ straight / np.linalg.norm(rotated) / np.linalg.norm(straight)
+def test_division_by_the_std_rotates_the_gradient():
+    rotated, exact = group_gradient(group.group_normalized, 3).ravel(), true_gradient().ravel()
+    cosine = rotated @ exact / np.linalg.norm(rotated) / np.linalg.norm(exact)
     assert 0.5 < cosine < 0.999
 
 
@@ -209,43 +209,43 @@ def test_division_by_the_standard_deviation_rotates_the_gradient():
         surrogate.sapo,
     ],
 )
-def test_on_policy_every_token_surrogate_is_the_policy_gradient(objective):
-    def tokens(theta):
+def test_on_policy_token_surrogates_give_the_policy_gradient(objective):
+    def token_objective(theta):
         logp = token_logp(theta)
         return objective(ratio.token_log_ratio(logp, stop(logp), jnp.array(MASK)), per_token(REWARDS))
 
-    np.testing.assert_allclose(expected_gradient(tokens), true_gradient(), atol=1e-14)
+    np.testing.assert_allclose(expected_gradient(token_objective), true_gradient(), atol=1e-14)
 
 
 @pytest.mark.parametrize(
     "log_ratio",
     [ratio.sequence_log_ratio, ratio.sequence_token_log_ratio],
 )
-def test_on_policy_sequence_ratios_average_the_score_over_tokens(log_ratio):
+def test_on_policy_sequence_ratios_average_scores_over_tokens(log_ratio):
     lengths = MASK.sum(-1, keepdims=True).astype(float)
 
-    def tokens(theta):
+    def token_objective(theta):
         logp = token_logp(theta)
         return surrogate.clipped(log_ratio(logp, stop(logp), jnp.array(MASK)), per_token(REWARDS)) / lengths
 
     averaged = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS / lengths[:, 0])))
-    np.testing.assert_allclose(expected_gradient(tokens), averaged, atol=1e-14)
+    np.testing.assert_allclose(expected_gradient(token_objective), averaged, atol=1e-14)
 
 
-def test_on_policy_geometric_mean_averages_the_score_over_tokens():
+def test_on_policy_geometric_mean_averages_scores_over_tokens():
     lengths = MASK.sum(-1, keepdims=True).astype(float)
 
-    def tokens(theta):
+    def token_objective(theta):
         logp = token_logp(theta)
         log_ratio = ratio.token_log_ratio(logp, stop(logp), jnp.array(MASK))
         return surrogate.gmpo(log_ratio, per_token(REWARDS), jnp.array(MASK)) / lengths
 
     averaged = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS / lengths[:, 0])))
-    np.testing.assert_allclose(expected_gradient(tokens), averaged, atol=1e-14)
+    np.testing.assert_allclose(expected_gradient(token_objective), averaged, atol=1e-14)
 
 
-def test_the_whole_response_ratio_is_exact_off_policy():
-    """Sampled from another policy, only the ratio of complete responses recovers the objective; ratios of single tokens do not."""
+def test_response_ratio_is_exact_off_policy():
+    """For responses sampled from another policy, the ratio of complete responses recovers the objective, unlike token ratios."""
     behaviour = np.asarray(probability(jnp.array(REFERENCE)))
 
     def objective(theta):
@@ -263,8 +263,8 @@ def test_the_whole_response_ratio_is_exact_off_policy():
 ESTIMATORS = [divergence.k1, divergence.k2, divergence.k3]
 
 
-def expect_at_one_context(estimator):
-    """Expectation of an estimator and of its gradient over the next token, at the empty prefix."""
+def expect_at_empty_prefix(estimator):
+    """An estimator's value and gradient at the empty prefix, in expectation over the next token."""
     logits, ref = jnp.array(THETA[0]), jax.nn.log_softmax(jnp.array(REFERENCE[0]))
     p = stop(jax.nn.softmax(logits))
     return jax.jit(jax.value_and_grad(lambda x: (p * estimator(jax.nn.log_softmax(x), ref)).sum()))(logits)
@@ -272,7 +272,7 @@ def expect_at_one_context(estimator):
 
 def test_expectations_of_the_estimators():
     kl = divergence.exact_kl(jnp.array(THETA[0]), jnp.array(REFERENCE[0]))
-    first, second, third = (expect_at_one_context(estimator)[0] for estimator in ESTIMATORS)
+    first, second, third = (expect_at_empty_prefix(estimator)[0] for estimator in ESTIMATORS)
     assert first == pytest.approx(kl)
     assert third == pytest.approx(kl)
     assert abs(second - kl) > 0.01
@@ -291,47 +291,47 @@ def test_k2_agrees_with_the_divergence_to_second_order():
 
 def test_expected_gradients_of_the_estimators():
     logits, ref = jnp.array(THETA[0]), jnp.array(REFERENCE[0])
-    first, second, third = (expect_at_one_context(estimator)[1] for estimator in ESTIMATORS)
+    first, second, third = (expect_at_empty_prefix(estimator)[1] for estimator in ESTIMATORS)
     np.testing.assert_allclose(first, 0.0, atol=1e-15)
     np.testing.assert_allclose(second, jax.grad(divergence.exact_kl)(logits, ref), atol=1e-14)
     np.testing.assert_allclose(third, jax.grad(divergence.exact_kl, argnums=1)(ref, logits), atol=1e-14)
 
 
-def test_a_loss_of_token_k2_holds_the_contexts_fixed():
-    """Summed over a response, it descends the KL of each next token, not the KL of complete responses."""
+def test_token_k2_loss_treats_prefixes_as_fixed():
+    """Summed over a response, token k2 descends the KL of each next token, not the KL of complete responses."""
     ref = token_logp(jnp.array(REFERENCE))
     actual = expected_gradient(lambda theta: divergence.k2(token_logp(theta), ref))
-    at_contexts = expected_gradient(lambda theta: divergence.exact_kl(theta[STATE], jnp.array(REFERENCE)[STATE]))
-    np.testing.assert_allclose(actual, at_contexts, atol=1e-14)
+    at_prefixes = expected_gradient(lambda theta: divergence.exact_kl(theta[PREFIX], jnp.array(REFERENCE)[PREFIX]))
+    np.testing.assert_allclose(actual, at_prefixes, atol=1e-14)
     assert abs(actual - response_kl_gradient()).max() > 0.01
 
 
-def test_k2_of_complete_responses_has_the_gradient_of_their_divergence():
-    def whole(theta):
+def test_response_k2_has_the_gradient_of_the_response_kl():
+    def response_k2(theta):
         logp, ref = (masked_sum(token_logp(x), jnp.array(MASK)) for x in (theta, jnp.array(REFERENCE)))
-        first_token = jnp.arange(LONGEST) == 0
+        first_token = jnp.arange(MAX_LENGTH) == 0
         return jnp.where(first_token[None, :], divergence.k2(logp, ref)[:, None], 0.0)
 
-    np.testing.assert_allclose(expected_gradient(whole), response_kl_gradient(), atol=1e-14)
+    np.testing.assert_allclose(expected_gradient(response_k2), response_kl_gradient(), atol=1e-14)
 
 
 @pytest.mark.parametrize("total", [True, False])
-def test_kl_in_the_reward_gives_the_regularized_policy_gradient(total):
-    """With the return of the complete response, or from each token on: Eqs. 4 and 5 of the design document."""
+def test_kl_in_reward_gives_the_regularized_policy_gradient(total):
+    """With the complete response's return or the return from each token on (Eqs. 4 and 5 of the design document)."""
     beta, logp = 0.3, token_logp(jnp.array(THETA))
-    last = np.arange(LONGEST) == MASK.sum(-1, keepdims=True) - 1
+    last = np.arange(MAX_LENGTH) == MASK.sum(-1, keepdims=True) - 1
     rewards = divergence.kl_in_reward(
         jnp.array(np.where(last, REWARDS[:, None], 0.0)), logp, token_logp(jnp.array(REFERENCE)), jnp.array(MASK), beta=beta
     )
     to_go = np.cumsum(np.asarray(rewards)[:, ::-1], -1)[:, ::-1]
-    returns = np.tile(to_go[:, :1], LONGEST) if total else to_go
+    returns = np.tile(to_go[:, :1], MAX_LENGTH) if total else to_go
     actual = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), jnp.array(returns)))
 
     regularized = true_gradient() - beta * response_kl_gradient()
     np.testing.assert_allclose(actual, regularized, atol=1e-14)
 
 
-def test_entropy_is_the_expected_surprise():
+def test_entropy_is_the_expected_negative_logp():
     logp = jax.nn.log_softmax(jnp.array(THETA))
     np.testing.assert_allclose(divergence.entropy(jnp.array(THETA)), -(jnp.exp(logp) * logp).sum(-1), atol=1e-14)
     uniform = jnp.zeros((1, VOCABULARY))

@@ -26,7 +26,7 @@ jit_slopes = jax.jit(
 
 
 def by_hand(chosen, rejected, margin):
-    """-log of the probability that the preferred one wins, pair by pair."""
+    """Each pair's negative log-probability that the preferred response wins."""
     loss = np.zeros(SHAPE)
     for at in np.ndindex(*SHAPE):
         wins = 1 / (1 + math.exp(-(chosen[at] - rejected[at] - margin[at])))
@@ -35,14 +35,14 @@ def by_hand(chosen, rejected, margin):
 
 
 @given(scores, scores, margins)
-def test_loss_matches_the_formula(chosen, rejected, margin):
+def test_loss_matches_formula(chosen, rejected, margin):
     with jax.enable_x64(True):
         actual = jit_loss(jnp.array(chosen), jnp.array(rejected), margin=jnp.array(margin))
         np.testing.assert_allclose(actual, by_hand(chosen, rejected, margin), rtol=1e-9, atol=1e-12)
-        one = jit_loss(jnp.array(chosen), jnp.array(rejected), margin=jnp.array(0.7))
-        np.testing.assert_allclose(one, by_hand(chosen, rejected, np.full(SHAPE, 0.7)), rtol=1e-9, atol=1e-12)
-        none = jit_loss(jnp.array(chosen), jnp.array(rejected))
-        np.testing.assert_allclose(none, by_hand(chosen, rejected, np.zeros(SHAPE)), rtol=1e-9, atol=1e-12)
+        scalar_margin = jit_loss(jnp.array(chosen), jnp.array(rejected), margin=jnp.array(0.7))
+        np.testing.assert_allclose(scalar_margin, by_hand(chosen, rejected, np.full(SHAPE, 0.7)), rtol=1e-9, atol=1e-12)
+        without_margin = jit_loss(jnp.array(chosen), jnp.array(rejected))
+        np.testing.assert_allclose(without_margin, by_hand(chosen, rejected, np.zeros(SHAPE)), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -74,7 +74,7 @@ def test_extreme_scores_overflow_neither_loss_nor_slope(size):
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_common_constant_changes_nothing_and_the_two_probabilities_sum_to_1():
+def test_loss_is_shift_invariant_and_probabilities_sum_to_1():
     rng = np.random.default_rng(1)
     chosen, rejected = map(jnp.array, rng.normal(size=(2, *SHAPE)))
     before = bradley_terry_loss(chosen, rejected)

@@ -1,4 +1,4 @@
-"""The cross-entropy of the labels of steps, checked against a loop written from the formula, in value and gradient."""
+"""The cross-entropy of step labels, checked against a loop written from the formula, in value and gradient."""
 
 import math
 
@@ -14,7 +14,7 @@ from rljax.ops.process_reward import process_reward_loss
 
 SHAPE = (2, 5)
 outputs = hnp.arrays(np.float64, SHAPE, elements=st.floats(-20, 20))
-shares = hnp.arrays(np.float64, SHAPE, elements=st.floats(0, 1))
+label_arrays = hnp.arrays(np.float64, SHAPE, elements=st.floats(0, 1))
 masks = hnp.arrays(bool, SHAPE)
 
 jit_loss = jax.jit(process_reward_loss)
@@ -24,7 +24,7 @@ jit_slopes = jax.jit(
 
 
 def by_hand(logits, labels, ends):
-    """The negative log-likelihood of each label at the end of a step, and its slope."""
+    """The negative log-likelihood of each label at a step's end, and the slope in the logit."""
     loss, slope = np.zeros(SHAPE), np.zeros(SHAPE)
     for at in np.ndindex(*SHAPE):
         if ends[at]:
@@ -35,8 +35,8 @@ def by_hand(logits, labels, ends):
     return loss, slope
 
 
-@given(outputs, shares, masks)
-def test_loss_and_gradient_match_the_formula(logits, labels, ends):
+@given(outputs, label_arrays, masks)
+def test_loss_and_gradient_match_formula(logits, labels, ends):
     with jax.enable_x64(True):
         arrays = jnp.array(logits), jnp.array(labels), jnp.array(ends)
         loss, slope = by_hand(logits, labels, ends)
@@ -45,13 +45,13 @@ def test_loss_and_gradient_match_the_formula(logits, labels, ends):
         np.testing.assert_allclose(jit_slopes(*arrays, jnp.array(weight)), weight * slope, rtol=1e-9, atol=1e-12)
 
 
-def test_the_best_logit_of_a_share_is_its_log_odds():
+def test_best_logit_of_a_soft_label_is_its_log_odds():
     logits = jnp.linspace(-4, 4, 801)
     loss = process_reward_loss(logits, jnp.full(801, 0.25), jnp.ones(801, bool))
     assert logits[loss.argmin()] == pytest.approx(math.log(0.25 / 0.75), abs=0.01)
 
 
-def test_certain_and_confident_steps_are_finite_and_tokens_inside_steps_do_not_count():
+def test_extreme_logits_are_finite_and_inner_tokens_are_ignored():
     logits, labels = jnp.array([1e30, -1e30, 1e30, jnp.nan]), jnp.array([1.0, 0.0, 0.0, jnp.inf])
     ends = jnp.array([1, 1, 1, 0])
     np.testing.assert_array_equal(process_reward_loss(logits, labels, ends), np.float32([0, 0, 1e30, 0]))

@@ -1,4 +1,4 @@
-"""Importance ratios, checked against loops written from the formula, in values and gradients."""
+"""Importance ratios, checked against loops written from the formulas, in values and gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops import ratio
 
-SHAPE = (2, 3, 4)
-LENGTH_SHAPE = SHAPE[:2]
+SHAPE = (2, 3, 4)  # prompts, responses per prompt, tokens per response
+RESPONSE_SHAPE = SHAPE[:2]
 log_probabilities = hnp.arrays(np.float64, SHAPE, elements=st.integers(-40, 0).map(lambda k: k / 10 - 0.013))
 log_ratios = hnp.arrays(np.float64, SHAPE, elements=st.integers(-40, 40).map(lambda k: k / 10 + 0.013))
 masks = hnp.arrays(bool, SHAPE)
@@ -19,11 +19,11 @@ weights = np.random.default_rng(0).normal(size=SHAPE)
 poisons = st.sampled_from([np.nan, np.inf, -np.inf, 1e30])
 
 
-def tokens_of(row, mask):
+def select_tokens(row, mask):
     return [x for x, m in zip(row, mask, strict=True) if m]
 
 
-def over_tokens(per_response, mask):
+def broadcast_to_tokens(per_response, mask):
     return np.where(mask, per_response[..., None], 0.0)
 
 
@@ -35,45 +35,45 @@ def token_by_loop(logp, behaviour, mask):
 
 
 def mean_by_loop(logp, mask):
-    out = np.zeros(LENGTH_SHAPE)
-    for i in np.ndindex(*LENGTH_SHAPE):
-        chosen = tokens_of(logp[i], mask[i])
+    out = np.zeros(RESPONSE_SHAPE)
+    for i in np.ndindex(*RESPONSE_SHAPE):
+        chosen = select_tokens(logp[i], mask[i])
         out[i] = sum(chosen) / len(chosen) if chosen else 0.0
     return out
 
 
 def sum_by_loop(logp, mask):
-    out = np.zeros(LENGTH_SHAPE)
-    for i in np.ndindex(*LENGTH_SHAPE):
-        out[i] = sum(tokens_of(logp[i], mask[i]))
+    out = np.zeros(RESPONSE_SHAPE)
+    for i in np.ndindex(*RESPONSE_SHAPE):
+        out[i] = sum(select_tokens(logp[i], mask[i]))
     return out
 
 
 def sequence_by_loop(logp, behaviour, mask):
-    return over_tokens(mean_by_loop(logp, mask) - mean_by_loop(behaviour, mask), mask)
+    return broadcast_to_tokens(mean_by_loop(logp, mask) - mean_by_loop(behaviour, mask), mask)
 
 
 def response_by_loop(logp, behaviour, mask):
-    return over_tokens(sum_by_loop(logp, mask) - sum_by_loop(behaviour, mask), mask)
+    return broadcast_to_tokens(sum_by_loop(logp, mask) - sum_by_loop(behaviour, mask), mask)
 
 
 def denominator_by_loop(log_q, mask):
-    out = np.zeros(LENGTH_SHAPE)
+    out = np.zeros(RESPONSE_SHAPE)
     for p in range(SHAPE[0]):
         q = [np.exp(log_q[p, g]) for g in range(SHAPE[1]) if mask[p, g].any()]
         if q:
             out[p] = np.log(sum(x * x for x in q) / sum(q))
-    return over_tokens(out, mask)
+    return broadcast_to_tokens(out, mask)
 
 
 def expectation_by_loop(logp, behaviour, mask):
     log_e = denominator_by_loop(mean_by_loop(behaviour, mask), mask)
-    return over_tokens(mean_by_loop(logp, mask), mask) - log_e
+    return broadcast_to_tokens(mean_by_loop(logp, mask), mask) - log_e
 
 
 def unnormalized_by_loop(logp, behaviour, mask):
     log_e = denominator_by_loop(sum_by_loop(behaviour, mask), mask)
-    return over_tokens(sum_by_loop(logp, mask), mask) - log_e
+    return broadcast_to_tokens(sum_by_loop(logp, mask), mask) - log_e
 
 
 def finite_difference(f, x, step=1e-5):
@@ -122,41 +122,43 @@ def test_log_ratio_matches_formula(name, logp, behaviour, mask, poison):
 
 
 @given(logp=log_probabilities, behaviour=log_probabilities, mask=masks, poison=poisons)
-def test_sequence_token_has_the_sequence_value_and_the_token_gradient(logp, behaviour, mask, poison):
+def test_sequence_token_ratio_has_sequence_value_and_token_gradient(logp, behaviour, mask, poison):
     with jax.enable_x64(True):
         value, gradient = GSPO_TOKEN(np.where(mask, logp, poison), np.where(mask, behaviour, poison), mask)
     np.testing.assert_allclose(value, sequence_by_loop(logp, behaviour, mask), atol=1e-12)
     np.testing.assert_allclose(gradient, np.where(mask, weights, 0.0), atol=1e-15)
 
 
-def denominators(behaviour, mask):
-    normalized, pull = jax.vjp(lambda x: ratio.group_expectation_log_denominator(x, mask), behaviour)
-    whole = ratio.group_expectation_log_denominator_unnormalized(behaviour, mask)
-    return normalized, whole, pull(jnp.ones_like(behaviour))[0]
+def compute_denominators(behaviour, mask):
+    normalized, vjp = jax.vjp(lambda x: ratio.group_expectation_log_denominator(x, mask), behaviour)
+    unnormalized = ratio.group_expectation_log_denominator_unnormalized(behaviour, mask)
+    return normalized, unnormalized, vjp(jnp.ones_like(behaviour))[0]
 
 
-DENOMINATORS = jax.jit(denominators)
+DENOMINATORS = jax.jit(compute_denominators)
 
 
 @given(behaviour=log_probabilities, mask=masks, poison=poisons)
 def test_denominators_match_formula(behaviour, mask, poison):
     with jax.enable_x64(True):
         poisoned = jnp.array(np.where(mask, behaviour, poison))
-        normalized, whole, gradient = (np.asarray(x) for x in DENOMINATORS(poisoned, jnp.array(mask)))
+        normalized, unnormalized, gradient = (np.asarray(x) for x in DENOMINATORS(poisoned, jnp.array(mask)))
     np.testing.assert_allclose(normalized, denominator_by_loop(mean_by_loop(behaviour, mask), mask), atol=1e-12)
-    np.testing.assert_allclose(whole, denominator_by_loop(sum_by_loop(behaviour, mask), mask), atol=1e-12)
+    np.testing.assert_allclose(unnormalized, denominator_by_loop(sum_by_loop(behaviour, mask), mask), atol=1e-12)
     assert np.isfinite(gradient).all()
     assert not gradient[~mask].any()
 
 
 @given(logp=log_probabilities, behaviour=log_probabilities, mask=masks)
-def test_group_expectation_is_a_sequence_ratio_to_its_denominator(logp, behaviour, mask):
+def test_group_expectation_is_a_sequence_ratio_to_the_denominator(logp, behaviour, mask):
     with jax.enable_x64(True):
         logp, behaviour, m = jnp.array(logp), jnp.array(behaviour), jnp.array(mask)
         denominator = ratio.group_expectation_log_denominator(behaviour, m)
-        by_rows = [ratio.sequence_log_ratio(logp[p, g], denominator[p, g], m[p, g]) for p, g in np.ndindex(*LENGTH_SHAPE)]
-        whole = ratio.group_expectation_log_ratio(logp, behaviour, m)
-    np.testing.assert_allclose(np.reshape(by_rows, SHAPE), whole, atol=1e-12)
+        row_by_row = [
+            ratio.sequence_log_ratio(logp[p, g], denominator[p, g], m[p, g]) for p, g in np.ndindex(*RESPONSE_SHAPE)
+        ]
+        together = ratio.group_expectation_log_ratio(logp, behaviour, m)
+    np.testing.assert_allclose(np.reshape(row_by_row, SHAPE), together, atol=1e-12)
 
 
 @given(behaviour=log_probabilities, mask=masks)
@@ -188,15 +190,15 @@ def test_group_expectation_is_not_one_on_policy():
     [ratio.group_expectation_log_denominator, ratio.group_expectation_log_denominator_unnormalized],
 )
 @pytest.mark.parametrize("shift", [-1e4, -50.0])
-def test_group_expectation_survives_probabilities_that_underflow(denominator, shift):
+def test_group_expectation_tolerates_underflowing_probabilities(denominator, shift):
     log_q = np.float32(np.log([0.9, 0.6, 0.3]) + shift)
-    here = denominator(jnp.array(log_q)[:, None], jnp.ones((3, 1)))
+    actual = denominator(jnp.array(log_q)[:, None], jnp.ones((3, 1)))
     relative = np.exp(np.float64(log_q) - shift)
     expected = np.log((relative**2).sum() / relative.sum()) + shift
-    np.testing.assert_array_less(abs(np.float64(here) - expected), np.spacing(np.float32(-shift)))
+    np.testing.assert_array_less(abs(np.float64(actual) - expected), np.spacing(np.float32(-shift)))
 
 
-def test_a_group_without_tokens_has_ratio_1_and_no_gradient():
+def test_group_without_tokens_has_ratio_1_and_no_gradient():
     empty = jnp.zeros((2, 3), bool)
     nothing = jnp.full((2, 3), jnp.nan)
     for op, _ in CASES.values():
@@ -208,7 +210,7 @@ def test_a_group_without_tokens_has_ratio_1_and_no_gradient():
 @given(
     logp=log_probabilities,
     behaviour=log_probabilities,
-    which=hnp.arrays(np.int64, LENGTH_SHAPE, elements=st.integers(0, 3)),
+    which=hnp.arrays(np.int64, RESPONSE_SHAPE, elements=st.integers(0, 3)),
 )
 def test_sequence_ratio_of_one_token_is_the_token_ratio(logp, behaviour, which):
     mask = which[..., None] == np.arange(SHAPE[-1])
@@ -222,16 +224,16 @@ def test_sequence_ratio_of_one_token_is_the_token_ratio(logp, behaviour, which):
     np.testing.assert_array_equal(token_gradient, mixed_gradient)
 
 
-def clamps(log_ratio):
-    clamped, pull = jax.vjp(lambda x: ratio.clamp_log_ratio(x, bound=1.5), log_ratio)
-    return clamped, pull(jnp.ones_like(log_ratio))[0]
+def clamp_with_slope(log_ratio):
+    clamped, vjp = jax.vjp(lambda x: ratio.clamp_log_ratio(x, bound=1.5), log_ratio)
+    return clamped, vjp(jnp.ones_like(log_ratio))[0]
 
 
-CLAMPS = jax.jit(clamps)
+CLAMPS = jax.jit(clamp_with_slope)
 
 
 @given(log_ratio=log_ratios)
-def test_clamps_match_formula(log_ratio):
+def test_clamp_matches_formula(log_ratio):
     with jax.enable_x64(True):
         clamped, slope = (np.asarray(x) for x in CLAMPS(jnp.array(log_ratio)))
     for index in np.ndindex(*SHAPE):
@@ -258,7 +260,7 @@ def test_dtypes_are_kept(dtype, mask_dtype):
 
 X = jnp.zeros((2, 3))
 M = jnp.ones((2, 3))
-ROW_WISE = [
+LOG_RATIOS = [
     ratio.token_log_ratio,
     ratio.response_log_ratio,
     ratio.sequence_log_ratio,
@@ -269,7 +271,7 @@ ROW_WISE = [
 
 
 @pytest.mark.usefixtures("without_type_checks")
-@pytest.mark.parametrize("op", ROW_WISE)
+@pytest.mark.parametrize("op", LOG_RATIOS)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

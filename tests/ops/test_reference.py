@@ -1,4 +1,4 @@
-"""The adaptive KL coefficient and the reset of the reference."""
+"""The adaptive KL coefficient, and the periodic reset of the reference parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,12 @@ from rljax.ops import reference
     ("divergence", "factor"),
     [(6.0, 1.0), (6.6, 1.01), (100.0, 1.02), (5.4, 0.99), (0.0, 0.98), (-1.0, 0.98)],
 )
-def test_the_coefficient_follows_the_error_within_its_bound(divergence, factor, x64):
+def test_coefficient_follows_the_clipped_error(divergence, factor, x64):
     actual = reference.adaptive_kl_coefficient(0.5, divergence, target=6.0)
     assert float(actual) == pytest.approx(0.5 * factor, rel=1e-12)
 
 
-def test_the_coefficient_converges_if_the_divergence_responds_to_it(x64):
+def test_coefficient_converges(x64):
     """The policy's divergence is 3 / β here, so β must converge to 3 / target."""
     coefficient = jnp.asarray(0.1)
     update = jax.jit(lambda c: reference.adaptive_kl_coefficient(c, 3.0 / c, target=6.0))
@@ -25,13 +25,13 @@ def test_the_coefficient_converges_if_the_divergence_responds_to_it(x64):
     assert float(coefficient) == pytest.approx(0.5, rel=1e-3)
 
 
-def test_the_reference_is_reset_after_each_period_and_not_before():
+def test_reference_is_reset_after_each_period():
     old, new = {"w": jnp.zeros(2), "b": jnp.zeros(1)}, {"w": jnp.ones(2), "b": jnp.ones(1)}
     weight_after = jax.jit(lambda step: reference.reset_reference(old, new, step, period=3)["w"][0])
     assert [float(weight_after(step)) for step in range(-3, 7)] == [0, 0, 0, 0, 0, 0, 1, 0, 0, 1]
 
 
-def test_a_reference_keeps_its_precision():
+def test_reset_keeps_the_references_dtype():
     old, new = {"w": jnp.zeros(1, jnp.bfloat16)}, {"w": jnp.ones(1)}
     for step in (1, 2):
         assert reference.reset_reference(old, new, step, period=2)["w"].dtype == jnp.bfloat16

@@ -1,4 +1,4 @@
-"""Regularizing terms, checked against sums written from the formula."""
+"""Regularization terms, checked against sums written from the formulas."""
 
 import math
 
@@ -48,8 +48,8 @@ def test_negative_log_likelihood_matches_formula(logp, mask):
 
 
 @given(arrays(ROWS, TOKENS, elements=st.floats(-30, 0, allow_subnormal=False)), masks)  # XLA treats subnormal numbers as 0
-def test_dynamic_fine_tuning_loss_and_its_gradient(logp, mask):
-    """Eq. 9 as loops. The weight has no gradient, so the loss has the gradient -π; values outside the mask are not read."""
+def test_dynamic_fine_tuning_loss_and_gradient(logp, mask):
+    """Eq. 9 as loops. The weight has no gradient, so the loss's gradient is -π. Values outside the mask are not read."""
     with jax.enable_x64(True):
         dirty, inside = jnp.array(np.where(mask, logp, np.nan)), jnp.array(mask)
         pairs = [zip(*row, strict=True) for row in zip(logp, mask, strict=True)]
@@ -59,28 +59,28 @@ def test_dynamic_fine_tuning_loss_and_its_gradient(logp, mask):
         np.testing.assert_allclose(slope, np.where(mask, -np.exp(logp), 0.0), rtol=1e-12)
 
 
-def test_dynamic_fine_tuning_minimizes_one_minus_the_probability(x64):
-    """With respect to the logits, its gradient is the gradient of -π, which is π times the plain loss's gradient."""
+def test_dynamic_fine_tuning_maximizes_the_probability(x64):
+    """With respect to the logits, the loss's gradient is that of -π, which is π times the plain loss's gradient."""
     logits, mask = jnp.array([[0.3, -1.2, 2.0], [-4.0, 1.0, 0.5]]), jnp.ones((1, 2))
 
-    def gradient_of(loss):
+    def logit_gradient(loss):
         return jax.grad(lambda x: loss(jax.nn.log_softmax(x)[:, 0][None], mask).sum())(logits)
 
     probability = jax.nn.softmax(logits)[:, :1]
     np.testing.assert_allclose(
-        gradient_of(regularization.dynamic_fine_tuning_loss),
-        probability * gradient_of(regularization.negative_log_likelihood),
+        logit_gradient(regularization.dynamic_fine_tuning_loss),
+        probability * logit_gradient(regularization.negative_log_likelihood),
         rtol=1e-12,
     )
     np.testing.assert_allclose(
-        gradient_of(regularization.dynamic_fine_tuning_loss),
+        logit_gradient(regularization.dynamic_fine_tuning_loss),
         jax.grad(lambda x: -jax.nn.softmax(x)[:, 0].sum())(logits),
         rtol=1e-12,
     )
 
 
-def test_positive_example_loss_is_the_mean_over_all_correct_tokens():
-    # Responses of 1 and 3 tokens: every token counts the same, so this is not a mean of means.
+def test_positive_example_loss_is_a_mean_over_correct_tokens():
+    # The correct responses have 1 and 3 tokens, and every token counts the same, so this is not a mean of means.
     logp = jnp.array([[-8.0, jnp.nan, jnp.nan], [-1.0, -2.0, -3.0], [-5.0, -5.0, jnp.inf]])
     mask, correct = jnp.array([[1, 0, 0], [1, 1, 1], [1, 1, 0]]), jnp.array([True, True, False])
 
@@ -104,7 +104,7 @@ def test_positive_example_weights_take_any_leading_axes():
     np.testing.assert_allclose(regularization.positive_example_weights(correct, mask), expected, rtol=1e-6)
 
 
-# Elastic weights
+# Fisher anchor
 
 
 def random_trees(seed=0):
@@ -115,11 +115,11 @@ def random_trees(seed=0):
 
 
 @pytest.mark.usefixtures("x64")
-def test_fisher_anchor_matches_formula_and_its_gradient():
+def test_fisher_anchor_and_gradient_match_formula():
     params, anchor, fisher = random_trees()
     expected, slopes = 0.0, []
-    for theta, star, stiff in zip(*map(jax.tree.leaves, (params, anchor, fisher)), strict=True):
-        for t, s, f in zip(np.ravel(theta), np.ravel(star), np.ravel(stiff), strict=True):
+    for theta, star, importance in zip(*map(jax.tree.leaves, (params, anchor, fisher)), strict=True):
+        for t, s, f in zip(np.ravel(theta), np.ravel(star), np.ravel(importance), strict=True):
             expected += 1.7 / 2 * f * (t - s) ** 2
             slopes.append(1.7 * f * (t - s))
     value, slope = jax.jit(jax.value_and_grad(lambda p: regularization.fisher_anchor(p, anchor, fisher, coefficient=1.7)))(
@@ -134,25 +134,25 @@ def test_fisher_anchor_gradient_matches_central_differences():
     params, anchor, fisher = random_trees()
 
     @jax.jit
-    def pull(w):
+    def penalty(w):
         return regularization.fisher_anchor({**params, "w": w}, anchor, fisher, coefficient=0.6)
 
     slope, x = np.zeros((2, 3)), np.asarray(params["w"])
     for at in np.ndindex(2, 3):
         shift = np.zeros((2, 3))
         shift[at] = 1e-6
-        slope[at] = (pull(jnp.array(x + shift)) - pull(jnp.array(x - shift))) / 2e-6
-    np.testing.assert_allclose(jax.jit(jax.grad(pull))(params["w"]), slope, rtol=1e-6)
+        slope[at] = (penalty(jnp.array(x + shift)) - penalty(jnp.array(x - shift))) / 2e-6
+    np.testing.assert_allclose(jax.jit(jax.grad(penalty))(params["w"]), slope, rtol=1e-6)
 
 
-def test_fisher_anchor_at_the_anchor_is_zero_and_sums_half_precision_in_single():
+def test_fisher_anchor_is_0_at_the_anchor_and_sums_in_float32():
     _, anchor, fisher = random_trees()
     assert regularization.fisher_anchor(anchor, anchor, fisher, coefficient=3.0) == 0
     many = {"w": jnp.ones(4096, jnp.bfloat16)}
     origin = {"w": jnp.zeros(4096, jnp.bfloat16)}
-    pull = regularization.fisher_anchor(many, origin, {"w": jnp.full(4096, 1.0078125, jnp.bfloat16)}, coefficient=2.0)
-    assert pull.dtype == jnp.float32
-    assert pull == 4096 * 1.0078125
+    penalty = regularization.fisher_anchor(many, origin, {"w": jnp.full(4096, 1.0078125, jnp.bfloat16)}, coefficient=2.0)
+    assert penalty.dtype == jnp.float32
+    assert penalty == 4096 * 1.0078125
 
 
 @given(arrays(5, 2, 3, elements=st.floats(-3, 3)))
@@ -167,11 +167,11 @@ def test_diagonal_fisher_matches_formula(gradients):
 
 
 @pytest.mark.usefixtures("x64")
-def test_diagonal_fisher_of_a_logistic_model_is_its_curvature():
+def test_diagonal_fisher_of_a_logistic_model_is_the_curvature():
     # For p(y=1) = σ(θ x) the Fisher information is E_y[(d log p / dθ)²] = x² p (1 - p), the Hessian of -log p.
     theta, x = 0.7, 1.3
     p = 1 / (1 + math.exp(-theta * x))
-    outcomes = jnp.array([1.0] * 10_000 + [0.0] * round(10_000 * (1 - p) / p))  # in the model's own proportions
+    outcomes = jnp.array([1.0] * 10_000 + [0.0] * round(10_000 * (1 - p) / p))  # in the model's proportions
 
     def log_likelihood(theta, y):
         return y * jax.nn.log_sigmoid(theta * x) + (1 - y) * jax.nn.log_sigmoid(-theta * x)

@@ -1,4 +1,4 @@
-"""Selection of prompts, checked against loops written from the formulas, and the limits of one formula."""
+"""Selection of prompts, checked against loops written from the formulas, and the KL formula's limits."""
 
 from decimal import Context, Decimal, localcontext
 
@@ -23,7 +23,7 @@ rl_kl = jax.jit(selection.rl_kl_from_pass_rate)
 
 
 @given(verdicts)
-def test_has_mixed_outcomes_is_dynamic_sampling_for_verdicts(rewards):
+def test_has_mixed_outcomes_of_verdicts_is_dynamic_sampling(rewards):
     expected = [0 < sum(1 for r in row if r > 0) < G for row in rewards]
     assert has_mixed_outcomes(jnp.array(rewards)).tolist() == expected
 
@@ -37,12 +37,13 @@ def test_has_mixed_outcomes_compares_graded_and_ragged_rewards(rewards, valid):
 
 
 @given(grades)
-def test_kept_groups_are_the_ones_with_an_advantage(rewards):
+def test_mixed_groups_have_nonzero_advantages(rewards):
     advantage = jax.jit(group.group_normalized)(jnp.array(rewards, jnp.float32))
     assert has_mixed_outcomes(jnp.array(rewards, jnp.float32)).tolist() == advantage.any(-1).tolist()
 
 
-def test_a_group_with_a_nan_reward_is_kept_so_that_the_loss_shows_it():
+def test_group_with_a_nan_reward_is_kept():
+    """So that the NaN appears in the loss instead of being hidden."""
     assert selection.has_mixed_outcomes(jnp.array([[jnp.nan, 1.0], [1.0, 1.0]])).tolist() == [True, False]
 
 
@@ -55,12 +56,12 @@ def test_pass_rate_matches_formula(rewards, valid, threshold):
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(valid, rewards, np.inf))
         np.testing.assert_allclose(pass_rate(dirty, threshold=threshold, valid=jnp.array(valid)), expected)
-        everyone = pass_rate(jnp.array(rewards))
-    np.testing.assert_allclose(everyone, [sum(1 for r in row if r > 0) / G for row in rewards])
+        without_mask = pass_rate(jnp.array(rewards))
+    np.testing.assert_allclose(without_mask, [sum(1 for r in row if r > 0) / G for row in rewards])
 
 
 @given(verdicts, valid_arrays, st.sampled_from([(0.0, 1.0), (0.25, 0.75), (0.5, 0.5), (0.3, 0.7)]))
-def test_difficulty_window_includes_its_ends_and_needs_two_responses(rewards, valid, window):
+def test_difficulty_window_is_closed_and_needs_two_responses(rewards, valid, window):
     low, high = window
     expected = []
     for row, row_valid in zip(rewards, valid, strict=True):
@@ -88,14 +89,14 @@ def test_difficulty_window_reads_the_threshold():
 def test_leading_axes_are_free(op):
     rng = np.random.default_rng(0)
     rewards, valid = jnp.array(rng.integers(0, 2, (2, 3, G)), jnp.float32), jnp.array(rng.random((2, 3, G)) < 0.8)
-    whole = op(rewards, valid=valid)
-    assert whole.reshape(6).tolist() == op(rewards.reshape(6, G), valid=valid.reshape(6, G)).tolist()
-    assert whole[1, 2] == op(rewards[1, 2], valid=valid[1, 2])
-    assert len(set(whole.ravel().tolist())) > 1
+    together = op(rewards, valid=valid)
+    assert together.reshape(6).tolist() == op(rewards.reshape(6, G), valid=valid.reshape(6, G)).tolist()
+    assert together[1, 2] == op(rewards[1, 2], valid=valid[1, 2])
+    assert len(set(together.ravel().tolist())) > 1
 
 
 def divergence_by_enumeration(p, beta):
-    """KL(π_init ‖ π*) of a policy over two answers, the correct one of mass p, from π* ∝ π_init e^{r/β}."""
+    """KL(π_init ‖ π*) over two answers, where π_init answers correctly with probability p and π* ∝ π_init e^{r/β}."""
     p = np.longdouble(p)
     start = np.array([1 - p, p])
     tilted = start * np.exp(np.array([0.0, 1.0], np.longdouble) / beta)
@@ -104,33 +105,33 @@ def divergence_by_enumeration(p, beta):
 
 
 @pytest.mark.parametrize("beta", [0.02, 1 / 32, 0.05, 0.5, 1.0, 3.0, 40.0])
-def test_kl_of_the_optimum_matches_enumeration(beta, x64):
+def test_kl_matches_enumeration(beta, x64):
     p = np.array([1e-9, 0.01, 0.3, 0.5, 0.8, 0.999])
     expected = [divergence_by_enumeration(q, beta) for q in p]
     np.testing.assert_allclose(rl_kl(jnp.array(p), beta=beta), expected, rtol=1e-8, atol=1e-17)
 
 
-def test_kl_keeps_its_digits_and_its_range_in_single_precision():
+def test_kl_of_extreme_beta_is_accurate_in_single_precision():
     p = jnp.array([0.0, 1e-6, 0.5, 1.0])
     np.testing.assert_allclose(rl_kl(p, beta=1e-3), [0.0, 1000 + np.log(1e-6) - 1e-3, 500 + np.log(0.5), 0.0], rtol=1e-6)
     np.testing.assert_allclose(rl_kl(p, beta=50.0)[2], divergence_by_enumeration(0.5, 50.0), rtol=1e-3)
 
 
 @pytest.mark.parametrize("beta", [0.02, 0.5, 5.0, 9.7, 10.0, 30.0, 1e3, 1e6, 1e9])
-def test_kl_is_never_negative_and_keeps_its_digits_in_single_precision(beta):
+def test_kl_is_nonnegative_and_accurate_in_single_precision(beta):
     p = np.array([1e-6, 1e-3, 0.3, 0.5, 0.501, 0.9, 1 - 1e-3, 1 - 1e-6], np.float32)
     kl = np.asarray(rl_kl(jnp.asarray(p), beta=beta))
     assert (kl >= 0).all()
     exact, gain = p.astype(np.longdouble), np.longdouble(1) / np.longdouble(beta)
     expected = np.log1p(exact * np.expm1(gain)) - exact * gain
-    if beta > 1e2:  # here the long double loses its digits too; two cumulants are enough
+    if beta > 1e2:  # here even the long double is inaccurate, and two cumulants are enough
         expected = exact * (1 - exact) * gain**2 / 2 * (1 + (1 - 2 * exact) * gain / 3)
     np.testing.assert_allclose(kl, expected.astype(float), rtol=5e-5)
 
 
 @pytest.mark.parametrize(("beta", "error"), [(8, 1e-12), (180, 2e-14)])
-def test_cumulants_are_used_where_they_keep_more_digits(beta, error, x64):
-    """Checked against 50 decimal digits; in double precision, cumulants are used from beta = 173 on."""
+def test_cumulants_are_used_where_they_are_more_accurate(beta, error, x64):
+    """Checked against 50 decimal digits. In double precision, cumulants are used for beta ≥ 173."""
     with localcontext(Context(prec=50)):
         gain = 1 / Decimal(beta)
         rates = [Decimal(rate) for rate in (0.3, 0.5, 0.9)]
@@ -139,7 +140,7 @@ def test_cumulants_are_used_where_they_keep_more_digits(beta, error, x64):
     np.testing.assert_allclose(kl, expected, rtol=error)
 
 
-def test_kl_gradient_matches_the_formula_where_cumulants_are_used(x64):
+def test_kl_gradient_with_cumulants_matches_formula(x64):
     p = np.array([0.2, 0.5, 0.7])
     for beta in (1e3, 2.0):
         gradient = jax.grad(lambda p, beta=beta: selection.rl_kl_from_pass_rate(p, beta=beta).sum())(jnp.array(p))
@@ -149,7 +150,7 @@ def test_kl_gradient_matches_the_formula_where_cumulants_are_used(x64):
 
 
 @pytest.mark.parametrize("beta", [0.02, 2.0])
-def test_kl_gradient_matches_the_formula(beta, x64):
+def test_kl_gradient_matches_formula(beta, x64):
     p = np.array([0.0, 0.2, 0.7, 1.0])
     total = jax.jit(lambda p: selection.rl_kl_from_pass_rate(p, beta=beta).sum())
     gradient = jax.grad(total)(jnp.array(p))
@@ -157,11 +158,11 @@ def test_kl_gradient_matches_the_formula(beta, x64):
     np.testing.assert_allclose(gradient, [0.0, *(np.array(steps) / 2e-6), 0.0], rtol=1e-6)
 
 
-def test_a_traced_pass_rate_slightly_outside_its_range_counts_as_certain():
+def test_traced_pass_rate_is_clipped_to_its_range():
     assert rl_kl(jnp.array([-1e-7, 1 + 1e-6]), beta=0.5).tolist() == [0.0, 0.0]
 
 
-def test_the_best_pass_rate_is_one_half_only_for_a_large_beta(x64):
+def test_best_pass_rate_is_one_half_only_for_large_beta(x64):
     p = np.linspace(0.001, 0.999, 999)
     peaks = []
     for beta in (0.05, 0.5, 20.0):
@@ -171,7 +172,7 @@ def test_the_best_pass_rate_is_one_half_only_for_a_large_beta(x64):
     second_order = p * (1 - p) / (2 * 20.0**2)
     np.testing.assert_allclose(rl_kl(jnp.array(p), beta=20.0), second_order, rtol=0.03)
     exact = rl_kl(jnp.array([0.1, 0.9]), beta=1.0)
-    assert exact[0] > 0.1 * 0.9 / 2 > exact[1], "to second order it bounds the divergence from below only for p < 1/2"
+    assert exact[0] > 0.1 * 0.9 / 2 > exact[1], "p (1 - p) / (2 β²) bounds the divergence from below only for p < 1/2"
 
 
 PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])

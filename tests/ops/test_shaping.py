@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops import shaping
 
-N, K = 6, 3
+N, K = 6, 3  # responses, reward parts
 length_arrays = hnp.arrays(np.int32, (N,), elements=st.integers(0, 40))
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
 part_arrays = hnp.arrays(np.float64, (2, N, K), elements=tenths)

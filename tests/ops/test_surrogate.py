@@ -1,4 +1,4 @@
-"""Surrogate objectives, checked against loops written from the formula, in values and gradients."""
+"""Surrogate objectives, checked against loops written from the formulas, in values and gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ from rljax.ops import off_policy, ratio, surrogate
 from rljax.ops import weights as loss_weights
 
 SHAPE = (3, 4)
-# At least 0.006 away from the edges of every clip below, so that no central difference straddles an edge.
+# These values are at least 0.006 away from the edges of every clip, so that no central difference straddles an edge.
 log_ratios = hnp.arrays(np.float64, SHAPE, elements=st.integers(-20, 20).map(lambda k: k / 10 + 0.013))
 advantages = hnp.arrays(np.float64, SHAPE, elements=st.integers(-20, 20).map(lambda k: k / 10))
-row_advantages = hnp.arrays(np.float64, SHAPE[:1], elements=st.integers(-20, 20).map(lambda k: k / 10))
+response_advantages = hnp.arrays(np.float64, SHAPE[:1], elements=st.integers(-20, 20).map(lambda k: k / 10))
 masks = hnp.arrays(bool, SHAPE)
 cotangent = np.random.default_rng(1).normal(size=SHAPE)
 
@@ -72,11 +72,11 @@ def finite_difference(f, x, step=1e-5):
 
 
 def value_and_gradient(op):
-    def both(x, *rest):
-        value, pull = jax.vjp(lambda y: op(y, *rest), x)
-        return value, pull(jnp.asarray(cotangent, x.dtype))[0]
+    def compute(x, *rest):
+        value, vjp = jax.vjp(lambda y: op(y, *rest), x)
+        return value, vjp(jnp.asarray(cotangent, x.dtype))[0]
 
-    compiled = jax.jit(both)
+    compiled = jax.jit(compute)
 
     def call(*arrays):
         with jax.enable_x64(True):
@@ -155,7 +155,7 @@ CISPO_RATIO = value_and_gradient(
 
 
 @given(logp=log_ratios, behaviour=log_ratios, advantage=advantages)
-def test_cispo_on_log_pi_differs_by_a_constant(logp, behaviour, advantage):
+def test_cispo_differs_from_the_papers_form_by_a_constant(logp, behaviour, advantage):
     theirs, their_gradient = CISPO_PAPER(logp, behaviour, advantage)
     ours, gradient = CISPO_RATIO(logp, behaviour, advantage)
     np.testing.assert_allclose(gradient, their_gradient, atol=1e-12)
@@ -176,7 +176,7 @@ def test_gmpo_matches_formula(op, bound, log_ratio, advantage, mask, poison):
     np.testing.assert_allclose(gradient, expected, atol=1e-7)
 
 
-@given(log_ratio=log_ratios, advantage=row_advantages, mask=masks)
+@given(log_ratio=log_ratios, advantage=response_advantages, mask=masks)
 def test_gmpo_under_sequence_mean_is_the_mean_over_responses(log_ratio, advantage, mask):
     per_token = np.tile(advantage[:, None], (1, SHAPE[1]))
     value, _ = GMPO(log_ratio, per_token, mask)
@@ -184,8 +184,8 @@ def test_gmpo_under_sequence_mean_is_the_mean_over_responses(log_ratio, advantag
     for i in range(SHAPE[0]):
         kept = log_ratio[i][mask[i]]
         if len(kept):
-            held = np.minimum(kept, 0.4) if advantage[i] > 0 else np.maximum(kept, -0.4)
-            responses.append(advantage[i] * np.exp(held.mean()))
+            clipped_log_ratios = np.minimum(kept, 0.4) if advantage[i] > 0 else np.maximum(kept, -0.4)
+            responses.append(advantage[i] * np.exp(clipped_log_ratios.mean()))
     expected = sum(responses) / max(len(responses), 1)
     with jax.enable_x64(True):
         actual = (loss_weights.sequence_mean(jnp.array(mask)) * value).sum()
@@ -204,7 +204,7 @@ def gspo_by_hand(logp, behaviour, advantage, mask):
 
 
 @pytest.mark.parametrize("log_ratio", [ratio.sequence_log_ratio, ratio.sequence_token_log_ratio])
-def test_gspo_and_its_token_form_have_the_same_gradient(x64, log_ratio):
+def test_both_gspo_forms_have_the_same_gradient(x64, log_ratio):
     rng = np.random.default_rng(2)
     behaviour, noise = -rng.random(SHAPE), rng.normal(size=SHAPE)
     mask = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])
@@ -246,7 +246,7 @@ def test_on_policy_gradient_is_the_advantage(x64, name):
     np.testing.assert_allclose(gradient, advantage, rtol=1e-12)
 
 
-def test_on_policy_gradient_of_gmpo_is_the_advantage_divided_among_its_tokens(x64):
+def test_on_policy_gmpo_gradient_splits_the_advantage_among_tokens(x64):
     advantage, mask = jnp.array([[2.0] * 3, [-0.5] * 3]), jnp.array([[1, 1, 0], [1, 0, 0]])
     for clip in (0.4, 0.0):
         gradient = jax.grad(lambda x, clip=clip: surrogate.gmpo(x, advantage, mask, clip=clip)[:, 0].sum())(
@@ -257,18 +257,18 @@ def test_on_policy_gradient_of_gmpo_is_the_advantage_divided_among_its_tokens(x6
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("name", ON_POLICY)
-def test_extreme_ratios_stay_finite_if_the_objective_is_bounded(name, dtype):
+def test_extreme_ratios_give_finite_values_and_gradients(name, dtype):
     with jax.enable_x64(True):
         log_ratio = jnp.array([1e4, -1e4, 1e4, -1e4], dtype)
         advantage = jnp.array([1.0, 1.0, 0.0, -1.0], dtype)
-        value, pull = jax.vjp(lambda x: ON_POLICY[name](x, advantage), log_ratio)
-        gradient = pull(jnp.ones_like(value))[0]
+        value, vjp = jax.vjp(lambda x: ON_POLICY[name](x, advantage), log_ratio)
+        gradient = vjp(jnp.ones_like(value))[0]
     assert value.dtype == dtype
     assert np.isfinite(value).all()
     assert np.isfinite(gradient).all()
 
 
-def test_dual_clip_bounds_the_side_that_the_plain_clip_leaves_open():
+def test_dual_clip_bounds_the_open_side_of_the_plain_clip():
     log_ratio, advantage = jnp.array([1e4]), jnp.array([-1.0])
     value, gradient = jax.value_and_grad(lambda x: surrogate.dual_clipped(x, advantage).sum())(log_ratio)
     assert value == pytest.approx(-3.0)
@@ -276,7 +276,7 @@ def test_dual_clip_bounds_the_side_that_the_plain_clip_leaves_open():
     assert surrogate.clipped(log_ratio, advantage).tolist() == [-np.inf]
 
 
-def test_equation_26_of_the_design_document_never_clips_a_token_with_negative_advantage():
+def test_design_document_eq_26_never_clips_negative_advantages():
     """For A <= 0, Eq. 26's max(ρA, (1 - low)A) inside Eq. 29's min gives ρA at every ratio; PPO clips at 1 - low."""
     low, advantage = 0.2, -1.0
     for rho in (0.1, 0.5, 0.9, 1.5):
@@ -346,12 +346,12 @@ def test_invalid_hyperparameters_are_refused(call, message):
         call()
 
 
-def test_a_zero_advantage_gives_a_zero_objective_at_any_ratio():
+def test_zero_advantage_gives_zero_objective():
     assert surrogate.clipped(jnp.array([200.0, -200.0]), jnp.zeros(2)).tolist() == [0.0, 0.0]
 
 
 @given(log_ratios, advantages, st.sampled_from([(0.2, 0.28), (0.0, 0.0), (1.0, 2.0)]))
-def test_the_clip_as_printed_in_the_paper_equals_the_safe_form(log_ratio, advantage, clip_range):
+def test_clip_equals_the_papers_printed_form(log_ratio, advantage, clip_range):
     low, high = clip_range
 
     def value_and_slope(form):
@@ -365,7 +365,7 @@ def test_the_clip_as_printed_in_the_paper_equals_the_safe_form(log_ratio, advant
             np.testing.assert_allclose(safe, plain, rtol=1e-12, atol=1e-12)
 
 
-def test_the_safe_form_is_finite_where_the_printed_one_overflows():
+def test_clip_is_finite_where_the_printed_form_overflows():
     def slope(form):
         return jax.grad(lambda x: form(x, jnp.ones(1), low=0.2, high=0.2).sum())(jnp.array([100.0]))
 

@@ -1,4 +1,4 @@
-"""Choice of tokens, checked against loops written from the formulas."""
+"""Selection of tokens, checked against loops written from the formulas."""
 
 import jax
 import jax.numpy as jnp
@@ -16,32 +16,32 @@ masks_of = hnp.arrays(bool, SHAPE)
 shares = st.sampled_from([0.0, 0.2, 0.3, 0.75, 1.0])
 
 
-def largest(values, wanted):
-    """Places of the `wanted` largest values, and of values equal to the smallest of these."""
+def indices_of_largest(values, wanted):
+    """Indices of the `wanted` largest values, including all values that tie with the smallest of these."""
     ordered = sorted(values.values(), reverse=True)
-    return {place for place, value in values.items() if ordered and value >= ordered[min(wanted, len(ordered)) - 1]}
+    return {index for index, value in values.items() if ordered and value >= ordered[min(wanted, len(ordered)) - 1]}
 
 
-def places_of(kept):
-    return {tuple(int(i) for i in place) for place in np.argwhere(kept)}
+def indices_of(kept):
+    return {tuple(int(i) for i in index) for index in np.argwhere(kept)}
 
 
 @given(numbers_of, masks_of, shares)
-def test_high_entropy_and_kl_cov_take_the_largest(x, mask, share):
+def test_high_entropy_and_kl_cov_select_the_largest(x, mask, share):
     """The number of tokens is rounded for the entropy, and truncated for the covariance, as in the authors' code."""
-    candidates = {place: x[place] for place in np.ndindex(SHAPE) if mask[place]}
+    candidates = {index: x[index] for index in np.ndindex(SHAPE) if mask[index]}
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(mask, x, np.nan))
         for function, count in ((token_choice.high_entropy_tokens, round), (token_choice.kl_cov_tokens, int)):
-            expected = largest(candidates, max(1, count(mask.sum() * share)))
-            assert places_of(function(dirty, jnp.array(mask), share=share)) == expected
+            expected = indices_of_largest(candidates, max(1, count(mask.sum() * share)))
+            assert indices_of(function(dirty, jnp.array(mask), share=share)) == expected
 
 
 @pytest.mark.parametrize(
     ("count", "share", "wanted"), [(9999, 2e-4, 1), (10000, 2e-4, 2), (14999, 2e-4, 2), (15000, 2e-4, 3), (3000, 1e-9, 1)]
 )
-def test_shares_are_truncated_to_a_whole_number_of_tokens(count, share, wanted):
-    """The number is `max(int(share * n), 1)`, even if float32 rounds the product to below a whole number."""
+def test_token_count_of_a_share_is_truncated(count, share, wanted):
+    """The count is `max(int(share * n), 1)`, even if float32 rounds the product to just below an integer."""
     covariance = jnp.linspace(1.5, 4.5, count)
     assert wanted == max(int(share * count), 1)
     mask = jnp.ones(count, bool)
@@ -68,43 +68,43 @@ def test_only_high_entropy_tokens_keep_their_advantage(advantage, entropy, mask)
 
 
 @given(numbers_of, numbers_of, masks_of)
-def test_covariance_matches_formula_and_sums_to_that_of_the_batch(logp, advantage, mask):
+def test_token_covariance_matches_formula_and_sums_to_the_batchs(logp, advantage, mask):
     with jax.enable_x64(True):
         arrays = [jnp.array(np.where(mask, x, np.nan)) for x in (logp, advantage)]
         actual = np.array(token_choice.token_covariance(*arrays, jnp.array(mask)))
-    tokens = [place for place in np.ndindex(SHAPE) if mask[place]]
+    tokens = [index for index in np.ndindex(SHAPE) if mask[index]]
     expected = np.zeros(SHAPE)
-    for place in tokens:
+    for index in tokens:
         means = [sum(x[other] for other in tokens) / len(tokens) for x in (logp, advantage)]
-        expected[place] = (logp[place] - means[0]) * (advantage[place] - means[1])
+        expected[index] = (logp[index] - means[0]) * (advantage[index] - means[1])
     np.testing.assert_allclose(actual, expected, atol=1e-12)
     if len(tokens) > 1:
         np.testing.assert_allclose(actual.sum(), len(tokens) * np.cov(logp[mask], advantage[mask], ddof=0)[0, 1], atol=1e-9)
 
 
 @given(numbers_of, masks_of, shares)
-def test_clip_cov_chooses_among_the_tokens_between_the_bounds(covariance, mask, share):
+def test_clip_cov_selects_tokens_between_the_bounds(covariance, mask, share):
     draw = np.random.default_rng(0).random(SHAPE)
     between = {p: draw[p] for p in np.ndindex(SHAPE) if mask[p] and -1.0 < covariance[p] < 2.0}
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(mask, covariance, np.nan))
         options = {"lower": -1.0, "upper": 2.0, "share": share}
         actual = token_choice.clip_cov_tokens(dirty, jnp.array(draw), jnp.array(mask), **options)
-    assert places_of(actual) == largest(between, max(1, int(mask.sum() * share)))
+    assert indices_of(actual) == indices_of_largest(between, max(1, int(mask.sum() * share)))
 
 
-def test_a_covariance_on_a_bound_of_clip_cov_is_not_a_candidate():
+def test_clip_cov_bounds_are_exclusive():
     covariance = jnp.array([1.0, 5.0, 2.0])
     cut = token_choice.clip_cov_tokens(covariance, covariance, jnp.ones(3), lower=1.0, upper=5.0, share=1.0)
     assert cut.tolist() == [False, False, True]
 
 
-def test_clip_cov_takes_every_candidate_equally_often():
+def test_clip_cov_selects_candidates_equally_often():
     covariance, mask = jnp.array([2.0, 2.0, 2.0, 9.0]), jnp.ones(4)
     options = {"lower": 1.0, "upper": 5.0, "share": 0.25}
     cut = jax.vmap(lambda draw: token_choice.clip_cov_tokens(covariance, draw, mask, **options))
-    often = np.array(cut(jax.random.uniform(jax.random.key(0), (3000, 4)))).mean(0)
-    np.testing.assert_allclose(often, [1 / 3, 1 / 3, 1 / 3, 0.0], atol=0.04)
+    frequency = np.array(cut(jax.random.uniform(jax.random.key(0), (3000, 4)))).mean(0)
+    np.testing.assert_allclose(frequency, [1 / 3, 1 / 3, 1 / 3, 0.0], atol=0.04)
 
 
 ROW = jnp.ones(3)
