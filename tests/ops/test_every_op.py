@@ -438,7 +438,7 @@ ONE_WEIGHT_PER_SCORE = {
     "unpublished.mixture.constitutional_sum",
     "unpublished.mixture.multi_objective",
 }
-AVERAGES_OVER_ROWS = {"regularization.diagonal_fisher"}
+WITHOUT_ROWS = {"regularization.diagonal_fisher"}
 
 
 def call_with_row(name, row):
@@ -450,21 +450,18 @@ def call_with_row(name, row):
     return call(name, **rows)
 
 
-def have_equal_leaves(some, others):
+def results_agree(some, others):
     pairs = zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True)
     return all(x.shape == y.shape and np.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in pairs)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in CALLS if "history" not in CALLS[name] and name not in AVERAGES_OVER_ROWS]
-)
+@pytest.mark.parametrize("name", [name for name in CALLS if "history" not in CALLS[name] and name not in WITHOUT_ROWS])
 def test_row_result_does_not_depend_on_other_rows(name):
     """Catches axes counted from the front. Ops over the full batch are only compared with a batch of one row."""
     alone = call_with_row(name, 1)
-    if not have_equal_leaves(jax.tree.map(lambda x: x[1] if x.ndim else x, call(name)), alone):
-        assert have_equal_leaves(
-            jax.tree.map(lambda x, y: x.reshape(y.shape), call_with_row(name, slice(1, 2)), alone), alone
-        )
+    if not results_agree(jax.tree.map(lambda x: x[1] if x.ndim else x, call(name)), alone):
+        batch_of_one = call_with_row(name, slice(1, 2))
+        assert results_agree(jax.tree.map(lambda x, y: x.reshape(y.shape), batch_of_one, alone), alone)
 
 
 def masked_arrays(name):
@@ -545,7 +542,7 @@ def assert_refused(name, argument, wrong, *, traced):
         jax.eval_shape(lambda x: call(name, **{argument: x}), wrong) if traced else call(name, **{argument: wrong})
 
 
-DTYPE_KINDS = {
+KINDS = {
     (name, argument): CALLS[name][argument].dtype.kind
     for name in CALLS
     for argument in array_names(name)
@@ -553,14 +550,12 @@ DTYPE_KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "argument"), [key for key, kind in DTYPE_KINDS.items() if kind == "f" and key[1] != "lengths"]
-)
+@pytest.mark.parametrize(("name", "argument"), [key for key, kind in KINDS.items() if kind == "f" and key[1] != "lengths"])
 def test_integer_arrays_are_refused_as_real_arguments(name, argument):
     assert_refused(name, argument, np.ones(CALLS[name][argument].shape, int), traced=True)
 
 
-@pytest.mark.parametrize(("name", "argument"), [key for key in DTYPE_KINDS if key[1] in MASKS])
+@pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] in MASKS])
 def test_invalid_masks_are_refused(name, argument):
     mask = CALLS[name][argument]
     assert_refused(name, argument, 2 * mask, traced=False)
@@ -570,13 +565,13 @@ def test_invalid_masks_are_refused(name, argument):
     assert_refused(name, argument, np.array(True), traced=True)
 
 
-@pytest.mark.parametrize(("name", "argument"), [key for key in DTYPE_KINDS if key[1] != "step"])
+@pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] != "step"])
 def test_lists_are_refused(name, argument):
     assert_refused(name, argument, CALLS[name][argument].tolist(), traced=False)
 
 
 @pytest.mark.parametrize(
-    ("name", "argument"), [key for key in DTYPE_KINDS if len(array_names(key[0])) > 1 and key not in ANY_SHAPE]
+    ("name", "argument"), [key for key in KINDS if len(array_names(key[0])) > 1 and key not in ANY_SHAPE]
 )
 def test_mismatched_shapes_are_refused(name, argument):
     array = CALLS[name][argument]
@@ -593,9 +588,7 @@ def test_group_of_one_is_refused(name):
         argument: CALLS[name][argument][:, :1] for argument in ("rewards", "weights", "valid") if argument in CALLS[name]
     }
     if name.startswith("unpublished.reward_history.") or name.endswith("batch_normalized_rewards"):
-        jax.eval_shape(
-            partial(call, name, **alone)
-        )  # accepted, because it is compared with earlier rewards or with the full batch
+        jax.eval_shape(partial(call, name, **alone))  # compared with earlier rewards or the full batch, so accepted
     else:
         with pytest.raises(ValueError, match=r"rewards must hold groups of at least 2 responses .* got \[2, 1\]"):
             jax.eval_shape(partial(call, name, **alone))
