@@ -25,6 +25,7 @@ from rljax.ops.direct_preference import (
 )
 
 PAIRS = 5
+# log π(y_w), log π(y_l), log π_ref(y_w) and log π_ref(y_l) of each pair
 logps = hnp.arrays(np.float64, (4, PAIRS), elements=st.floats(-30, 0))
 scales = st.floats(0.05, 2)
 
@@ -34,7 +35,7 @@ def sigmoid(x):
 
 
 def margin(four, at):
-    """log(π(y_w)/π_ref(y_w)) - log(π(y_l)/π_ref(y_l))."""
+    """The margin of pair `at`: log(π(y_w)/π_ref(y_w)) - log(π(y_l)/π_ref(y_l))."""
     chosen, rejected, ref_chosen, ref_rejected = four[:, at]
     return math.log(math.exp(chosen) / math.exp(ref_chosen)) - math.log(math.exp(rejected) / math.exp(ref_rejected))
 

@@ -27,28 +27,28 @@ def members(valid, p):
 def dpo_gradient(rewards, log_ratio, valid, beta):
     """Minus the group size times the gradient of the pairs' mean DPO loss in each log-ratio, by central differences."""
 
-    def mean_loss(row, ell):
-        inside = members(valid, row)
+    def mean_loss(row, row_log_ratio):
+        member_ids = members(valid, row)
         losses = [
-            math.log1p(math.exp(-beta * (ell[w] - ell[j])))
-            for w in inside
-            for j in inside
+            math.log1p(math.exp(-beta * (row_log_ratio[w] - row_log_ratio[j])))
+            for w in member_ids
+            for j in member_ids
             if rewards[row, w] > rewards[row, j]
         ]
-        return sum(losses) / (len(inside) * (len(inside) - 1) / 2)
+        return sum(losses) / (len(member_ids) * (len(member_ids) - 1) / 2)
 
     slopes = np.zeros((P, G))
     for p in range(P):
-        inside = members(valid, p)
-        for i in inside if len(inside) > 1 else []:
+        member_ids = members(valid, p)
+        for i in member_ids if len(member_ids) > 1 else []:
             step = 1e-5 * (np.arange(G) == i)
             ends = [mean_loss(p, log_ratio[p] + sign * step) for sign in (1, -1)]
-            slopes[p, i] = -len(inside) * (ends[0] - ends[1]) / 2e-5
+            slopes[p, i] = -len(member_ids) * (ends[0] - ends[1]) / 2e-5
     return slopes
 
 
-def slow_weights(log_ratio, inside, power=1.0):
-    weights = {i: math.exp(-power * log_ratio[i]) for i in inside}
+def slow_weights(log_ratio, member_ids, power=1.0):
+    weights = {i: math.exp(-power * log_ratio[i]) for i in member_ids}
     return {i: weight / sum(weights.values()) for i, weight in weights.items()}
 
 
@@ -71,10 +71,10 @@ def test_xpo_adds_the_reference_weights(rewards, log_ratio, valid, alpha):
         np.testing.assert_allclose(xpo_credit(*arrays, beta=0.5, alpha=0.0, valid=jnp.array(valid)), plain, atol=1e-12)
     expected, expected_weights = np.zeros((P, G)), np.zeros((P, G))
     for p in range(P):
-        inside = members(valid, p)
-        for i, weight in slow_weights(log_ratio[p], inside).items():
+        member_ids = members(valid, p)
+        for i, weight in slow_weights(log_ratio[p], member_ids).items():
             expected_weights[p, i] = weight
-            expected[p, i] = alpha * (1 - len(inside) * weight)
+            expected[p, i] = alpha * (1 - len(member_ids) * weight)
     np.testing.assert_allclose(weights, expected_weights, rtol=1e-9)
     np.testing.assert_allclose(credit - plain, expected, rtol=1e-7, atol=1e-9)
 
@@ -98,12 +98,12 @@ def test_mixture_win_rate_matches_formula(rewards, log_ratio, valid, mixture):
 def test_optimal_value_and_gradients(rewards, log_ratio, valid, beta):
     expected, by_reward, by_ratio = np.zeros(P), np.zeros((P, G)), np.zeros((P, G))
     for p in range(P):
-        inside = members(valid, p)
-        weights = slow_weights(log_ratio[p], inside)
-        tilted = {i: weights[i] * math.exp((rewards[p, i] - max(rewards[p])) / beta) for i in inside}
+        member_ids = members(valid, p)
+        weights = slow_weights(log_ratio[p], member_ids)
+        tilted = {i: weights[i] * math.exp((rewards[p, i] - max(rewards[p])) / beta) for i in member_ids}
         total = sum(tilted.values())
-        expected[p] = beta * math.log(total) + max(rewards[p]) if inside else 0.0
-        for i in inside:
+        expected[p] = beta * math.log(total) + max(rewards[p]) if member_ids else 0.0
+        for i in member_ids:
             by_reward[p, i] = tilted[i] / total
             by_ratio[p, i] = beta * (weights[i] - tilted[i] / total)
     with jax.enable_x64(True):

@@ -24,6 +24,7 @@ from rljax.ops.reference_free import (
 )
 
 PAIRS = 4
+# mean log-probabilities per token of the preferred and the rejected responses
 means = hnp.arrays(np.float64, (2, PAIRS), elements=st.floats(-8, -0.01))
 
 
