@@ -1,4 +1,4 @@
-"""Programs that a test might accept although they give no right answer: each scores 0, and none ends the tests."""
+"""Programs that try to pass their tests without a right answer: each scores 0, and none stops the tests."""
 
 import pytest
 
@@ -18,7 +18,7 @@ class Same:
 f = lambda x: Same()
 """
 
-# An exception that the machinery of Python swallows before the test sees it.
+# Failures that Python, or the program's own code, hides from the test: name -> (program, test).
 SWALLOWED = {
     "all of a map": ("def f(x): raise StopIteration", "assert all(map(f, [1, 2]))"),
     "nothing in a map": ("def f(x): raise StopIteration", "assert not any(map(f, [1, 2]))"),
@@ -117,7 +117,7 @@ asyncio.run(check())
     "another exception than expected": ("def f(x): raise KeyError", "try:\n    f(3)\nexcept ValueError:\n    pass"),
 }
 
-# A name of the program where the tests mean a builtin.
+# Programs that redefine a builtin that the test uses.
 REDEFINED = {
     "abs of a variable": ("abs = lambda x: 0\nv = 3", "assert abs(v - 42) < 1e-6"),
     "abs of a method": (
@@ -137,7 +137,7 @@ REDEFINED = {
     "sorted of an attribute": ("sorted = lambda x: [1, 2]\nclass S: values = [9]", "assert sorted(S.values) == [1, 2]"),
 }
 
-# An object that answers for itself.
+# Programs that return an object with a false answer to every comparison or question.
 ANSWERING = {
     "callable": ("def f(x): return object()", "assert callable(f(1))"),
     "equal": (SAME, "assert f(3) == 42"),
@@ -189,7 +189,7 @@ ANSWERING = {
     ),
 }
 
-# A way from what the tests pass to the program into the tests.
+# Programs that search the arguments for a way to the tests' own objects.
 SEARCHING = {
     "globals of a function": ("def f(x): return x.__globals__", "g = lambda: 1\nassert f(g)['f']"),
     "a module among the attributes": (
@@ -223,7 +223,7 @@ def f(g):
 """,
         "class T: pass\nassert f(T) == 42",
     ),
-    "a number that it was never told": (
+    "the number of an object that was not sent": (
         "def f(g):\n    import sys\n    peer = object.__getattribute__(g, '_reference').peer\n    return peer.ask('get', 0, 'f')",
         "assert f(lambda: 1)",
     ),
@@ -244,11 +244,11 @@ def verdicts():
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_scores_nothing(verdicts, name):
     assert verdicts[name].shares == (0.0,)
-    assert verdicts[name].ended == "done", "the tests themselves were not disturbed"
+    assert verdicts[name].ended == "done", "the program stopped the tests"
 
 
-def test_nothing_that_a_program_does_leaves_it_unjudged():
-    """An object whose call misbehaves used to turn 0 into None: it had the test pass what could not be sent."""
+def test_wrong_programs_score_zero_and_are_never_unjudged():
+    """A returned object that made the test pass on an unsendable value used to leave the program unjudged."""
     tests = ("assert f(1)(iter(f(2))) == 42", "assert f(f(1)) == 42", "assert f(3)(x for x in f(2)) == 42")
     for code in (SAME, "def f(x):\n    def g(*a): raise KeyError\n    return g", "f = 3", "def f(x): return f", ""):
         verdict = judge(Program(code, tests))
@@ -266,7 +266,7 @@ def check(candidate):
 
 
 @pytest.mark.parametrize("returned", ["[1]", "[1] * 100_000", "(1 for _ in range(2_000))"])
-def test_program_cannot_change_the_number_of_tests(returned):
+def test_program_cannot_raise_the_assertion_count(returned):
     verdict = judge(Program(f"def f(x): return {returned}", check=CHECK, entry_point="f"), Limits(seconds=20.0))
     assert verdict.shares[0] <= 2 / 3
 
@@ -276,5 +276,5 @@ def test_each_assertion_counts_once():
     assert judge(Program(program, check=CHECK, entry_point="f")).shares == (2 / 3,)
     assert judge(Program(program.replace("9", "2"), check=CHECK, entry_point="f")).shares == (1.0,)
     assert judge(Program("def f(x): raise StopIteration", check=CHECK, entry_point="f")).shares == (0.0,)
-    swallowed = "def check(candidate):\n    found = list(map(candidate, [1, 2]))\n    assert all(x == 1 for x in found)"
-    assert judge(Program("def f(x): raise StopIteration", check=swallowed, entry_point="f")).shares == (0.0,)
+    emptied = "def check(candidate):\n    found = list(map(candidate, [1, 2]))\n    assert all(x == 1 for x in found)"
+    assert judge(Program("def f(x): raise StopIteration", check=emptied, entry_point="f")).shares == (0.0,)

@@ -1,4 +1,4 @@
-"""Programs that try to harm the trainer or to pass without being right: each scores 0 and leaves everything unchanged."""
+"""Programs that try to harm the trainer, or to pass without a right answer: each scores 0 and does no harm."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ SECRET = "expected-7c1e94d0"
 ENDLESS = Limits(seconds=0.8, memory_bytes=256 * 2**20, file_bytes=2**20)
 BOUNDED = ENDLESS._replace(seconds=2.0)
 
-# Never end, or die by a limit of time.
+# Programs that do not end within the time limit.
 ENDLESS_PROGRAMS = {
     "endless loop at import": "while True: pass",
     "endless loop in a call": "def answer(x):\n    while True: pass",
@@ -81,7 +81,7 @@ sys.exit(0)
     "catastrophic regular expression": "import re\ndef answer(x): return re.match('(a+)+$', 'a' * 64 + 'b')",
 }
 
-# Would be right if they got what they reach for.
+# Programs that try to reach something outside the sandbox. Most return the right answer if they succeed.
 REACHING_PROGRAMS = {
     "read the environment": """
 import os, glob
@@ -220,13 +220,13 @@ def answer(x): return 42 if ctypes.CDLL(None).syscall(ctypes.c_long(0x40000000 |
 import ctypes, mmap
 def answer(x):
     page = mmap.mmap(-1, 4096, prot=7)
-    page.write(bytes.fromhex("b814000000cd80c3"))  # its getpid
+    page.write(bytes.fromhex("b814000000cd80c3"))  # getpid of i386
     return 42 if ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))() > 0 else 0
 """,
     "become root": "import os\ndef answer(x):\n    os.setuid(0)\n    os.setgroups([0])\n    return 42",
 }
 
-# Try to pass without an answer.
+# Programs that forge results, crash, or return values that could break the tests.
 FORGING_PROGRAMS = {
     "sys.exit at import": "import sys\nsys.exit(0)",
     "sys.exit in a call": "import sys\ndef answer(x): sys.exit(0)",
@@ -355,7 +355,7 @@ def answer(x): raise Odd(Odd())
     "a program of characters that take twelve bytes each": "#" + "\U0001f600" * (2**20 - 1),
 }
 
-# Look for what the tests expect.
+# Programs that search for the expected value.
 SEARCHING = """
 import gc, sys, types
 def found_in(values, depth=3):
@@ -406,7 +406,7 @@ def answer(x):
 """,
 }
 
-# Bring names of their own where a test means another's.
+# Programs that replace a name that the test uses, or pass a weak test without an answer: name -> (program, test).
 SHADOWING_PROGRAMS = {
     "len": ("len = lambda x: 42\ndef answer(x): return []", "assert len(answer(3)) == 42"),
     "set": ("set = lambda x: 1\ndef answer(x): return []", "assert set(answer(3)) == set([42])"),
@@ -436,10 +436,10 @@ SHADOWING_PROGRAMS["the caller's own list"] = (
 
 @pytest.fixture(scope="module", autouse=True)
 def own_folder(tmp_path_factory):
-    """A folder for temporary files in which nobody else judges."""
+    """Give this module's sandbox a temporary folder that no other process uses."""
     folder = tmp_path_factory.mktemp("temporary")
-    for above in (folder, *folder.parents[:2]):
-        above.chmod(0o755)
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o755)
     patch = pytest.MonkeyPatch()
     patch.setattr(tempfile, "tempdir", str(folder))
     shared_service().close()
@@ -451,50 +451,50 @@ def own_folder(tmp_path_factory):
 
 @pytest.fixture
 def world(monkeypatch):
-    """What a program could harm or read, checked afterwards."""
+    """Targets that a program could harm or read; checked after the test."""
     monkeypatch.setenv("RLJAX_CANARY", "canary-of-the-trainer")
     with hostile_world() as things:
         yield things
 
 
-def skip_what_is_not_offered(name, at):
-    """A program is run where some line of the threat model that names it says that it is held back, or no line names it."""
-    lines = [threat for threat in THREATS if name in threat.tests]
-    if lines and not any(held_back(threat, at, machine()) for threat in lines):
-        pytest.skip(f"{at} does not hold this back here: {lines[0].attempt}")
+def skip_if_not_held_back(name, at):
+    """Skip a program if THREATS lists it but this level, on this machine, prevents none of its threats."""
+    threats = [threat for threat in THREATS if name in threat.tests]
+    if threats and not any(held_back(threat, at, machine()) for threat in threats):
+        pytest.skip(f"{at} does not hold this back here: {threats[0].attempt}")
 
 
-def scores_nothing(code, test, limits, at=LEVEL):
+def assert_scores_zero(code, test, limits, at=LEVEL):
     verdict = judge(Program(code, (test,)), limits, at)
     assert verdict.shares == (0.0,), verdict
     assert verdict.ended in ("done", "timeout", "died"), verdict
 
 
 @pytest.mark.parametrize("name", ENDLESS_PROGRAMS)
-def test_endless(name, world):
+def test_endless_program_scores_zero(name, world):
     test = "assert sum(answer(3)) == 42" if "iterator" in name else "assert answer(3) == 42"
-    scores_nothing(ENDLESS_PROGRAMS[name], test, ENDLESS)
+    assert_scores_zero(ENDLESS_PROGRAMS[name], test, ENDLESS)
 
 
 @pytest.mark.parametrize("name", REACHING_PROGRAMS)
-def test_reaching(name, world):
-    skip_what_is_not_offered(name, LEVEL)
-    scores_nothing(REACHING_PROGRAMS[name].format(**world), "assert answer(3) == 42", BOUNDED)
+def test_reaching_program_scores_zero(name, world):
+    skip_if_not_held_back(name, LEVEL)
+    assert_scores_zero(REACHING_PROGRAMS[name].format(**world), "assert answer(3) == 42", BOUNDED)
 
 
 @pytest.mark.parametrize("name", FORGING_PROGRAMS)
-def test_forging(name, world):
-    scores_nothing(FORGING_PROGRAMS[name], "assert answer(3) == 42", BOUNDED)
+def test_forging_program_scores_zero(name, world):
+    assert_scores_zero(FORGING_PROGRAMS[name], "assert answer(3) == 42", BOUNDED)
 
 
 @pytest.mark.parametrize("name", SEARCHING_PROGRAMS)
-def test_searching(name, world):
-    scores_nothing(SEARCHING_PROGRAMS[name], f"assert answer(3) == {SECRET!r}", BOUNDED)
+def test_searching_program_scores_zero(name, world):
+    assert_scores_zero(SEARCHING_PROGRAMS[name], f"assert answer(3) == {SECRET!r}", BOUNDED)
 
 
 @pytest.mark.parametrize("name", SHADOWING_PROGRAMS)
-def test_shadowing(name):
-    scores_nothing(*SHADOWING_PROGRAMS[name], BOUNDED)
+def test_shadowing_program_scores_zero(name):
+    assert_scores_zero(*SHADOWING_PROGRAMS[name], BOUNDED)
 
 
 @pytest.mark.parametrize("at", LEVELS[LEVELS.index(LEVEL) + 1 :])
@@ -502,28 +502,28 @@ def test_shadowing(name):
     "name",
     ["fork bomb", "daemonised child that ignores signals", "every signal ignored", *REACHING_PROGRAMS, *SEARCHING_PROGRAMS],
 )
-def test_weaker_levels(name, at, world):
-    skip_what_is_not_offered(name, at)
+def test_weaker_level_holds_back_its_threats(name, at, world):
+    skip_if_not_held_back(name, at)
     if name in ENDLESS_PROGRAMS:
-        scores_nothing(ENDLESS_PROGRAMS[name], "assert answer(3) == 42", ENDLESS, at)
+        assert_scores_zero(ENDLESS_PROGRAMS[name], "assert answer(3) == 42", ENDLESS, at)
     elif name in SEARCHING_PROGRAMS:
-        scores_nothing(SEARCHING_PROGRAMS[name], f"assert answer(3) == {SECRET!r}", BOUNDED, at)
+        assert_scores_zero(SEARCHING_PROGRAMS[name], f"assert answer(3) == {SECRET!r}", BOUNDED, at)
     else:
-        scores_nothing(REACHING_PROGRAMS[name].format(**world), "assert answer(3) == 42", BOUNDED, at)
+        assert_scores_zero(REACHING_PROGRAMS[name].format(**world), "assert answer(3) == 42", BOUNDED, at)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_a_killed_launcher_leaves_no_process_and_its_program_is_judged_again(world):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process when its parent dies")
+def test_killed_launcher_is_replaced(world):
     code = "import time\ndef answer(x):\n    time.sleep(1.5)\n    return 42"
     with ThreadPoolExecutor(max_workers=1) as pool:
-        judged = pool.submit(judge, Program(code, ("assert answer(3) == 42",)))
+        verdict = pool.submit(judge, Program(code, ("assert answer(3) == 42",)))
         deadline = time.monotonic() + 10.0
         while not processes_left() and time.monotonic() < deadline:
             time.sleep(0.02)
-        mine = [pid for pid, parent in sandbox_processes().items() if parent in servers()]
-        assert len(mine) == 1
-        os.kill(mine[0], signal.SIGKILL)
-        assert judged.result(timeout=20).shares == (1.0,)
+        launchers = [pid for pid, parent in sandbox_processes().items() if parent in servers()]
+        assert len(launchers) == 1
+        os.kill(launchers[0], signal.SIGKILL)
+        assert verdict.result(timeout=20).shares == (1.0,)
     deadline = time.monotonic() + 10.0
     while (processes_left() or folders_left()) and time.monotonic() < deadline:
         time.sleep(0.02)

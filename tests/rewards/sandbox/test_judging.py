@@ -1,4 +1,4 @@
-"""What the sandbox lets through, and how it judges."""
+"""Verdicts of the sandbox, and how it chooses and reports its level of confinement."""
 
 import ast
 import logging
@@ -24,12 +24,12 @@ from rljax.rewards.sandbox import (
 )
 
 LEVEL = level()
-PARTS = sorted(
+LAUNCHER_MODULES = sorted(
     file
     for file in Path(judging.__file__).parent.glob("*.py")
     if file.stem not in ("__init__", "judging", "service", "threats")
-)  # what the launcher loads
-HERE = LEVELS[LEVELS.index(LEVEL) :]
+)  # the modules that the launcher may load
+WORKING_LEVELS = LEVELS[LEVELS.index(LEVEL) :]
 
 PROGRAM = """
 import heapq, collections, re, dataclasses
@@ -79,8 +79,8 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize("at", HERE)
-def test_right_programs_pass_at_every_level(at):
+@pytest.mark.parametrize("at", WORKING_LEVELS)
+def test_right_assertions_pass_at_every_level(at):
     verdict = judge(Program(PROGRAM, (*RIGHT, *WRONG), setup="pair = Pair(1, 2)\npair.left = 9"), at=at)
     assert verdict.ended == "done"
     assert verdict.shares == (1.0,) * len(RIGHT) + (0.0,) * len(WRONG)
@@ -98,7 +98,7 @@ def test_function_under_test_may_have_a_builtins_name():
     assert judge(named).shares == (1.0,)
 
 
-def test_what_was_passed_before_the_time_ran_out_counts():
+def test_tests_passed_before_a_timeout_count():
     code = "def f(x):\n    while x == 2: pass\n    return x"
     verdict = judge(Program(code, ("assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3")), Limits(seconds=0.7))
     assert verdict.shares == (1.0, 0.0, 0.0)
@@ -124,7 +124,7 @@ def test_check_counts_its_assertions():
         Program("def f(x): return x", ("assert f(1) == 1 #" + "x" * 2**23,)),
     ],
 )
-def test_tests_that_cannot_be_run_give_no_judgment(program):
+def test_program_is_unjudged_if_its_tests_cannot_run(program):
     verdict = judge(program)
     assert verdict.ended == "unjudged"
     assert verdict.reason
@@ -156,7 +156,7 @@ def g(x):
     assert judge(Program(code, ("assert f('text') == 'text'", "assert g(1) == [1]"))).shares == (1.0, 1.0)
 
 
-def test_programs_that_are_judged_at_the_same_time_keep_their_order():
+def test_parallel_verdicts_keep_their_order():
     programs = [Program(f"def f(): return {n}", ("assert f() % 2 == 0",)) for n in range(6)]
     assert [verdict.shares for verdict in judge_all(programs, workers=2)] == [(1.0,), (0.0,)] * 3
 
@@ -175,7 +175,7 @@ def test_invalid_arguments_are_refused():
         judge_all([], workers=0)
 
 
-def test_the_level_is_reported_once(caplog):
+def test_level_is_logged_once(caplog):
     unavailable.cache_clear()
     with caplog.at_level(logging.INFO, logger="rljax.rewards.sandbox"):
         assert level() == level() == LEVEL
@@ -184,7 +184,7 @@ def test_the_level_is_reported_once(caplog):
     assert all(reason in line for reason in unavailable().values())
 
 
-def test_weaker_levels_are_taken_in_order_and_none_is_refused(monkeypatch):
+def test_strongest_working_level_is_chosen(monkeypatch):
     unavailable.cache_clear()
     monkeypatch.setattr(judging, "_problem", lambda name: None if name == "rlimits" else "not here")
     assert level() == "rlimits"
@@ -205,19 +205,19 @@ def test_weaker_levels_are_taken_in_order_and_none_is_refused(monkeypatch):
         ([[1, 1], {"ended": "timeout", "reason": "late"}], "a program that should pass does not (timeout: late)"),
     ],
 )
-def test_a_level_that_does_not_work_has_a_reason(reports, problem, monkeypatch):
+def test_problem_explains_a_failed_level(reports, problem, monkeypatch):
     monkeypatch.setattr(judging, "_reports", lambda *_: reports)
     assert judging._problem("rlimits") == problem
 
 
-def test_an_unavailable_level_is_refused(monkeypatch):
+def test_unavailable_level_is_refused(monkeypatch):
     monkeypatch.setattr(judging, "_reports", lambda *_: [{"ended": "not confined", "reason": "no such call"}])
     with pytest.raises(InputError, match="no such call"):
         judge(Program("", ("assert 1",)), at="namespaces")
 
 
-@pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
-def test_what_the_launcher_loads_is_small(file):
+@pytest.mark.parametrize("file", LAUNCHER_MODULES, ids=lambda file: file.stem)
+def test_launcher_imports_only_the_standard_library_and_the_sandbox(file):
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules += [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
@@ -225,37 +225,37 @@ def test_what_the_launcher_loads_is_small(file):
     assert all(f"{module}.".startswith("rljax.rewards.sandbox.") for module in others), others
 
 
-def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
+def test_library_in_a_closed_folder_is_reached_by_descriptor(tmp_path, monkeypatch):
     library = tmp_path / "closed" / "lib"
     library.mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
     path = [str(library), "/elsewhere"]
-    held = SimpleNamespace(__file__=str(library / "os.py"))
-    monkeypatch.setattr(namespaces.os, "__file__", held.__file__)
+    fake_os = SimpleNamespace(__file__=str(library / "os.py"))
+    monkeypatch.setattr(namespaces.os, "__file__", fake_os.__file__)
     monkeypatch.setattr(namespaces.sys, "path", path)
     monkeypatch.setattr(namespaces.sys, "modules", {})
     namespaces.reach_library()
-    number = int(path[0].rpartition("/")[2])
+    descriptor = int(path[0].rpartition("/")[2])
     assert path[1] == "/elsewhere"
-    assert os.path.samestat(os.fstat(number), library.stat())
-    os.close(number)
+    assert os.path.samestat(os.fstat(descriptor), library.stat())
+    os.close(descriptor)
 
 
-def test_two_programs_run_as_different_users_unless_only_one_user_is_available(monkeypatch, tmp_path):
-    for table, spare in (("0 0 4294967295", True), ("0 1000 1\n1 100000 65536", True), ("0 1000 1", False)):
-        (tmp_path / "uid_map").write_text(table)
+def test_programs_run_as_different_users_if_several_are_available(monkeypatch, tmp_path):
+    for uid_map, several in (("0 0 4294967295", True), ("0 1000 1\n1 100000 65536", True), ("0 1000 1", False)):
+        (tmp_path / "uid_map").write_text(uid_map)
         monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "uid_map")
         monkeypatch.setattr(confine, "_may_change_users", lambda: True)
         users = {confine.choose_unused_user(0), confine.choose_unused_user(1)}
-        assert len(users) == (2 if spare else 1)
-        assert all(user > 1000 for user in users) or not spare
+        assert len(users) == (2 if several else 1)
+        assert all(user > 1000 for user in users) or not several
 
 
 @pytest.mark.parametrize(
-    ("held", "may"), [("000001ffffffffff", True), ("0000000000000000", False), ("00000000000000c2", False)]
+    ("effective", "may"), [("000001ffffffffff", True), ("0000000000000000", False), ("00000000000000c2", False)]
 )
-def test_root_needs_its_capabilities_to_change_users(held, may, monkeypatch, tmp_path):
-    (tmp_path / "status").write_text(f"CapPrm:\t0\nCapEff:\t{held}\n")
+def test_root_needs_its_capabilities_to_change_users(effective, may, monkeypatch, tmp_path):
+    (tmp_path / "status").write_text(f"CapPrm:\t0\nCapEff:\t{effective}\n")
     monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "status")
     monkeypatch.setattr(confine.os, "geteuid", lambda: 0)
     assert confine._may_change_users() is may

@@ -1,4 +1,4 @@
-"""Leftovers of programs: files of any kind are removed, and none can prevent the next start."""
+"""Removal of the files that programs leave behind: every kind is removed, and none prevents the next start."""
 
 import os
 import resource
@@ -11,8 +11,8 @@ from rljax.rewards.sandbox import Program, judge, leftovers, service
 RIGHT = Program("def f(x): return x + 1", ("assert f(1) == 2",))
 
 
-def chain(folder, depth):
-    """Make a chain of nested folders, deeper than the longest path that the system accepts."""
+def nest_folders(folder, depth):
+    """Create nested folders with a file in each. At a depth of 3,000, their path is longer than the system accepts."""
     here = os.getcwd()
     os.chdir(folder)
     try:
@@ -24,18 +24,18 @@ def chain(folder, depth):
         os.chdir(here)
 
 
-def test_a_chain_of_folders_is_removed(tmp_path):
-    chain(tmp_path, 3_000)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 20, most[1]))
+def test_deeply_nested_folders_are_removed(tmp_path):
+    nest_folders(tmp_path, 3_000)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 20, limits[1]))
     try:
         leftovers.remove_folder(str(tmp_path))
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert not tmp_path.exists()
 
 
-def test_everything_is_removed_and_links_are_not_followed(tmp_path):
+def test_removal_does_not_follow_links(tmp_path):
     outside, folder = tmp_path / "outside", tmp_path / "folder"
     outside.mkdir()
     (outside / "kept").write_text("kept")
@@ -57,7 +57,7 @@ def test_everything_is_removed_and_links_are_not_followed(tmp_path):
     leftovers.remove_folder(str(folder))  # a missing folder is not an error
 
 
-def test_what_cannot_be_removed_stays_and_the_rest_is_removed(tmp_path, monkeypatch):
+def test_unremovable_folder_stays_and_the_rest_is_removed(tmp_path, monkeypatch):
     (tmp_path / "a" / "mount").mkdir(parents=True)
     (tmp_path / "a" / "b").mkdir()
     (tmp_path / "c").mkdir()
@@ -74,11 +74,11 @@ def test_what_cannot_be_removed_stays_and_the_rest_is_removed(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("damage", ["deep", "closed", "a file", "a link", "a link to nothing"])
-def test_a_damaged_leftover_never_prevents_a_start(tmp_path, damage):
+def test_damaged_leftover_does_not_prevent_a_start(tmp_path, damage):
     old = tmp_path / "rljax-sandbox-0123456789ab"
     if damage in ("deep", "closed"):
         old.mkdir()
-        chain(old, 3_000 if damage == "deep" else 2)
+        nest_folders(old, 3_000 if damage == "deep" else 2)
         os.chmod(old, 0o700 if damage == "deep" else 0)
     elif damage == "a file":
         old.write_text("")
@@ -90,12 +90,12 @@ def test_a_damaged_leftover_never_prevents_a_start(tmp_path, damage):
     assert old.exists() is (damage in ("a file", "a link"))
 
 
-def test_a_server_that_cannot_start_is_started_again_for_the_next_program(monkeypatch, tmp_path):
-    own = service.Service()
-    monkeypatch.setattr("rljax.rewards.sandbox.judging.shared_service", lambda: own)
+def test_failed_server_start_is_retried_for_the_next_program(monkeypatch, tmp_path):
+    private_service = service.Service()
+    monkeypatch.setattr("rljax.rewards.sandbox.judging.shared_service", lambda: private_service)
     assert judge(RIGHT).shares == (1.0,)
-    own._server[0].kill()
-    own._server[0].wait()
+    private_service._server[0].kill()
+    private_service._server[0].wait()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     for _ in range(2):
         with pytest.raises(InputError, match="cannot start"):
@@ -103,4 +103,4 @@ def test_a_server_that_cannot_start_is_started_again_for_the_next_program(monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tmp_path.chmod(0o755)
     assert judge(RIGHT, at="rlimits").shares == (1.0,)
-    own.close()
+    private_service.close()

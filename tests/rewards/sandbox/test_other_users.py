@@ -1,4 +1,4 @@
-"""The sandbox of an ordinary user without namespaces, with and without Landlock, and of root without capabilities."""
+"""The sandbox without namespaces: for an ordinary user, with and without Landlock, and for root without capabilities."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from rewards.sandbox.test_hostile import REACHING_PROGRAMS, SEARCHING_PROGRAMS, 
 from rljax.rewards.sandbox.threats import THREATS, Machine, exposure, held_back, machine
 
 NOBODY = 65534
-UNSHARE, LANDLOCK = {"x86_64": 272, "aarch64": 97}.get(platform.machine()), 444
+UNSHARE, LANDLOCK = {"x86_64": 272, "aarch64": 97}.get(platform.machine()), 444  # numbers of system calls
 RIGHT = {"right": ("def f(x): return x + 1", "assert f(1) == 2")}
 
 pytestmark = pytest.mark.skipif(
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def python_for(user):
-    """An interpreter that a user can start, and that is new enough."""
+    """Return the path of a Python 3.11 or later that the user can start, or skip the test."""
     if user is None or user == 0:
         return sys.executable
     for python in (sys.executable, "/usr/bin/python3"):
@@ -36,12 +36,15 @@ def python_for(user):
     pytest.skip("no Python that an ordinary user can start")
 
 
-def judged(programs, level=None, user=None, refused=(UNSHARE,), filled=True):
-    """Judge programs as a user, root if None, while the kernel refuses some system calls."""
-    task = {"user": user, "refused": refused, "level": level, "programs": programs, "format": filled}
+def judge_in_process(programs, level=None, user=None, refused=(UNSHARE,), formatted=True):
+    """Judge programs in a new process, as `user` or this process's user, while the kernel refuses the calls in `refused`.
+
+    If `formatted`, the programs contain fields such as `{victim}` for the targets of `hostile_world`.
+    """
+    task = {"user": user, "refused": refused, "level": level, "programs": programs, "format": formatted}
     python = python_for(None if isinstance(user, str) else user)
     script = Path(hostile_world.__file__)
-    ended = subprocess.run(
+    process = subprocess.run(
         [python, "-B", str(script)],
         input=json.dumps(task),
         capture_output=True,
@@ -51,12 +54,12 @@ def judged(programs, level=None, user=None, refused=(UNSHARE,), filled=True):
         cwd="/",
         env={"PYTHONPATH": str(script.parents[1])},
     )
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
-def ordinary():
-    """The user to become; None if this process is one already."""
+def ordinary_user():
+    """Return the ordinary user to become; None if this process does not run as root."""
     return NOBODY if os.geteuid() == 0 else None
 
 
@@ -76,7 +79,7 @@ def landlock(request):
 
 @pytest.fixture(scope="module")
 def outcome(level, landlock):
-    """The outcome of every program whose entry in THREATS says that an ordinary user's sandbox holds it back."""
+    """The results of all programs that an ordinary user's sandbox holds back at this level, according to THREATS."""
     where = Machine(False, landlock)
     named = {name for threat in THREATS if held_back(threat, level, where) for name in threat.tests}
     programs = {name: (code, "assert answer(3) == 42") for name, code in REACHING_PROGRAMS.items() if name in named}
@@ -85,29 +88,29 @@ def outcome(level, landlock):
         for name, code in SEARCHING_PROGRAMS.items()
     }
     refused = (UNSHARE,) if landlock else (UNSHARE, LANDLOCK)
-    return judged({**RIGHT, **programs}, level, ordinary(), refused), where, level
+    return judge_in_process({**RIGHT, **programs}, level, ordinary_user(), refused), where, level
 
 
-def test_an_ordinary_users_sandbox_holds_back_what_its_table_lists(outcome):
+def test_ordinary_user_is_protected_as_threats_lists(outcome):
     results = outcome[0]
     assert results["verdicts"].pop("right")[0] == [1.0]
-    broken = {name: found for name, found in results["verdicts"].items() if found[0] != [0.0]}
+    successful = {name: verdict for name, verdict in results["verdicts"].items() if verdict[0] != [0.0]}
     assert len(results["verdicts"]) > 10
-    assert not broken
+    assert not successful
 
 
-def test_a_threat_listed_as_not_held_back_does_its_harm(landlock):
-    """The programs do their harm where nothing stops them, which shows that the other tests are able to fail."""
+def test_threats_that_are_not_held_back_do_their_harm(landlock):
+    """Programs that nothing stops do their harm, which shows that the other tests can fail."""
     if landlock:
-        pytest.skip("seccomp with Landlock holds back every line")
-    lines = [threat for threat in THREATS if not held_back(threat, "seccomp", Machine(False, 0))]
-    programs = {name: (REACHING_PROGRAMS[name], "assert answer(3) == 42") for threat in lines for name in threat.tests}
-    programs.pop("follow a symbolic link outside")  # this level does not allow writing, so there is no link to follow
-    verdicts = judged(programs, "seccomp", ordinary(), (UNSHARE, LANDLOCK))["verdicts"]
+        pytest.skip("seccomp with Landlock holds back every threat")
+    threats = [threat for threat in THREATS if not held_back(threat, "seccomp", Machine(False, 0))]
+    programs = {name: (REACHING_PROGRAMS[name], "assert answer(3) == 42") for threat in threats for name in threat.tests}
+    programs.pop("follow a symbolic link outside")  # at this level, the program cannot create the link
+    verdicts = judge_in_process(programs, "seccomp", ordinary_user(), (UNSHARE, LANDLOCK))["verdicts"]
     assert {name: verdict[0] for name, verdict in verdicts.items()} == {name: [1.0] for name in programs}
 
 
-def test_the_log_says_what_is_not_held_back_and_why_no_stronger_level(outcome):
+def test_log_reports_exposure_and_failed_levels(outcome):
     results, where, _ = outcome
     assert results["level"] == "seccomp"
     assert "not permitted" in results["unavailable"]["namespaces"]
@@ -116,9 +119,9 @@ def test_the_log_says_what_is_not_held_back_and_why_no_stronger_level(outcome):
     assert exposure("seccomp", where) in line
 
 
-def test_an_unavailable_level_is_an_error_and_not_a_verdict():
-    five = {f"{number}": RIGHT["right"] for number in range(5)}
-    results = judged(five, "namespaces", ordinary())["verdicts"]
+def test_unavailable_level_raises_an_error():
+    programs = {f"{number}": RIGHT["right"] for number in range(5)}
+    results = judge_in_process(programs, "namespaces", ordinary_user())["verdicts"]
     assert all(
         "InputError" in result and "namespaces" in result and "not permitted" in result for result in results.values()
     )
@@ -127,14 +130,14 @@ def test_an_unavailable_level_is_an_error_and_not_a_verdict():
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("level", ["seccomp", None])
 def test_root_without_capabilities_runs_programs_as_itself(level):
-    results = judged(RIGHT, level, "root without capabilities")
+    results = judge_in_process(RIGHT, level, "root without capabilities")
     assert results["verdicts"]["right"][0] == [1.0]
     assert results["level"] == "seccomp"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_nothing_outlives_a_program():
-    """At the weakest level and without Landlock a program can make all these things; they are removed after it."""
+    """A program at the weakest level without Landlock can create all these objects; the sandbox removes them afterwards."""
     code = """
 import ctypes, os, resource
 def answer(x):
@@ -150,14 +153,14 @@ def answer(x):
     return [number >= 0 for number in found]
 """
     programs = {"leave": (code, "assert answer(3) == [True] * 4")}
-    before = left_outside()
-    results = judged(programs, "rlimits", refused=(LANDLOCK,), filled=False)
+    before = find_leftovers()
+    results = judge_in_process(programs, "rlimits", refused=(LANDLOCK,), formatted=False)
     assert results["verdicts"]["leave"][0] == [1.0]
-    assert left_outside() == before
+    assert find_leftovers() == before
 
 
-def left_outside():
-    """What users can leave in the system."""
+def find_leftovers():
+    """Count the shared memory, semaphores and message queues of all users, and list the files that the program creates."""
     tables = [Path(f"/proc/sysvipc/{kind}").read_text().splitlines() for kind in ("shm", "sem", "msg")]
     files = [path for folder in ("/dev/shm", "/tmp", "/var/tmp") for path in Path(folder).glob("rljax-left-*")]
     return [len(table) for table in tables], files
@@ -169,7 +172,7 @@ def test_message_queues_cannot_be_made():
 import ctypes
 def answer(x): return ctypes.CDLL("librt.so.1").mq_open(b"/rljax-left", 0o102, 0o600, None)
 """
-    assert judged({"queue": (code, "assert answer(3) == -1")}, "rlimits")["verdicts"]["queue"][0] == [1.0]
+    assert judge_in_process({"queue": (code, "assert answer(3) == -1")}, "rlimits")["verdicts"]["queue"][0] == [1.0]
 
 
 DAMAGE = {
@@ -183,8 +186,8 @@ DAMAGE = {
 }
 
 
-def test_what_a_program_does_to_its_folder_is_its_own_failure(landlock):
-    """Each damages its folder while it is loaded, and is judged between programs that are right."""
+def test_program_that_damages_its_folder_fails_alone(landlock):
+    """Each program damages its folder when it is loaded; the right program judged after it passes."""
     programs = {}
     for name, damage in DAMAGE.items():
         indented = damage.replace("\n", "\n    ")
@@ -192,7 +195,7 @@ def test_what_a_program_does_to_its_folder_is_its_own_failure(landlock):
         programs[name] = (body, "assert answer(3) == 42")
         programs[f"right after {name}"] = RIGHT["right"]
     refused = (UNSHARE,) if landlock else (UNSHARE, LANDLOCK)
-    verdicts = judged(programs, "rlimits", ordinary(), refused, filled=False)["verdicts"]
+    verdicts = judge_in_process(programs, "rlimits", ordinary_user(), refused, formatted=False)["verdicts"]
     assert {name: verdict[0] for name, verdict in verdicts.items()} == {
         name: [float(name.startswith("right"))] for name in programs
     }

@@ -1,4 +1,4 @@
-"""The connection to the program under test: the tests' side accepts only what it asked for, whatever arrives."""
+"""The connection between a program and its tests: whatever the program sends, the tests accept only answers to their requests."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from rljax.errors import InputError
 from rljax.rewards.sandbox import LEVELS, Limits, Program, driver, judge, judging, service, unavailable, wire
 
-# What the tests expect is never among what a wrong program sends, nor near it.
+# The text that the tests expect. It is random, so no mutation of a wrong program's messages contains it.
 WANTED = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz", k=40))
 TESTS = {
     "a sorted list": "v = [9871, 13, 4567]\nassert answer(v) == sorted(v)",
@@ -74,42 +74,42 @@ def test_a_program_may_change_its_arguments_in_place():
     assert judge(Program(code, tests)).shares == (1.0, 1.0)
 
 
-def recorded(test):
-    """The frames that the wrong program sends while a test runs, as Python objects."""
-    questions, answers, relayed = os.pipe(), os.pipe(), os.pipe()
-    words = [sys.executable, "-c", SERVING, WRONG, str(questions[0]), str(answers[1])]
-    program = subprocess.Popen(words, pass_fds=(questions[0], answers[1]))
+def record_frames(test):
+    """Run a test of the wrong program and return the frames that the program sends, as Python objects."""
+    questions, answers, report = os.pipe(), os.pipe(), os.pipe()
+    command = [sys.executable, "-c", SERVING, WRONG, str(questions[0]), str(answers[1])]
+    program = subprocess.Popen(command, pass_fds=(questions[0], answers[1]))
     os.close(questions[0])
     os.close(answers[1])
     frames = []
     receive = wire.receive
 
-    def kept(file):
+    def record(file):
         frames.append(receive(file))
         return json.loads(json.dumps(frames[-1]))
 
-    wire.receive = kept
+    wire.receive = record
     try:
-        driver.judge(job(test), driver.Link(questions[1], answers[0]), relayed[1])
+        driver.judge(make_job(test), driver.Link(questions[1], answers[0]), report[1])
     finally:
         wire.receive = receive
-        for file in (questions[1], answers[0], *relayed):
+        for file in (questions[1], answers[0], *report):
             os.close(file)
         program.wait()
     return frames
 
 
-def job(test):
+def make_job(test):
     return {**Program("", (test,))._asdict(), "code": ""}
 
 
-def reported(test, sent):
-    """What the tests' process reports if the program's process sends these bytes, whatever it is asked, and then ends."""
+def run_test(test, sent):
+    """Return the report of a test whose program sends the bytes `sent`, whatever it is asked, and then ends."""
     questions, answers, report = os.pipe(), os.pipe(), os.pipe()
     os.write(answers[1], sent[:60_000])
     os.close(answers[1])
     try:
-        driver.judge(job(test), driver.Link(questions[1], answers[0]), report[1])
+        driver.judge(make_job(test), driver.Link(questions[1], answers[0]), report[1])
         os.close(report[1])
         with os.fdopen(report[0], "rb") as lines:
             return [json.loads(line) for line in lines]
@@ -143,26 +143,26 @@ FORGED = [
 ]
 
 
-def spots(message):
-    """Every place of a message that can be replaced: its container and its key."""
+def find_values(message):
+    """Yield the container and the key of every value in a message."""
     keys = message.keys() if isinstance(message, dict) else range(len(message)) if isinstance(message, list) else ()
     for key in keys:
         yield message, key
-        yield from spots(message[key])
+        yield from find_values(message[key])
 
 
-def mutated(frames, rng):
-    """The frames with one to three changes: of values, of their order and number, and of single bytes."""
+def mutate(frames, rng):
+    """Encode the frames after one to three changes: replaced values, and inserted or deleted frames; then change some bytes."""
     frames = json.loads(json.dumps(frames))
     for _ in range(rng.randint(1, 3)):
         change = rng.random()
-        places = list(spots(frames))
-        container, key = rng.choice(places)
+        values = list(find_values(frames))
+        container, key = rng.choice(values)
         if change < 0.6:
             container[key] = json.loads(json.dumps(rng.choice(FORGED)))
         elif change < 0.75:
-            other, place = rng.choice(places)
-            container[key] = json.loads(json.dumps(other[place]))
+            other_container, other_key = rng.choice(values)
+            container[key] = json.loads(json.dumps(other_container[other_key]))
         elif change < 0.85:
             frames.insert(rng.randrange(len(frames) + 1), json.loads(json.dumps(rng.choice([*FORGED, *frames]))))
         else:
@@ -178,21 +178,21 @@ def mutated(frames, rng):
 
 
 @pytest.mark.parametrize("name", TESTS)
-def test_mutated_frames_earn_nothing_and_raise_nothing(name):
-    """About 10,000 mutated dialogues, over all tests."""
+def test_mutated_frames_fail_the_test_without_an_error(name):
+    """910 mutated conversations for each of the 11 tests, about 10,000 in all."""
     rng = random.Random(name)
-    frames = recorded(TESTS[name])
-    assert reported(TESTS[name], b"".join(map(wire.frame, frames))) == [[0, 1]]
+    frames = record_frames(TESTS[name])
+    assert run_test(TESTS[name], b"".join(map(wire.frame, frames))) == [[0, 1]]
     for _ in range(910):
-        sent = mutated(frames, rng)
-        assert reported(TESTS[name], sent) == [[0, 1]], sent
+        sent = mutate(frames, rng)
+        assert run_test(TESTS[name], sent) == [[0, 1]], sent
 
 
-def test_whatever_a_launcher_reports_is_a_verdict_or_a_documented_error(monkeypatch):
-    """10,000 mutated reports: the trainer reads what came, or says that the launcher died."""
-    whole = [b'"confined"', b"", b"[1, 2]", b"[0, 1]", b'{"ended": "done", "reason": ""}', b'"a test is not Python"']
+def test_mutated_reports_of_a_launcher_give_a_verdict_or_a_documented_error(monkeypatch):
+    """The trainer reads 10,000 mutated reports."""
+    valid = [b'"confined"', b"", b"[1, 2]", b"[0, 1]", b'{"ended": "done", "reason": ""}', b'"a test is not Python"']
     rng = random.Random(3)
-    own = service.Service()
+    private_service = service.Service()
     written = []
 
     def order(connection):
@@ -200,11 +200,11 @@ def test_whatever_a_launcher_reports_is_a_verdict_or_a_documented_error(monkeypa
         connection.shutdown(socket.SHUT_WR)
         return 0
 
-    monkeypatch.setattr(own, "_order", order)
-    monkeypatch.setattr(judging, "shared_service", lambda: own)
+    monkeypatch.setattr(private_service, "_order", order)
+    monkeypatch.setattr(judging, "shared_service", lambda: private_service)
     seen = set()
     for _ in range(10_000):
-        lines = bytearray(b"\n".join([whole[0], *rng.choices(whole, k=rng.randrange(4)), whole[4], b""]))
+        lines = bytearray(b"\n".join([valid[0], *rng.choices(valid, k=rng.randrange(4)), valid[4], b""]))
         for _ in range(rng.choice([0, 1, 2, 5])):
             lines[rng.randrange(len(lines))] = rng.choice(rng.choice([b'[]{}",:0123456789', bytes(range(256))]))
         written.append(bytes(lines))

@@ -1,4 +1,4 @@
-"""What a right program may return, raise, print and change, and what tests may do with it: each of these tests passes."""
+"""A right program that returns, raises, prints and changes many kinds of values: all of its many tests pass."""
 
 from pathlib import Path
 
@@ -370,7 +370,7 @@ assert chatter(50_000) == 50_000
 
 @pytest.fixture(scope="module")
 def verdict():
-    """The verdict on the program: all tests in one process, as a long list of assertions is."""
+    """The verdict on the program. All tests run in one process, as a dataset's list of assertions does."""
     return judge(Program(PROGRAM, tuple(TESTS)), Limits(seconds=30.0))
 
 

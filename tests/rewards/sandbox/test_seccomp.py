@@ -1,4 +1,4 @@
-"""The filter of system calls, run step by step, for both machines, and checked against the kernel's own tables of numbers."""
+"""The system call filter of each architecture, simulated step by step and checked against the numbers in the kernel's headers."""
 
 import errno
 import functools
@@ -26,20 +26,20 @@ IOCTL = {"x86_64": 16, "aarch64": 29}
 PRCTL = {"x86_64": 157, "aarch64": 167}
 
 
-def decided(machine, writing, call, *arguments, architecture=None):
-    """What the filter decides about a call: the kernel's machine for such programs, of which it uses four instructions."""
+def run_filter(machine, writing, call, *arguments, architecture=None):
+    """Return the filter's decision about a call, by simulating the four BPF instructions that the filter uses."""
     data = struct.pack("=iIQ6Q", call, ARCHITECTURES[architecture or machine], 0, *arguments, *[0] * (6 - len(arguments)))
     program = instructions(machine, writing)
-    position, held = 0, 0
+    position, accumulator = 0, 0
     while True:
         code, if_true, if_false, value = program[position]
         position += 1
         if code == 0x20:
-            (held,) = struct.unpack_from("=I", data, value)
+            (accumulator,) = struct.unpack_from("=I", data, value)
         elif code == 0x15:
-            position += if_true if held == value else if_false
+            position += if_true if accumulator == value else if_false
         elif code == 0x45:
-            position += if_true if held & value else if_false
+            position += if_true if accumulator & value else if_false
         else:
             assert code == 0x06
             return value
@@ -50,7 +50,7 @@ def instructions(machine, writing):
     return list(struct.iter_unpack("=HBBI", seccomp.assembled(machine, writing)))
 
 
-def kernels_numbers(machine):
+def read_kernel_numbers(machine):
     if not HEADERS[machine].exists():
         pytest.skip("the kernel's headers are not installed")
     text = HEADERS[machine].read_text()
@@ -62,20 +62,20 @@ def kernels_numbers(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("table", ["_ALWAYS", "_WRITING", "_CONDITIONAL"])
-def test_system_call_numbers_are_those_of_the_kernel(machine, table):
-    numbers, kernels = seccomp._numbers(getattr(seccomp, table), machine), kernels_numbers(machine)
-    assert numbers == {name: kernels[name] for name in numbers}
+def test_call_numbers_match_the_kernel(machine, table):
+    numbers, kernel_numbers = seccomp._numbers(getattr(seccomp, table), machine), read_kernel_numbers(machine)
+    assert numbers == {name: kernel_numbers[name] for name in numbers}
     absent = {entry.split()[0] for entry in getattr(seccomp, table).split(",")} - set(numbers)
-    assert not absent & set(kernels), "a call that this machine does have"
+    assert not absent & set(kernel_numbers), "this machine has these calls"
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_numbers_of_the_confining_system_calls_are_those_of_the_kernel(machine):
-    kernels = kernels_numbers(machine)
-    assert namespaces._CALLS[machine] == (kernels["pivot_root"], kernels["capset"])
+def test_confining_call_numbers_match_the_kernel(machine):
+    kernel_numbers = read_kernel_numbers(machine)
+    assert namespaces._CALLS[machine] == (kernel_numbers["pivot_root"], kernel_numbers["capset"])
     newer = {"mount_setattr": namespaces._MOUNT_SETATTR, "landlock_create_ruleset": landlock._CREATE}
     newer |= {"landlock_add_rule": landlock._ADD, "landlock_restrict_self": landlock._RESTRICT}
-    assert newer.items() >= {name: kernels[name] for name in newer if name in kernels}.items()
+    assert newer.items() >= {name: kernel_numbers[name] for name in newer if name in kernel_numbers}.items()
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -83,7 +83,7 @@ def test_numbers_of_the_confining_system_calls_are_those_of_the_kernel(machine):
 def test_only_listed_calls_are_allowed(machine, writing):
     listed = seccomp._numbers(seccomp._ALWAYS + ("," + seccomp._WRITING if writing else ""), machine)
     conditional = seccomp._numbers(seccomp._CONDITIONAL, machine)
-    allowed = {call for call in range(600) if decided(machine, writing, call) == ALLOW}
+    allowed = {call for call in range(600) if run_filter(machine, writing, call) == ALLOW}
     assert allowed - set(conditional.values()) == set(listed.values())
     dangerous = (
         "kill tkill tgkill rt_sigqueueinfo ptrace prctl socket clone3 execve execveat unshare setns mount bpf keyctl"
@@ -94,18 +94,18 @@ def test_only_listed_calls_are_allowed(machine, writing):
     dangerous += (
         " semget msgget perf_event_open userfaultfd memfd_create timer_create inotify_init1 fanotify_init signalfd4"
     )
-    numbers = kernels_numbers(machine)
+    numbers = read_kernel_numbers(machine)
     assert not {name for name in dangerous.split() if numbers[name] in allowed}
     assert allowed >= set(listed.values())
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_other_architectures_are_ended_and_x32_is_refused(machine):
+def test_other_architectures_are_killed_and_x32_is_refused(machine):
     for other in {*ARCHITECTURES} - {machine}:
-        assert decided(machine, True, 39, architecture=other) == KILL
+        assert run_filter(machine, True, 39, architecture=other) == KILL
     for call in range(600):
-        assert decided(machine, True, 0x40000000 | call) & 0xFFFF0000 == 0x50000
-        assert decided(machine, True, -1 - call) & 0xFFFF0000 == 0x50000
+        assert run_filter(machine, True, 0x40000000 | call) & 0xFFFF0000 == 0x50000
+        assert run_filter(machine, True, -1 - call) & 0xFFFF0000 == 0x50000
 
 
 @pytest.mark.parametrize("name", ["riscv64", "ppc64le", "i686", "armv7l", "arm64"])
@@ -119,29 +119,31 @@ def test_unknown_machines_have_no_filter(name, monkeypatch):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("writing", [True, False])
 @pytest.mark.parametrize("row", syscall_commands.COMMANDS, ids=lambda row: f"{row.call} {row.name}")
-def test_commands_are_decided_as_the_table_says(machine, writing, row):
+def test_filter_follows_the_command_table(machine, writing, row):
     call = {"fcntl": FCNTL, "ioctl": IOCTL, "prctl": PRCTL}[row.call][machine]
     named = {number for other in syscall_commands.COMMANDS if other.call == row.call for number in other.numbers}
     for number in row.numbers or {*range(64), *range(1020, 1060), *range(0x5400, 0x5480), *range(0x8900, 0x8910)} - named:
-        found = decided(machine, writing, call, 5, number, 0)
+        found = run_filter(machine, writing, call, 5, number, 0)
         assert (found == ALLOW) == (row.allowed in ("yes", "partly") or (row.allowed == "writing" and writing)), hex(number)
-        assert decided(machine, writing, call, 5, number | 1 << 32, 0) == found, "the kernel looks at the lower half only"
+        assert run_filter(machine, writing, call, 5, number | 1 << 32, 0) == found, (
+            "the kernel reads only the lower 32 bits"
+        )
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_flags_may_not_have_signals_sent(machine):
+def test_flags_that_cause_signals_are_refused(machine):
     for flags in (0, os.O_NONBLOCK, os.O_APPEND, 0xFFFFFFFF & ~syscall_commands.ASYNC):
-        assert decided(machine, False, FCNTL[machine], 5, 4, flags) == ALLOW
+        assert run_filter(machine, False, FCNTL[machine], 5, 4, flags) == ALLOW
     for flags in (
         syscall_commands.ASYNC,
         syscall_commands.ASYNC | os.O_NONBLOCK,
         0xFFFFFFFF,
         1 << 32 | syscall_commands.ASYNC,
     ):
-        assert decided(machine, False, FCNTL[machine], 5, 4, flags) == 0x50000 | errno.EINVAL
+        assert run_filter(machine, False, FCNTL[machine], 5, 4, flags) == 0x50000 | errno.EINVAL
 
 
-def test_command_numbers_are_those_of_the_fcntl_module():
+def test_command_numbers_match_the_fcntl_module():
     fcntl = pytest.importorskip("fcntl")
     numbers = {}
     for row in syscall_commands.COMMANDS:
@@ -155,7 +157,7 @@ def test_command_numbers_are_those_of_the_fcntl_module():
 
 
 @pytest.mark.parametrize("at", threats.LEVELS[:2])
-def test_the_kernel_applies_the_table(at):
+def test_kernel_applies_the_command_table(at):
     if threats.LEVELS.index(at) < threats.LEVELS.index(LEVEL):
         pytest.skip(f"this machine does not offer {at}")
     code = """

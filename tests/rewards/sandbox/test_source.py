@@ -1,4 +1,4 @@
-"""Names that a dataset's tests use but do not define: a judged program cannot define one and so decide its own verdict."""
+"""Names that a dataset's tests use without defining them: a program cannot pass by defining such a name itself."""
 
 import pytest
 
@@ -38,11 +38,11 @@ UNJUDGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_no_program_supplies_an_oracle(name):
+def test_program_cannot_define_names_of_the_tests(name):
     forged, test = FORGED[name]
-    names = name.partition(" ")[0]
+    identifier = name.partition(" ")[0]
     for value, share in (("0", 0.0), ("1.5", 1.0)):
-        code = f"{names} = {forged}\ndef answer(x): return {value}"
+        code = f"{identifier} = {forged}\ndef answer(x): return {value}"
         assert judge(Program(code, (test,))).shares == (share,)
         body = "\n".join(f"    {line}" for line in test.replace("answer", "candidate").split("\n"))
         check = f"def check(candidate):\n{body}"
@@ -50,7 +50,7 @@ def test_no_program_supplies_an_oracle(name):
 
 
 @pytest.mark.parametrize("name", UNJUDGED)
-def test_an_oracle_that_the_sandbox_does_not_have_leaves_the_row_unjudged(name):
+def test_name_that_the_sandbox_lacks_leaves_the_program_unjudged(name):
     forged, test = UNJUDGED[name]
     verdict = judge(Program(f"{name} = {forged}\ndef answer(x): return 0", (test,)))
     assert verdict.ended == "unjudged"

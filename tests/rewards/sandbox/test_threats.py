@@ -1,4 +1,4 @@
-"""The threat model: every line has a test, the page prints it, and a run says which lines do not hold."""
+"""The threat model: every threat has a test, the page prints the table, and a run reports the threats that it does not prevent."""
 
 import ast
 from pathlib import Path
@@ -38,39 +38,39 @@ TESTS = {
 
 
 @pytest.mark.parametrize("threat", THREATS, ids=lambda threat: threat.attempt)
-def test_every_line_names_its_tests(threat):
+def test_every_threat_names_existing_tests(threat):
     assert threat.tests
     assert not set(threat.tests) - PROGRAMS - TESTS
     for level in LEVELS:
         assert {*getattr(threat, level)} <= {ALWAYS, OWN_USER, LANDLOCK, LANDLOCK_SIGNALS}
 
 
-def test_every_program_that_reaches_out_is_in_a_line():
+def test_every_reaching_program_belongs_to_a_threat():
     named = {name for threat in THREATS for name in threat.tests}
-    beside = {"kill everything", "kill the group"}  # forms of "kill the parent"
-    assert not set(test_hostile.REACHING_PROGRAMS) - named - beside
+    variants = {"kill everything", "kill the group"}  # variants of "kill the parent"
+    assert not set(test_hostile.REACHING_PROGRAMS) - named - variants
 
 
-def test_the_strongest_level_holds_back_every_line():
+def test_strongest_level_holds_back_every_threat():
     for threat in THREATS:
         assert held_back(threat, "namespaces", Machine(False, 0))
     assert exposure("namespaces", Machine(False, 0)) == ""
 
 
-def test_a_weaker_level_never_holds_back_more():
+def test_weaker_level_never_holds_back_more():
     for machine in (Machine(user, landlock) for user in (False, True) for landlock in (0, 1, 5, 6, 7)):
         for threat in THREATS:
             held = [held_back(threat, level, machine) for level in LEVELS]
             assert held == sorted(held, reverse=True), threat.attempt
 
 
-def test_what_is_not_held_back_is_reported():
-    paragraph = exposure("rlimits", Machine(False, 0))
+def test_exposure_lists_the_threats_that_are_not_held_back():
+    text = exposure("rlimits", Machine(False, 0))
     for threat in THREATS:
-        assert (threat.attempt in paragraph) == (not held_back(threat, "rlimits", Machine(False, 0)))
+        assert (threat.attempt in text) == (not held_back(threat, "rlimits", Machine(False, 0)))
 
 
-def test_the_page_prints_the_tables():
+def test_page_prints_the_tables():
     page = PAGE.read_text(encoding="utf-8")
     assert threat_table() in page
     assert command_table() in page

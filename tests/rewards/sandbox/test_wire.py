@@ -1,4 +1,4 @@
-"""What the sandbox's processes say to each other, and the filter of system calls, in every detail."""
+"""The format of the messages between the sandbox's processes, and the system call filter."""
 
 import json
 import os
@@ -33,13 +33,13 @@ PLAIN = st.recursive(
 )
 
 
-def refuse(value):
-    raise AssertionError(f"{value} is plain data")
+def fail_on_reference(value):
+    raise AssertionError(f"{value} should be sent as plain data, not as a reference")
 
 
 @given(PLAIN)
 def test_wire_keeps_plain_data(value):
-    read = wire.decode(json.loads(json.dumps(wire.encode(value, refuse))), refuse)
+    read = wire.decode(json.loads(json.dumps(wire.encode(value, fail_on_reference))), fail_on_reference)
     assert read == value
     assert repr(read) == repr(value)
 
@@ -76,20 +76,20 @@ def test_wire_keeps_plain_data(value):
     ids=lambda value: type(value).__name__,
 )
 def test_wire_keeps_standard_values(value):
-    read = wire.decode(json.loads(json.dumps(wire.encode(value, refuse))), refuse)
+    read = wire.decode(json.loads(json.dumps(wire.encode(value, fail_on_reference))), fail_on_reference)
     assert read == value
     assert type(read) is type(value)
 
 
-def test_wire_keeps_values_of_a_dictionary_and_the_factory_of_a_default():
-    read = wire.decode(json.loads(json.dumps(wire.encode({1: 3, 2: 3}.values(), refuse))), refuse)
+def test_wire_keeps_dictionary_values_and_default_factories():
+    read = wire.decode(json.loads(json.dumps(wire.encode({1: 3, 2: 3}.values(), fail_on_reference))), fail_on_reference)
     assert list(read) == [3, 3]
     assert type(read) is type({}.values())
-    assert wire.decode(wire.encode(defaultdict(int), refuse), refuse)["new"] == 0
+    assert wire.decode(wire.encode(defaultdict(int), fail_on_reference), fail_on_reference)["new"] == 0
 
 
 @pytest.mark.parametrize("kind", [int, str, float, list, tuple, dict, Counter, OrderedDict, date])
-def test_a_derived_class_is_not_plain_data(kind):
+def test_instance_of_a_subclass_is_sent_as_a_reference(kind):
     value = type("Odd", (kind,), {"__eq__": lambda self, other: True})(*([2020, 1, 2] if kind is date else []))
     found = []
     assert wire.encode([value], lambda other: found.append(other) or [7]) == [{"remote": [7]}]
@@ -97,7 +97,7 @@ def test_a_derived_class_is_not_plain_data(kind):
 
 
 @pytest.mark.parametrize(
-    "written",
+    "message",
     [
         {},
         {"a": 1, "b": 2},
@@ -119,25 +119,25 @@ def test_a_derived_class_is_not_plain_data(kind):
         {"tuple": 3},
     ],
 )
-def test_wire_refuses(written):
+def test_decode_refuses_invalid_messages(message):
     with pytest.raises((wire.WireError, IndexError)):
-        wire.decode(written, [].__getitem__)
+        wire.decode(message, [].__getitem__)
 
 
 @pytest.mark.parametrize(
     "sent", [b"", b"\0" * 7, struct.pack(">Q", 5) + b"1234", struct.pack(">Q", 2) + b"{]", struct.pack(">Q", 2**40)]
 )
-def test_frames_are_complete_or_refused(sent):
-    near, far = os.pipe()
-    os.write(far, sent)
-    os.close(far)
+def test_incomplete_and_invalid_frames_are_refused(sent):
+    reading, writing = os.pipe()
+    os.write(writing, sent)
+    os.close(writing)
     with pytest.raises(wire.WireError):
-        wire.receive(near)
-    os.close(near)
+        wire.receive(reading)
+    os.close(reading)
 
 
-def verdict_of(program: bytes, audit: int, call: int, *arguments: int) -> int:
-    """Run a filter as the kernel would."""
+def run_filter(program: bytes, audit: int, call: int, *arguments: int) -> int:
+    """Run a filter as the kernel would, and return its decision about a call."""
     data = struct.pack("=iIQ6Q", call, audit, 0, *(arguments + (0,) * 6)[:6])
     steps = list(struct.iter_unpack("=HBBI", program))
     value, position = 0, 0
@@ -158,7 +158,7 @@ X86, ARM = 0xC000003E, 0xC00000B7
 
 
 @pytest.mark.parametrize(
-    ("machine", "audit", "harmless", "writing", "harmful"),
+    ("machine", "audit", "harmless", "write_calls", "harmful"),
     [
         (
             "x86_64",
@@ -176,14 +176,14 @@ X86, ARM = 0xC000003E, 0xC00000B7
         ),
     ],
 )
-def test_filter(machine, audit, harmless, writing, harmful):
+def test_filter_allows_only_harmless_calls(machine, audit, harmless, write_calls, harmful):
     for may_write in (True, False):
         program = seccomp.assembled(machine, may_write)
         assert len(program) // 8 < 4096
-        assert all(verdict_of(program, audit, call) == ALLOW for call in harmless)
-        assert all(verdict_of(program, audit, call) & 0xFFFF0000 == 0x00050000 for call in harmful)
-        assert all((verdict_of(program, audit, call) == ALLOW) is may_write for call in writing)
-        opening, place = (2, 1) if machine == "x86_64" else (56, 2)
+        assert all(run_filter(program, audit, call) == ALLOW for call in harmless)
+        assert all(run_filter(program, audit, call) & 0xFFFF0000 == 0x00050000 for call in harmful)
+        assert all((run_filter(program, audit, call) == ALLOW) is may_write for call in write_calls)
+        open_call, flags_index = (2, 1) if machine == "x86_64" else (56, 2)
         for flags, changes in (
             (0, False),
             (0o2000000, False),
@@ -193,14 +193,14 @@ def test_filter(machine, audit, harmless, writing, harmful):
             (0o1000, True),
             (0o20200000, True),
         ):
-            verdict = verdict_of(program, audit, opening, *[0] * place, flags)
-            assert (verdict == ALLOW) is (may_write or not changes), oct(flags)
-        assert verdict_of(program, audit ^ 1, 0) == 0x80000000
-        assert verdict_of(program, audit, 0x40000000) != ALLOW
-        clone, limit, control = (56, 302, 16) if machine == "x86_64" else (220, 261, 29)
-        assert verdict_of(program, audit, clone, 0x3D0F00) == ALLOW
-        assert verdict_of(program, audit, clone, 17) != ALLOW
-        assert verdict_of(program, audit, limit, 0) == ALLOW
-        assert verdict_of(program, audit, limit, 1) != ALLOW
-        assert verdict_of(program, audit, control, 0, 0x5401) == ALLOW
-        assert verdict_of(program, audit, control, 0, 0x5412) != ALLOW
+            decision = run_filter(program, audit, open_call, *[0] * flags_index, flags)
+            assert (decision == ALLOW) is (may_write or not changes), oct(flags)
+        assert run_filter(program, audit ^ 1, 0) == 0x80000000
+        assert run_filter(program, audit, 0x40000000) != ALLOW
+        clone, prlimit, ioctl = (56, 302, 16) if machine == "x86_64" else (220, 261, 29)
+        assert run_filter(program, audit, clone, 0x3D0F00) == ALLOW
+        assert run_filter(program, audit, clone, 17) != ALLOW
+        assert run_filter(program, audit, prlimit, 0) == ALLOW
+        assert run_filter(program, audit, prlimit, 1) != ALLOW
+        assert run_filter(program, audit, ioctl, 0, 0x5401) == ALLOW
+        assert run_filter(program, audit, ioctl, 0, 0x5412) != ALLOW
