@@ -1,4 +1,4 @@
-"""Yes-or-no and multiple-choice answers: a single answer counts, not any text that contains it."""
+"""Yes-or-no and multiple-choice answers: a response counts only if it gives exactly one answer."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from rljax.rewards.choice import multiple_choice, read_letter, read_yes_no, yes_
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "answer"),
     [
         *[
             (text, True)
@@ -31,8 +31,8 @@ from rljax.rewards.choice import multiple_choice, read_letter, read_yes_no, yes_
         ],
     ],
 )
-def test_read_yes_no(text, says):
-    assert read_yes_no(text) is says
+def test_read_yes_no(text, answer):
+    assert read_yes_no(text) is answer
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_multiple_choice():
     assert multiple_choice(["?"] * 2, ["B", "B"], [None, ""]) == [None, None]
 
 
-def test_references_that_are_not_a_choice_are_refused():
+def test_invalid_references_are_refused():
     with pytest.raises(InputError, match="the reference answer 1 is 'maybe'; it must be yes or no"):
         yes_no(["?"] * 2, ["yes"] * 2, ["yes", "maybe"])
     with pytest.raises(InputError, match="the reference answer 0 is '3'; it must be the letter of a choice"):
@@ -95,7 +95,7 @@ def test_references_that_are_not_a_choice_are_refused():
         *("Option B is correct.", "B is the right answer", "(B) is the best choice!", "<think>A or C?</think>B"),
     ],
 )
-def test_a_choice_is_read_with_its_reason(text):
+def test_choice_with_a_reason_is_read(text):
     assert multiple_choice(["?"], [text], ["B"]) == [1.0]
 
 
@@ -116,7 +116,7 @@ def test_a_choice_is_read_with_its_reason(text):
         *("The answer is not B", "B. No, the correct answer: C", "B? Actually C", "Be careful"),
     ],
 )
-def test_several_choices_are_not_an_answer(text):
+def test_several_or_negated_choices_are_wrong(text):
     assert multiple_choice(["?"], [text], ["B"]) == [0.0]
 
 
@@ -130,10 +130,10 @@ def test_several_choices_are_not_an_answer(text):
         "Answer: Yes",
     ],
 )
-def test_yes_is_read_with_its_reason(text):
+def test_yes_with_a_reason_is_read(text):
     assert yes_no(["?"], [text], ["yes"]) == [1.0]
 
 
 @pytest.mark.parametrize("text", ["yes and no", "Yes, but no", "Yes, or rather no", "It is not true", "no"])
-def test_yes_and_no_together_are_not_an_answer(text):
+def test_yes_with_a_no_is_wrong(text):
     assert yes_no(["?"], [text], ["yes"]) == [0.0]

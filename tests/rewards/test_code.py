@@ -1,4 +1,4 @@
-"""Rewards for programs: which text counts as the program, which tests it gets, and its score."""
+"""Rewards for programs: which text of a response is the program, which tests it must pass, and its score."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from rljax.rewards.sandbox import Limits, Program, judge_all
 SQUARE = "def square(x):\n    return x * x"
 TESTS = ["assert square(2) == 4", "assert square(-3) == 9"]
 
-ROOT = '''from typing import List
+ZERO_PROMPT = '''from typing import List
 import math
 
 
@@ -46,8 +46,8 @@ def check(candidate):
 """
 
 
-def fenced(text, mark="python"):
-    return f"```{mark}\n{text}\n```"
+def fenced(text, language="python"):
+    return f"```{language}\n{text}\n```"
 
 
 def test_code_runs_a_list_of_assertions():
@@ -67,15 +67,17 @@ def test_setup_comes_before_the_assertions():
 
 
 DOUBLE = "for _ in range(int(input())):\n    print(2 * int(input()))"
-THREAD = f"import threading\ndef main():\n{textwrap.indent(DOUBLE, '    ')}\nthreading.Thread(target=main).start()"
-LOW = """import os, sys
+DOUBLE_IN_THREAD = (
+    f"import threading\ndef main():\n{textwrap.indent(DOUBLE, '    ')}\nthreading.Thread(target=main).start()"
+)
+DOUBLE_BY_DESCRIPTOR = """import os, sys
 read = b""
 while more := os.read(sys.stdin.fileno(), max(os.fstat(0).st_size, 3)):
     read += more
 for x in read.split()[1:]:
     os.write(1, b"%d\\n" % (2 * int(x)))
 """
-READERS = [
+SCORED_PROGRAMS = [
     (DOUBLE, 1.0),
     (f"I read, then print:\n```python\ndef f(): pass\n```\nIn all:\n{fenced(DOUBLE)}", 1.0),
     (
@@ -83,14 +85,14 @@ READERS = [
         1.0,
     ),
     ("import sys\nif __name__ == '__main__':\n    [print(2 * int(x)) for x in list(sys.stdin)[1:]]\n    sys.exit()", 1.0),
-    (THREAD, 1.0),
+    (DOUBLE_IN_THREAD, 1.0),
     (f"{DOUBLE}\nexit()", 1.0),
     (f"{DOUBLE}\nquit(0)", 1.0),
     (f"{DOUBLE}\nexit(1)", 0.0),
     ("n, *rest = map(int, open(0).read().split())\nfor x in rest: print(2 * x)", 1.0),
     ("import sys\nn, *rest = open(0)\nsys.stdin.read()\nprint(*(2 * int(x) for x in rest))", 1.0),
     ("n, *rest = open('/dev/stdin', 'rb').read().split()\nprint(*(2 * int(x) for x in rest))", 1.0),
-    (LOW, 1.0),
+    (DOUBLE_BY_DESCRIPTOR, 1.0),
     ("import io, sys\nsys.stdout = io.BufferedWriter(sys.stdout.buffer)\nsys.stdout.write(b'2 8')", 0.5),
     (f"{DOUBLE}\nimport sys\nsys.exit(1)", 0.0),
     (f"{DOUBLE}\nprint('done')", 0.0),
@@ -104,7 +106,7 @@ READERS = [
 
 
 def test_programs_with_standard_input_and_output():
-    programs, expected = zip(*READERS, strict=True)
+    programs, expected = zip(*SCORED_PROGRAMS, strict=True)
     rows = {"stdin": [["2\n1\n4\n", "1\n0\n"]], "stdout": [["2\n8", "0"]]}
     columns = {name: texts * len(programs) for name, texts in rows.items()}
     assert code_fraction(["Double."] * len(programs), programs, **columns) == list(expected)
@@ -123,7 +125,7 @@ def test_a_program_cannot_pass_without_the_output():
     assert code_fraction(["Double."] * len(CHEATS), CHEATS, **columns) == [0.0] * len(CHEATS)
 
 
-def test_outputs_are_compared_as_words_and_numbers():
+def test_outputs_are_compared_by_words_and_numbers():
     printed = ["YES\n3", "0.100001", "1000.0", "nan", "a.b", "1.00002", "1000001", "1 2", ""]
     expected = ["yes  3\n", "0.1", "1e3", "nan", "a.b", "1.0", "1000000", "1", ""]
     columns = {"stdin": [[""]] * 9, "stdout": [[text] for text in expected]}
@@ -138,7 +140,7 @@ def test_outputs_are_compared_as_words_and_numbers():
         {"stdin": [["1"]], "stdout": [["1"]], "tests": [TESTS]},
     ],
 )
-def test_inputs_that_do_not_match_their_outputs_are_refused(columns):
+def test_numbers_of_inputs_and_outputs_must_match(columns):
     with pytest.raises(
         InputError, match=r"row 0 has 1 texts in stdin and \d in stdout; give one stdout for each stdin, and"
     ):
@@ -150,15 +152,18 @@ def test_inputs_that_do_not_match_their_outputs_are_refused(columns):
     [
         (BISECTION, 1.0),
         (f"Sure.\n{fenced('def find_zero(xs):' + chr(10) + BISECTION)}", 1.0),
-        (fenced(ROOT + BISECTION), 1.0),
+        (fenced(ZERO_PROMPT + BISECTION), 1.0),
         (fenced(BISECTION), 1.0),
         (
             f"Sure.\n{fenced('from __future__ import annotations' + chr(10) + 'def find_zero(xs):' + chr(10) + BISECTION)}",
             1.0,
         ),
-        (fenced('"""Zeros."""\nfrom __future__ import (\n    annotations,\n)  # (PEP 563)\n' + ROOT + BISECTION), 1.0),
-        (f"{fenced(ROOT + BISECTION)}\nFor example:\n{fenced('print(find_zero([1, 2]))')}", 1.0),
-        (fenced(ROOT + BISECTION, ""), 1.0),
+        (
+            fenced('"""Zeros."""\nfrom __future__ import (\n    annotations,\n)  # (PEP 563)\n' + ZERO_PROMPT + BISECTION),
+            1.0,
+        ),
+        (f"{fenced(ZERO_PROMPT + BISECTION)}\nFor example:\n{fenced('print(find_zero([1, 2]))')}", 1.0),
+        (fenced(ZERO_PROMPT + BISECTION, ""), 1.0),
         (BISECTION.lstrip(), 1.0),
         (f"{BISECTION}```", 1.0),
         (f"{BISECTION.lstrip()}```\nDone.", 1.0),
@@ -174,10 +179,10 @@ def test_inputs_that_do_not_match_their_outputs_are_refused(columns):
     ],
 )
 def test_check_functions_can_use_helpers_from_the_prompt(completion, expected):
-    assert code([ROOT], [completion], test=[CHECK], entry_point=["find_zero"]) == [expected]
+    assert code([ZERO_PROMPT], [completion], test=[CHECK], entry_point=["find_zero"]) == [expected]
 
 
-def test_the_header_begins_the_program_if_the_prompt_is_worded_differently():
+def test_header_column_begins_the_program():
     header = 'def double(x):\n    """Return twice x."""\n'
     columns = {"test": ["def check(candidate):\n    assert candidate(2) == 4"], "entry_point": ["double"]}
     for prompt in ("Complete `double`.", [{"role": "user", "content": header}]):
@@ -193,7 +198,7 @@ def test_a_prompt_in_words_is_not_run_as_code():
     assert code_fraction([[{"role": "user"}]], [SQUARE], **columns) == [0.5]
 
 
-def test_tests_that_cannot_run_leave_the_program_unjudged_and_are_reported(caplog):
+def test_tests_that_cannot_run_are_reported(caplog):
     with caplog.at_level(logging.WARNING, logger="rljax.rewards.code"):
         assert code([""] * 2, [SQUARE] * 2, tests=[["assert square("], TESTS]) == [None, 1.0]
     assert "1 of 2 programs have tests that cannot run; the first reason: test 0 is not Python" in caplog.text
@@ -221,12 +226,12 @@ def test_invalid_arguments_are_refused(columns, message):
         code([""], [SQUARE], **columns)
 
 
-def test_columns_have_one_entry_per_prompt():
+def test_columns_need_one_entry_per_prompt():
     with pytest.raises(ValueError, match="zip"):
         code([""] * 2, [SQUARE] * 2, tests=[TESTS])
 
 
-def test_the_program_is_the_block_that_defines_what_the_tests_call():
+def test_program_is_the_block_that_defines_the_tested_function():
     responses = [
         f"{fenced(SQUARE)}\nUse it like this:\n{fenced('def main():' + chr(10) + '    print(square(3))')}",
         f"{fenced('def main(): pass')}\n{fenced(SQUARE, '')}",
@@ -243,7 +248,10 @@ def test_the_function_may_have_the_name_of_a_builtin():
 
 def test_future_imports_come_first():
     program = program_of(
-        ROOT, "from __future__ import annotations\nx = 1\n" + ROOT + "    return 1\n", test="-", entry_point="find_zero"
+        ZERO_PROMPT,
+        "from __future__ import annotations\nx = 1\n" + ZERO_PROMPT + "    return 1\n",
+        test="-",
+        entry_point="find_zero",
     )
     assert program.code.startswith("from __future__ import annotations\nfrom typing import List\n")
     assert program.code.count("__future__") == 1
@@ -258,7 +266,7 @@ def test_reference_solutions_pass_their_tests(shared_data):
     assert code([row["text"] for row in chosen], [row["code"] for row in chosen], **columns) == [1.0] * len(chosen)
 
 
-def test_empty_functions_pass_nothing(shared_data):
+def test_empty_functions_fail(shared_data):
     rows = [json.loads(line) for line in (shared_data / "mbpp.jsonl").read_text().splitlines()][::50]
     names = [row["test_list"][0].split("(")[0].removeprefix("assert ").strip() for row in rows]
     programs = [Program(f"def {name}(*args): pass", tuple(row["test_list"])) for name, row in zip(names, rows, strict=True)]
@@ -273,7 +281,7 @@ def test_code_reports_its_progress(reward):
     assert progress == [(1, 2), (2, 2)], "only programs with tests count"
 
 
-def test_a_script_of_assertions_is_a_test_without_an_entry_point(caplog):
+def test_script_of_assertions_needs_no_entry_point(caplog):
     program = "def f(x): return x"
     script = "import math\nfor x in [1, 2]:\n    assert f(x) == x"
     assert code(["?"], [program], test=[script]) == [1.0]
@@ -308,8 +316,8 @@ def test_a_script_of_assertions_is_a_test_without_an_entry_point(caplog):
         ("f(2) == 4", [None, None]),
     ],
 )
-def test_functions_and_cases_that_a_script_only_defines_are_called(test, rewards):
-    """A script of test functions once passed whatever the program did, because nobody called them."""
+def test_test_functions_and_cases_of_a_script_are_called(test, rewards):
+    """A script that only defines test functions once passed every program, because nothing called them."""
     programs = ["def f(x): return 2 * x", "def f(x): return 5"]
     assert code(["?"] * 2, programs, test=[test] * 2) == rewards
     assert code(["?"] * 2, programs, test=[test] * 2, entry_point=["f"] * 2) == rewards
@@ -367,7 +375,7 @@ PLUS_CHECK = PLUS + "def check(f):\n    for inp, exp in zip(inputs, results):\n 
         ("1", 0.0),
     ],
 )
-def test_tests_of_mbpp_plus_and_human_eval_plus_are_judged_without_numpy(body, reward, caplog):
+def test_mbpp_plus_and_human_eval_plus_run_without_numpy(body, reward, caplog):
     program = f"def f(x): return {body}"
     assert code(["?"], [program], tests=[["assert f(1) == 1"]], test=[PLUS_SCRIPT]) == [reward]
     assert code(["?"], [program], test=[PLUS_CHECK], entry_point=["f"]) == [reward]
@@ -386,7 +394,7 @@ def test_tests_of_mbpp_plus_and_human_eval_plus_are_judged_without_numpy(body, r
         "from importlib import import_module\nimport_module('pandas')\nassert f(1) == 1",
     ],
 )
-def test_an_entry_that_imports_a_missing_module_leaves_its_program_unjudged(test):
+def test_missing_module_leaves_the_program_unjudged(test):
     for program in ("def f(x): return x", "def f(x): return 0"):
         assert code(["?"], [program], tests=[["assert f(1) == 1", test]]) == [None]
         assert code_fraction(["?"], [program], tests=[["assert f(1) == 1", test]]) == [None]

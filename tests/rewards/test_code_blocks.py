@@ -53,7 +53,7 @@ def test_extracted_code(completion, expected):
     assert extract_code(completion) == expected
 
 
-def test_which_lines_are_fences():
+def test_fences():
     text = "a ```python\n  \t``` py  x\n````\n```a`b\n~~~ `\n```"
     assert [(fence.start, fence.end, fence.indent, fence.mark, fence.language) for fence in fences(text)] == [
         (12, 24, 4, "```", "py  x"),
@@ -82,27 +82,27 @@ def test_tags_of_other_blocks(language):
     assert extract_code(fenced(SQUARE, language)) == fenced(SQUARE, language)
 
 
-USE = "print(square(3))\nresult = square(4)"
+USAGE = "print(square(3))\nresult = square(4)"
 
 
 @pytest.mark.parametrize(
     "response",
     [
-        f"{fenced(SQUARE)}\nFor example:\n{fenced(USE)}",
-        f"{fenced(SQUARE)}\nFor example:\n{fenced(USE, '')}\nIt prints\n{fenced('9', '')}",
-        f"{fenced('def square(x): return 2 * x')}\nThat was wrong.\n{fenced(SQUARE)}\nUse it:\n{fenced(USE)}",
+        f"{fenced(SQUARE)}\nFor example:\n{fenced(USAGE)}",
+        f"{fenced(SQUARE)}\nFor example:\n{fenced(USAGE, '')}\nIt prints\n{fenced('9', '')}",
+        f"{fenced('def square(x): return 2 * x')}\nThat was wrong.\n{fenced(SQUARE)}\nUse it:\n{fenced(USAGE)}",
         f"{fenced(SQUARE)}\nTest it:\n{fenced('def test_square():' + chr(10) + '    assert square(2) == 4')}",
-        f"{fenced(SQUARE, '')}\nFor example:\n{fenced(USE)}",
+        f"{fenced(SQUARE, '')}\nFor example:\n{fenced(USAGE)}",
         f"{fenced('square(x) -> x * x', '')}\n{fenced(SQUARE)}",
     ],
 )
-def test_an_example_of_use_is_not_the_program(response):
+def test_usage_example_is_not_the_program(response):
     assert extract_code(response, ["square"]) == SQUARE
 
 
-def test_without_names_any_function_or_class_is_a_program():
-    assert extract_code(f"{fenced(SQUARE)}\n{fenced(USE)}") == SQUARE
-    assert extract_code(f"{fenced('class A: pass')}\n{fenced(USE)}") == "class A: pass"
+def test_any_definition_is_a_program_if_no_names_are_required():
+    assert extract_code(f"{fenced(SQUARE)}\n{fenced(USAGE)}") == SQUARE
+    assert extract_code(f"{fenced('class A: pass')}\n{fenced(USAGE)}") == "class A: pass"
     assert extract_code(f"{fenced('x = 1')}\n{fenced('x = 2')}") == "x = 2"
 
 
@@ -146,7 +146,7 @@ def test_fences_in_a_docstring_belong_to_the_program():
         ("def f(): pass", [], True),
     ],
 )
-def test_definitions(text, names, expected):
+def test_defines(text, names, expected):
     assert defines(text, names) is expected
 
 
@@ -164,8 +164,8 @@ def test_only_the_end_of_a_long_response_is_read():
 )
 @pytest.mark.parametrize("begin", ["", "```", "```python"])
 @pytest.mark.usefixtures("without_type_checks")  # measures only the functions' own time
-def test_no_response_takes_long(unit, begin):
-    """An early pattern for fences backtracked: 32,000 spaces before a backtick took 16 seconds."""
+def test_extraction_takes_linear_time(unit, begin):
+    """An earlier pattern for fences backtracked and took 16 s for 32,000 spaces before a backtick."""
     started = time.process_time()
     extract_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
     program_of("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
@@ -179,27 +179,27 @@ def test_a_tag_after_a_closing_fence_is_not_a_language(tag):
     assert extract_code(f"{program}\n```{tag}", ["f"]).rstrip() == program
 
 
-AFTER = [
+ENDINGS = [
     *("", "\n", "\nThis returns x.", "\nExample:\n```python\nf(3)\n```\n", "\n\n```\nf(3)\n```"),
     *("\nIt works because:\n```\n3\n```", "\nIt works:\n```\n3\n```\nand\n```text\n4\n```"),
 ]
 
 
-@pytest.mark.parametrize("after", AFTER)
-def test_a_lone_closing_fence_ends_the_program(after):
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_lone_closing_fence_ends_the_program(ending):
     program = "def f(x):\n    return x\n"
-    assert extract_code(f"{program}```{after}", ["f"]).rstrip() == program.rstrip()
+    assert extract_code(f"{program}```{ending}", ["f"]).rstrip() == program.rstrip()
 
 
-@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("fence", ["```", " ```", "~~~"])
 @pytest.mark.parametrize("program", ["print(int(input()))\n", "import sys\nfor x in sys.stdin:\n    sys.stdout.write(x)\n"])
-def test_a_lone_closing_fence_ends_a_program_that_prints(program, fence, after):
-    assert last_code(f"{program}{fence}{after}").rstrip() == program.rstrip()
+def test_a_lone_closing_fence_ends_a_program_that_prints(program, fence, ending):
+    assert last_code(f"{program}{fence}{ending}").rstrip() == program.rstrip()
     again = f"{program}{fence}\nNo, better:\n```python\nprint(1)\n```"
     assert last_code(again) == "print(1)"
 
 
-def test_fences_in_a_docstring_are_part_of_the_program():
+def test_fences_in_a_docstring_do_not_end_an_unfenced_program():
     program = 'def f(x):\n    """\n    ```\n    f(3)\n    ```\n    """\n    return x\n'
     assert extract_code(program, ["f"]) == program

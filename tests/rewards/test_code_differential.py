@@ -1,4 +1,4 @@
-"""A sample of the differential test of the code rewards, run through the rewards; `code_differential.py` judges all tasks."""
+"""A sample of the differential test of the code rewards. `code_differential.py` runs the test on all tasks."""
 
 import code_differential
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from rljax.rewards.code import code, program_of
 from rljax.rewards.sandbox import Limits, judge_all
 
-ROWS = [
+TASKS = [
     code_differential.Task(
         "square",
         "Write a function that squares a number.",
@@ -31,8 +31,8 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("task", ROWS, ids=lambda task: task.key)
-def test_correct_variants_pass_and_cheats_fail(task):
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.key)
+def test_right_variants_pass_and_wrong_variants_fail(task):
     variants = list(code_differential.variants(task))
     columns = {name: [value] * len(variants) for name, value in task.columns.items()}
     rewards = code([task.prompt] * len(variants), [response for _, _, response in variants], **columns)
@@ -41,7 +41,7 @@ def test_correct_variants_pass_and_cheats_fail(task):
     }
 
 
-def test_a_sample_of_the_tasks(shared_data):
+def test_sampled_tasks_are_judged_correctly(shared_data):
     tasks = code_differential.tasks(shared_data / "mbpp.jsonl", None)[::33]
     chosen = [
         (task, *variant)

@@ -1,4 +1,4 @@
-"""Composite rewards follow their equations and report every component separately."""
+"""Composite rewards: they follow their equations and report each component separately."""
 
 import asyncio
 
@@ -60,7 +60,7 @@ def test_multi_objective_matches_its_equation():
     np.testing.assert_allclose(scores.total, [0.8, -0.2, 1.175], rtol=1e-6)
 
 
-def test_a_judge_scores_each_principle_in_words():
+def test_judge_scores_the_principles_that_are_text():
     calls = []
 
     async def model(prompts, completions, principle):
@@ -77,7 +77,7 @@ def test_a_judge_scores_each_principle_in_words():
     assert scores.parts["w"].tolist() == [0.0, 0.0, 1.0]
 
 
-def test_nested_components_are_named_and_their_weights_multiply():
+def test_nested_components_have_paths_and_multiplied_weights():
     inner = weighted({"right": "exact", "long": length}, {"right": 1.0, "long": 0.5})
     middle = weighted({"inner": inner, "form": "format"}, {"inner": 2.0, "form": 1.0})
     scores = ask(constitutional(middle, {"always": lambda completions: [1.0] * 3}, {"always": 3.0}))
@@ -97,7 +97,7 @@ def test_a_completion_with_a_failed_component_has_no_reward():
     assert scores.parts["right"].tolist() == [1.0, 0.0, 1.0]
     np.testing.assert_array_equal(scores.parts["slow"], np.float32([np.nan, 0.5, np.nan]))
     assert broken(PROMPTS, COMPLETIONS, **COLUMNS) == [None, 0.5, 1.0]
-    # Negative weights do not turn a missing component into a reward, and the total of an invalid row is 0.
+    # A negative weight does not turn a failed component into a reward, and the total of an invalid completion is 0.
     assert ask(weighted(broken.rewards, {"right": 5.0, "slow": -1.0})).total.tolist() == [0.0, -0.5, 5.0]
 
 
@@ -120,11 +120,11 @@ def test_invalid_arguments_are_refused(make, message):
         make()
 
 
-def test_the_minimum_is_over_the_parts_that_do_not_abstain():
-    either = Weighted(
+def test_minimum_ignores_rewards_that_abstain():
+    minimum = Weighted(
         {"long": length, "steps": steps, "right": BY_NAME["exact"]}, {"long": 4, "steps": 1, "right": 2}, least
     )
-    scores = ask(either)
+    scores = ask(minimum)
     np.testing.assert_allclose(scores.total, [min(4 * 0.1, 0.25, 2), min(4 * 0.1, 0.5, 0), min(4 * 0.85, 2)], rtol=1e-6)
     assert scores.correct.tolist() == [1.0, 0.0, 1.0]
     assert list(scores.parts) == ["long", "steps", "right"]
@@ -133,7 +133,7 @@ def test_the_minimum_is_over_the_parts_that_do_not_abstain():
     assert ask(silent).valid.tolist() == [True, True, False]
 
 
-def test_a_minimum_within_a_sum_is_taken_first():
+def test_nested_minimum_is_taken_first():
     inner = Weighted({"long": length, "steps": steps}, {"long": 1, "steps": 1}, least)
     scores = ask(weighted({"inner": inner, "right": "exact"}, {"inner": 10, "right": 1}))
     assert list(scores.parts) == ["inner", "right"]
@@ -143,7 +143,7 @@ def test_a_minimum_within_a_sum_is_taken_first():
     np.testing.assert_allclose(ask(outer).total, [0.25, 0.1, 1.85], rtol=1e-6)
 
 
-def test_a_verifier_within_a_minimum_decides():
+def test_verifier_within_a_minimum_decides_correctness():
     for how in ("sum", "min"):
         reward = combine([resolve("brier:exact"), BY_NAME["format"]], None, how)
         scores = judge(reward, ["1+1="] * 2, ["#2 confidence: 1", "#3 confidence: 1"], {"answer": ["2"] * 2})
@@ -163,23 +163,23 @@ def test_a_failure_within_a_minimum_is_attributed_to_its_component():
     assert scores.failures["steps"].total == 0
 
 
-def test_answers_overrated_by_one_reward_gain_nothing_under_the_minimum():
-    """Two judges agree on what is right, and each overrates a different wrong answer."""
+def test_minimum_does_not_reward_answers_that_one_judge_overrates():
+    """Both judges reward the right answer, and each overrates a different wrong answer."""
 
-    def judge_of(weakness):
+    def make_judge(overrated):
         return lambda completions, answer: [
-            float(c == a) + 2.0 * (c == weakness) for c, a in zip(completions, answer, strict=True)
+            float(c == a) + 2.0 * (c == overrated) for c, a in zip(completions, answer, strict=True)
         ]
 
     completions, best = ["2", "!", "?"], {}
     for how in ("sum", "min"):
-        reward = combine([judge_of("!"), judge_of("?")], None, how)
+        reward = combine([make_judge("!"), make_judge("?")], None, how)
         total = judge(reward, ["1+1="] * 3, completions, {"answer": ["2"] * 3}).total
         best[how] = set(np.flatnonzero(total == total.max()).tolist())
     assert best == {"sum": {0, 1, 2}, "min": {0}}
 
 
-def test_the_command_line_combines_by_name():
+def test_reward_combine_option():
     for how, total in (("sum", 4.0), ("min", 1.0)):
         reward = own_reward([lambda completions: [3.0], lambda completions: [1.0]], TrainConfig.flat(reward_combine=how))
         assert judge(reward, ["p"], ["c"], {}).total.tolist() == [total]

@@ -1,4 +1,4 @@
-"""Stated confidences: how they are parsed, and the Brier reward, which is highest for a calibrated confidence."""
+"""Confidences that a response states: how they are parsed, and the Brier reward, which is highest if they are calibrated."""
 
 import numpy as np
 import pytest
@@ -47,11 +47,11 @@ from rljax.rewards.protocol import has_verifier, judge
         ("", None),
     ],
 )
-def test_the_last_statement_counts_if_it_is_a_probability(text, confidence):
+def test_last_statement_counts_if_it_is_a_probability(text, confidence):
     assert stated_confidence(text) == confidence
 
 
-def test_the_verifier_reads_only_the_answer():
+def test_verifier_reads_only_the_answer():
     assert without_confidence("#12; confidence: 0.8\nconfidence: 7") == "#12"
     for written in ("1e-3", "0,8", "0.8/1", "80 %", "**0.8**", "`0.8`.", "0." + "8" * 99):
         assert without_confidence(f"#12 **confidence:** {written}") == "#12", written
@@ -68,18 +68,18 @@ def test_the_verifier_reads_only_the_answer():
 
 @pytest.mark.parametrize("probability", [0.0, 0.15, 0.5, 0.7, 1.0])
 def test_the_expected_reward_is_highest_at_the_true_probability(probability):
-    """The expectation weights the rewards of a right and a wrong answer of equal confidence by their probabilities."""
+    """The expected reward is p times the reward of a right answer plus 1 - p times the reward of a wrong answer."""
     grid = np.linspace(0, 1, 101)
     completions = [f"#{answer} confidence: {q:.2f}" for answer in (12, 13) for q in grid]
     values = np.array(resolve("brier:exact")(["?"] * 202, completions, answer=["12"] * 202)).reshape(2, 101)
     expected = probability * values[0] + (1 - probability) * values[1]
     assert grid[expected.argmax()] == pytest.approx(probability, abs=1e-9)
     assert expected.max() == pytest.approx(probability**2, abs=1e-6)
-    silent = resolve("brier:exact")(["?"] * 2, ["#12", "#13"], answer=["12"] * 2)
-    assert probability * silent[0] + (1 - probability) * silent[1] <= expected.min() + 1e-6
+    unstated = resolve("brier:exact")(["?"] * 2, ["#12", "#13"], answer=["12"] * 2)
+    assert probability * unstated[0] + (1 - probability) * unstated[1] <= expected.min() + 1e-6
 
 
-def test_partial_credit_is_right_from_its_limit_and_missing_verdicts_are_invalid():
+def test_partial_credit_and_missing_verdicts():
     @right_from(0.5)
     def share(completions):
         return [0.25, 0.5, None, Failed("raised", "no")]

@@ -1,4 +1,4 @@
-"""Rules from a file as a reward: what each kind of rule forbids, and which files are refused."""
+"""A reward from a file of rules: what each kind of rule forbids, and which files are refused."""
 
 import json
 
@@ -78,7 +78,7 @@ def test_a_long_response_is_read_completely():
     assert reward(["?"] * 2, [f"fool{' ' * 300_000}", f"{' ' * 300_000}fool"]) == [-1.0, -2.0]
 
 
-def test_a_pattern_that_takes_too_long_fails_on_that_response_alone(monkeypatch):
+def test_slow_pattern_fails_only_on_the_slow_response(monkeypatch):
     monkeypatch.setattr("rljax.rewards.constitution.SECONDS", 0.2)
     scores = judge(constitution({"words": {"must": r"^(\w+\s?)*$"}}), ["?"] * 2, ["a" * 40 + "!", "two words"], {})
     assert scores.failures["words"].timed_out == 1
@@ -113,7 +113,7 @@ def test_unreadable_files_are_refused(tmp_path):
         resolve(f"constitution:{tmp_path}/empty.yaml")
 
 
-def test_a_rule_for_some_users_applies_to_their_responses_alone():
+def test_a_rule_for_some_users_applies_only_to_their_responses():
     rules = {"brief": {"max_words": 2, "weight": 0.5, "users": ["Ada", "7"]}, "kind": {"must_not": "fool"}}
     texts, users = ["it is four", "four", "it is four", "a fool, fool"], ["Ada", "Ada", "Bob", 7]
     scores = judge(constitution(rules), ["?"] * 4, texts, {"user": users})
@@ -122,13 +122,13 @@ def test_a_rule_for_some_users_applies_to_their_responses_alone():
     np.testing.assert_allclose(scores.total, [-0.5, 0, 0, -1.5])
 
 
-def test_a_rule_for_some_users_needs_the_column():
+def test_a_rule_for_some_users_needs_the_column_user():
     with pytest.raises(InputError, match="needs user, but the data has the columns"):
         judge(constitution({"brief": {"max_words": 2, "users": ["Ada"]}}), ["?"], ["four"], {})
 
 
-def test_a_dataset_with_users_reaches_the_reward(tmp_path):
-    """From the rows of a file to the reward of each user's responses."""
+def test_users_of_a_dataset_reach_the_reward(tmp_path):
+    """The column `user` of a data file selects the responses to which a rule applies."""
     file, rules = tmp_path / "rows.jsonl", tmp_path / "rules.yaml"
     rows = [{"prompt": "1+1=", "answer": "2", "user": user} for user in ("Ada", "Bob")]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -13,8 +13,8 @@ PROMPTS, COMPLETIONS, CHATS = ["1+1", "2+2"], ["#2", "#4"], [CHAT, None]
 COLUMNS = {"answer": ["2", "4"]}
 
 
-def of_trl(prompts, completions):
-    """Every argument in TRL's form: the first prompt is a conversation, the second is text."""
+def trl_reward(prompts, completions):
+    """Check that the arguments have TRL's form: the first prompt is a conversation, and the second is text."""
     assert prompts == [list(CHAT), "2+2"]
     assert completions == [[{"role": "assistant", "content": "#2"}], "#4"]
     prompts[0][0]["content"] = completions[0][0]["content"] = "changed"
@@ -26,19 +26,19 @@ def of_text(prompts, completions):
     return [1.0, 0.5]
 
 
-@pytest.mark.parametrize(("reward", "chats"), [(of_trl, CHATS), (of_text, None), (of_text, [None, None])])
+@pytest.mark.parametrize(("reward", "chats"), [(trl_reward, CHATS), (of_text, None), (of_text, [None, None])])
 def test_a_custom_reward_gets_conversations_as_messages(reward, chats):
     assert judge(reward, PROMPTS, COMPLETIONS, {}, chats=chats).total.tolist() == [1.0, 0.5]
-    assert CHAT[0]["content"] == "1+1", "a reward may change its arguments"
+    assert CHAT[0]["content"] == "1+1", "the reward has changed its caller's messages"
 
 
 @pytest.mark.parametrize("reward", [BY_NAME["exact"], functools.partial(BY_NAME["exact"])])
-def test_a_reward_of_rljax_reads_text(reward):
+def test_built_in_reward_reads_text(reward):
     assert judge(reward, PROMPTS, COMPLETIONS, COLUMNS, chats=CHATS).total.tolist() == [1.0, 1.0]
 
 
-def test_each_of_several_rewards_gets_its_own_form():
-    both = combine([of_trl, BY_NAME["exact"]], [2.0, 1.0])
+def test_each_reward_gets_the_form_that_it_expects():
+    both = combine([trl_reward, BY_NAME["exact"]], [2.0, 1.0])
     assert judge(both, PROMPTS, COMPLETIONS, COLUMNS, chats=CHATS).total.tolist() == [3.0, 2.0]
 
 

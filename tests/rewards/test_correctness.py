@@ -1,4 +1,4 @@
-"""Verifiers: which rewards decide what is correct, and how several of them are combined."""
+"""Verifiers: which rewards decide whether a response is correct, and how several verifiers are combined."""
 
 from functools import partial, wraps
 
@@ -27,9 +27,9 @@ def length(completions):
     return [0.5 for _ in completions]
 
 
-def test_the_rewards_that_check_an_answer_are_verifiers():
-    found = {name for name, reward in BY_NAME.items() if is_verifier(reward)}
-    assert found == {"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice", "code"} | {
+def test_rewards_that_check_an_answer_are_verifiers():
+    names = {name for name, reward in BY_NAME.items() if is_verifier(reward)}
+    assert names == {"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice", "code"} | {
         "reasoning_gym",
         "proof",
     }
@@ -38,12 +38,12 @@ def test_the_rewards_that_check_an_answer_are_verifiers():
 
 
 @verifier
-def one(completion):
+def is_seven(completion):
     return float(completion == "7")
 
 
-def test_a_verifier_of_one_completion_stays_one():
-    assert is_verifier(each(one))
+def test_each_keeps_the_verifier_mark():
+    assert is_verifier(each(is_seven))
     assert not is_verifier(each(len))
 
 
@@ -56,7 +56,7 @@ def test_a_wrapper_of_a_verifier_is_not_itself_a_verifier():
     assert is_verifier(verifier(shaped))
 
 
-def test_a_method_cannot_be_marked():
+def test_a_method_cannot_be_marked_as_a_verifier():
     class Judge:
         def reward(self, completions):
             return [1.0] * len(completions)
@@ -82,7 +82,7 @@ def test_all_verifiers_that_do_not_abstain_must_agree():
 
 @right_from(1.0)
 def share(completions):
-    """Partial credit; None if there is nothing to judge."""
+    """Return partial credit, or None if there is nothing to judge."""
     return [float(text) if text else None for text in completions]
 
 
@@ -93,12 +93,14 @@ def test_partial_credit_is_not_correct():
 
 
 @right_from(1.0)
-def share_of_one(completion):
+def share_of_one_completion(completion):
     return float(completion)
 
 
-def test_a_verifier_of_one_completion_keeps_its_limit():
-    np.testing.assert_array_equal(judge(each(share_of_one), ["p"] * 2, ["1", "0.9"], {}).correct, np.float32([1, 0]))
+def test_each_keeps_the_threshold():
+    np.testing.assert_array_equal(
+        judge(each(share_of_one_completion), ["p"] * 2, ["1", "0.9"], {}).correct, np.float32([1, 0])
+    )
 
 
 def test_without_a_verifier_correctness_is_unknown():
@@ -116,6 +118,6 @@ def test_a_failure_is_neither_right_nor_wrong():
 
 
 @pytest.mark.parametrize("name", ["exact", "yes_no"])
-def test_correct_is_a_positive_reward_of_a_single_verifier(name):
+def test_positive_reward_of_a_single_verifier_is_correct(name):
     scores = judge(BY_NAME[name], ["p"] * 2, ["#yes", "#no"], {"answer": ["yes", "yes"]})
     np.testing.assert_array_equal(scores.correct, (scores.total > 0).astype(np.float32))

@@ -1,4 +1,4 @@
-"""The bonus for rare answers: its formula, and that it depends only on the responses."""
+"""The bonus for rare answers: its formula, and its independence of order and earlier calls."""
 
 import math
 
@@ -11,14 +11,14 @@ from rljax.rewards.count_bonus import count_bonus
 from rljax.rewards.protocol import needs_all_hosts
 
 
-def test_the_bonus_falls_with_the_responses_to_the_prompt_that_agree():
+def test_bonus_falls_with_the_number_of_equal_answers():
     prompts = ["a"] * 4 + ["b"] * 2
     completions = ["#2", "1+1=2;#2.0", "#3", "no answer", "#2", "#2 confidence: 0.5"]
     root = 0.3 / math.sqrt(2)
     np.testing.assert_allclose(resolve("count_bonus:0.3")(prompts, completions), [root, root, 0.3, 0.0, root, root])
 
 
-def test_order_and_earlier_calls_change_nothing():
+def test_bonus_does_not_depend_on_order_or_earlier_calls():
     rng, reward = np.random.default_rng(0), count_bonus(1.0)
     prompts = [str(i) for i in rng.integers(0, 3, 40)]
     completions = [f"#{i}" for i in rng.integers(0, 4, 40)]
@@ -36,7 +36,7 @@ def test_every_host_counts_all_responses():
     assert needs_all_hosts(count_bonus(1.0))
 
 
-def test_the_count_bonus_takes_another_reader_of_answers():
+def test_bonus_accepts_another_answer_reader():
     np.testing.assert_allclose(count_bonus(1.0, answer_of=len)(["?"] * 3, ["ab", "cd", "e"]), [0.5**0.5, 0.5**0.5, 1.0])
 
 

@@ -1,4 +1,4 @@
-"""The bonus for diverse responses: its formula, and that it depends only on the responses."""
+"""The bonus for diverse responses: its formula, and its independence of order."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ def test_the_bonus_is_the_mean_distance_to_the_others_of_the_prompt():
     prompts = [str(i) for i in rng.integers(0, 3, 24)]
     completions = [" ".join(rng.choice(list("ab"), 6)) for _ in range(24)]
     expected = []
-    for place, (prompt, text) in enumerate(zip(prompts, completions, strict=True)):
-        others = [completions[i] for i in range(24) if prompts[i] == prompt and i != place]
+    for position, (prompt, text) in enumerate(zip(prompts, completions, strict=True)):
+        others = [completions[i] for i in range(24) if prompts[i] == prompt and i != position]
         expected.append(0.3 * (1 - np.mean([similarity(text, other) for other in others])))
     found = np.array(resolve("diversity:0.3")(prompts, completions))
     np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Rewards that judge one completion at a time: a failure affects only that completion."""
+"""Reward functions of one completion: each gets its own columns, and a failure affects only one completion."""
 
 import os
 
@@ -40,12 +40,12 @@ def test_each_completion_is_judged_by_its_own_columns():
     assert progress == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_keywords_receive_everything():
-    def everything(**entries):
+def test_kwargs_receive_every_column():
+    def check_arguments(**entries):
         assert entries == {"prompt": "a", "completion": "one", "level": 3}
         return 1
 
-    assert each(everything)(["a"], ["one"], level=[3]) == [1]
+    assert each(check_arguments)(["a"], ["one"], level=[3]) == [1]
     assert each(lambda prompt: len(prompt) + 1)(PROMPTS, COMPLETIONS) == [2] * 4
 
 
@@ -61,7 +61,7 @@ def test_failures_are_counted_separately():
         reward(PROMPTS, COMPLETIONS)
 
 
-def test_with_a_time_limit_calls_run_in_workers(tmp_path):
+def test_calls_with_a_time_limit_run_in_workers(tmp_path):
     (tmp_path / "mine.py").write_text(MODULE)
     reward = each(f"{tmp_path}/mine.py:judge", seconds=0.5, workers=2)
     progress = []

@@ -1,4 +1,4 @@
-r"""Which answers equal a reference: conventions, equivalent forms, and answers that once matched many references."""
+r"""Answers that equal a reference in another notation or form, and answers that must not match it."""
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +9,9 @@ from rljax.rewards.math import decide_without_algebra
 
 
 def verdict(reference: str, answer: str) -> bool:
-    """The verdict of the reward, in this process."""
-    known = decide_without_algebra(answer, reference)
-    return equivalent(reference, answer) if known is None else known
+    """Return the reward's verdict, computed in this process instead of a worker."""
+    decided = decide_without_algebra(answer, reference)
+    return equivalent(reference, answer) if decided is None else decided
 
 
 NUMBERS = [
@@ -153,8 +153,8 @@ FORMS = [
     (r"\frac{1}{12}", "0.0833333333333333"),
     (r"\left(\frac{1}{2},3\right)", "(0.5, 3)"),
 ]
-CONGRUENT = r"x \equiv 3 \pmod{7}"
-WITH_MODULUS = [
+CONGRUENCE = r"x \equiv 3 \pmod{7}"
+CONGRUENCE_FORMS = [
     *(
         r"3 \pmod 7",
         r"3 \mod{7}",
@@ -167,10 +167,10 @@ WITH_MODULUS = [
     *(r"3 \text{ (mod 7)}", r"3\;(\operatorname{mod} 7)", "3 modulo 7", r"10\pmod 7", r"-4 \pmod 7", r"x=3\pmod 7"),
     *(r"x \equiv 10 \equiv 3 \pmod 7", r"x\equiv 3", "x=3", "3"),
 ]
-"""Ways to write the answer `CONGRUENT`."""
+"""Ways to write the answer `CONGRUENCE`."""
 RESIDUES = [
-    *((CONGRUENT, answer) for answer in WITH_MODULUS),
-    ("3", CONGRUENT),
+    *((CONGRUENCE, answer) for answer in CONGRUENCE_FORMS),
+    ("3", CONGRUENCE),
     ("x=3", r"10 \bmod 7"),
     ("2", r"17 \bmod 5 = 2"),
     (r"1,3\pmod 4", r"x\equiv 3\pmod 4 \text{ or } x \equiv 1 \pmod 4"),
@@ -179,13 +179,13 @@ RESIDUES = [
     (r"a \equiv b \pmod{n}", r"a \equiv b (\bmod n)"),
     (r"f\equiv 0", "f=0"),
 ]
-OTHER_RESIDUES = [
+WRONG_RESIDUES = [
     *(
-        (CONGRUENT, other)
+        (CONGRUENCE, other)
         for other in ("4", "7", "10", r"3 \pmod 8", r"4 \pmod 7", r"2x\equiv 3\pmod 7", r"y \equiv 3\pmod 7")
     ),
     *(
-        (CONGRUENT, other)
+        (CONGRUENCE, other)
         for other in (r"x\equiv 3,4\pmod 7", r"3 \equiv 4 \pmod 7", r"x \equiv 4 \equiv 3 \pmod 7", "3 od 7")
     ),
     ("3", r"5\pmod 1"),
@@ -193,7 +193,7 @@ OTHER_RESIDUES = [
     (r"x\equiv 1, 3\pmod{4}", r"1\pmod 4"),
     (r"a \equiv b \pmod{n}", r"a \equiv c \pmod{n}"),
 ]
-IN_OTHER_WORDS = [
+EQUAL_WORDS = [
     *(
         ("3", "three"),
         ("3", r"\text{Three}"),
@@ -242,7 +242,7 @@ IN_OTHER_WORDS = [
     ),
     (r"3\text{ feet }4\text{ inches}", "3 feet 4 inches"),
 ]
-OTHER_WORDS = [
+WRONG_WORDS = [
     *(
         ("5", "five hundred"),
         ("1", "one of them"),
@@ -277,8 +277,8 @@ OTHER_WORDS = [
     ),
     *(("(a,b)=(2,3)", "a=3, b=2"), ("(a,b)=(2,3)", "a=2, c=3"), (r"\frac{dy}{dx}=2x", "3x"), (r"12\text{ dozen}", "12")),
 ]
-KEYS = ["1=2", "0=1", "0=0", "x=x", "1<2", r"\frac{0}{0}", r"\emptyset", "x=x+1", "1/0", r"\text{none}"]
-OF_KEYS = [
+VACUOUS = ["1=2", "0=1", "0=0", "x=x", "1<2", r"\frac{0}{0}", r"\emptyset", "x=x+1", "1/0", r"\text{none}"]
+VARIED_REFERENCES = [
     *("x+y=3", "x=5", "(x+1)^2=x^2+2x+1", "x^2+1=0", "x>2", "(1,2)", r"\{1,2\}", "7", r"\sqrt{2}", "y=2x+1"),
     *(r"\begin{pmatrix}1\\2\end{pmatrix}", r"\text{east}", r"5\text{ cm}", r"a \equiv b"),
 ]
@@ -391,28 +391,30 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS, *RESIDUES, *IN_OTHER_WORDS])
+@pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS, *RESIDUES, *EQUAL_WORDS])
 def test_equal_answers_are_accepted(reference, answer):
     assert verdict(reference, answer)
 
 
-@pytest.mark.parametrize(("reference", "answer"), [*WRONG, *OTHER_RESIDUES, *OTHER_WORDS])
+@pytest.mark.parametrize(("reference", "answer"), [*WRONG, *WRONG_RESIDUES, *WRONG_WORDS])
 def test_different_answers_are_rejected(reference, answer):
     assert not verdict(reference, answer)
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_answers_that_say_nothing_match_nothing(key):
-    """`1=2` once matched every equation, identity and matrix without solutions."""
-    assert not any(verdict(reference, key) for reference in OF_KEYS)
+@pytest.mark.parametrize("answer", VACUOUS)
+def test_vacuous_answers_match_nothing(answer):
+    """`1=2` once matched many references, such as equations without solutions, identities and matrices."""
+    assert not any(verdict(reference, answer) for reference in VARIED_REFERENCES)
 
 
-@pytest.mark.parametrize("reference", [*dict.fromkeys(reference for reference, _ in [*NUMBERS, *FORMS, *UNITS]), *OF_KEYS])
+@pytest.mark.parametrize(
+    "reference", [*dict.fromkeys(reference for reference, _ in [*NUMBERS, *FORMS, *UNITS]), *VARIED_REFERENCES]
+)
 def test_every_reference_equals_itself(reference):
     assert decide_without_algebra(f"  ${reference}$.", reference)
 
 
-PARTS = [
+SYMBOLS = [
     *r"""\frac \sqrt { } ( ) [ ] 1 2 0 x y + - = < \le , cm \{ \} ^ _ ! % ° \infty \cup \in \pm i e \pi . : / | \begin{pmatrix}
     \end{pmatrix} & \\ \ln \sin \mathbb{R} \setminus \emptyset and or \binom dx \lim f(x) \$ ' ² √ ½ ①""".split(),  # noqa: SIM905
     *(" ", ">", ";", r"\ne ", r"\overline{3}", r"\ldots", r"\text{", r"\text{ and }", r"\mathrm{"),
@@ -435,7 +437,7 @@ REFERENCES = [
 
 
 @settings(max_examples=400)
-@given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join), st.sampled_from(REFERENCES))
-def test_no_answer_makes_the_comparison_raise(answer, reference):
+@given(st.lists(st.sampled_from(SYMBOLS), max_size=8).map("".join), st.sampled_from(REFERENCES))
+def test_comparison_never_raises(answer, reference):
     assert verdict(reference, answer) in (True, False)
     assert verdict(answer, reference) in (True, False)

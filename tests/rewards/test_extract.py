@@ -1,4 +1,4 @@
-r"""Final answers: after the hashes, in the last box, and nowhere else."""
+r"""Final answers are read after hash signs or in the last box, and nowhere else."""
 
 import time
 
@@ -73,7 +73,7 @@ def test_answers_are_normalized(text, plain):
 
 
 @given(st.text("#\\boxed{} 1a\n$.,", max_size=40))
-def test_any_text_can_be_read(text):
+def test_any_text_gives_an_answer_or_none(text):
     answer = final_answer(text)
     assert answer is None or (answer and answer == answer.strip() and "#" not in answer)
 
@@ -83,7 +83,7 @@ def test_the_last_hash_decides(number, before):
     assert final_answer(f"{before}#{number}") == str(number)
 
 
-def test_a_response_of_open_boxes_is_read_in_linear_time():
+def test_open_boxes_are_read_in_linear_time():
     started = time.process_time()
     assert final_answer(r"\boxed{" * 20_000) is None
     assert time.process_time() - started < 1

@@ -1,4 +1,4 @@
-"""Rewards for form: tags in the right order, and lengths in tokens."""
+"""Rewards for the form of a response: tags in the right order, and lengths in tokens."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_think_answer(completion, good):
     assert think_answer(prompts=["?"], completions=[completion], answer=["12"]) == [float(good)]
 
 
-def test_tags_of_other_names():
+def test_tags_with_other_names():
     reward = tags(["a", "b", "c"])
     assert reward(completions=["<a>1</a><b>2</b><c>3</c>", "<a>1</a><c>3</c><b>2</b>", GOOD]) == [1.0, 0.0, 0.0]
     for names in ([], "think", ["a", "a"]):

@@ -1,7 +1,7 @@
 r"""Generated answers that are right or wrong by construction: equal values in other forms, and other values in the same forms.
 
-No code of `rljax.rewards` decides what is right. A right form is the same SymPy object, or an algebraic identity
-applied to it; a wrong one has another value, which is checked at random points with mpmath.
+Each function in `FAMILIES` takes a random generator and returns a reference, right answers and wrong answers. None of them uses
+code of `rljax.rewards`. A right answer has the value of the reference, often as the same SymPy object or by an algebraic identity.
 """
 
 import random
@@ -17,7 +17,7 @@ x, y = symbols("x y", real=True)
 
 
 def frac(value, rng, styles=("frac", "dfrac", "slash", "tfrac", "minus", "mixed")):
-    """A fraction in one of its forms."""
+    """Write a fraction in a random style."""
     style = rng.choice(styles)
     top, bottom = value.numerator, value.denominator
     sign = "-" if top < 0 else ""
@@ -37,12 +37,12 @@ def frac(value, rng, styles=("frac", "dfrac", "slash", "tfrac", "minus", "mixed"
             return rf"{sign}\frac{{{abs(top)}}}{{{bottom}}}"
 
 
-def a_fraction(rng):
+def sample_fraction(rng):
     return Fraction(rng.choice([-1, 1]) * rng.randint(1, 60), rng.randint(2, 40))
 
 
 def rationals(rng):
-    value = a_fraction(rng)
+    value = sample_fraction(rng)
     right = [frac(value, rng) for _ in range(3)]
     right.append(frac(value, rng, ("slash",)).join(("x = ", "")))
     scale = rng.randint(2, 5)
@@ -182,8 +182,8 @@ def lists(rng):
     values = list(dict.fromkeys(values))
     shuffled = rng.sample(values, len(values))
 
-    def join_elements(them, sep=", "):
-        return sep.join(frac(value, rng, ("frac", "slash", "dfrac")) for value in them)
+    def join_elements(elements, sep=", "):
+        return sep.join(frac(value, rng, ("frac", "slash", "dfrac")) for value in elements)
 
     right = [
         join_elements(values),
@@ -414,24 +414,24 @@ FAMILIES = [
     *(half_lines, unions, matrices, equations, circles, units, money, percents, bases, words, ratios, both_signs),
     *(stated_values, functions, counts),
 ]
-FRAMES = [
+TEMPLATES = [
     *(r"\boxed{%s}", r"So the answer is $\boxed{%s}$.", "<answer>%s</answer>", "<answer> %s </answer>", r"\[\boxed{%s}\]"),
     *(r"First $\boxed{0}$ was wrong. Final: $\boxed{%s}$", "#### %s", "The answer is %s"),
 ]
 
 
 def generate_cases(seed, rounds):
-    """Cases as `(family, reference, completion, right)`."""
+    """Yield cases `(family, reference, completion, correct)`."""
     rng = random.Random(seed)
     for _ in range(rounds):
         for family in FAMILIES:
             reference, right, wrong = family(rng)
             for form, correct in [*((text, True) for text in right), *((text, False) for text in wrong)]:
-                yield family.__name__, reference, rng.choice(FRAMES) % form, correct
+                yield family.__name__, reference, rng.choice(TEMPLATES) % form, correct
 
 
 def find_misjudged(cases):
-    """The cases that the reward `math` misjudges: wrong answers it pays, and right answers it rejects."""
+    """Return the wrong answers that the reward `math` accepts, and the right answers that it rejects."""
     rewards = math(["?"] * len(cases), [case[2] for case in cases], [case[1] for case in cases])
     return [
         [case for case, reward in zip(cases, rewards, strict=True) if case[3] is correct and (reward == 1.0) is not correct]
@@ -442,6 +442,6 @@ def find_misjudged(cases):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_generated_answers_are_judged_correctly(seed):
     cases = list(generate_cases(seed, 3))
-    paid, refused = find_misjudged(cases)
-    assert len(paid) <= 0.002 * sum(not case[3] for case in cases), paid
-    assert len(refused) <= 0.01 * sum(case[3] for case in cases), refused
+    accepted, rejected = find_misjudged(cases)
+    assert len(accepted) <= 0.002 * sum(not case[3] for case in cases), accepted
+    assert len(rejected) <= 0.01 * sum(case[3] for case in cases), rejected

@@ -1,4 +1,4 @@
-r"""Everything that reads a response in the trainer's own process takes linear time."""
+r"""Every function that reads a response in the trainer's process takes linear time and little memory."""
 
 import time
 import tracemalloc
@@ -40,7 +40,7 @@ READERS = {
     "stated_confidence": stated_confidence,
     "without_confidence": lambda text: len(without_confidence(text[-LONGEST_READ:])),
 }
-TOKENS = [
+PIECES = [
     *r"""# #### $ \$ . , 1 1, 1,111 - + = ( ) [ { } \ ` ``` * \boxed{ \boxed \text{ \frac ^ _ <answer> </answer> <think> answer
     confidence: <confidence> </confidence> therefore % A (A) yes 1+1=2; ½ １ ° \{ \, \! ~ ' " / e3 √ ²""".split(),  # noqa: SIM905
     *(" ", "\n", "\t", "answer is", "is ", "and ", "def f", "```python\n"),
@@ -48,8 +48,8 @@ TOKENS = [
 SHORT = 8_000
 
 
-def seconds(read, text):
-    """The shorter time of two readings."""
+def measure_seconds(read, text):
+    """Return the shorter processor time of two calls."""
     times = []
     for _ in range(2):
         started = time.process_time()
@@ -58,40 +58,40 @@ def seconds(read, text):
     return min(times)
 
 
-def fill(begin, unit, end, length):
+def make_text(begin, unit, end, length):
     return begin + unit * (length // len(unit)) + end
 
 
 @pytest.mark.parametrize("name", READERS)
 @settings(max_examples=40)
 @given(
-    begin=st.lists(st.sampled_from(TOKENS), max_size=2).map("".join),
-    unit=st.lists(st.sampled_from(TOKENS), min_size=1, max_size=3).map("".join),
-    end=st.lists(st.sampled_from(TOKENS), max_size=2).map("".join),
+    begin=st.lists(st.sampled_from(PIECES), max_size=2).map("".join),
+    unit=st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map("".join),
+    end=st.lists(st.sampled_from(PIECES), max_size=2).map("".join),
 )
-def test_four_times_the_text_takes_about_four_times_as_long(name, begin, unit, end):
-    short, long = (seconds(READERS[name], fill(begin, unit, end, length)) for length in (SHORT, 4 * SHORT))
+def test_time_is_linear_in_the_length(name, begin, unit, end):
+    short, long = (measure_seconds(READERS[name], make_text(begin, unit, end, length)) for length in (SHORT, 4 * SHORT))
     assert long <= 8 * short + 0.05
 
 
-# Each was once slow or large: a cubic pattern (6.5 s), a quadratic pattern (16 s), copies of nested boxes (2.4 GB).
-ONCE_SLOW = {
+# Each text was once slow or used much memory: a cubic pattern (6.5 s), a quadratic pattern (16 s), copies of boxes (2.4 GB).
+ONCE_COSTLY = {
     "spaces after the number": "#### 1" + " " * 1_200 + "x",
     "spaces in a fence": "```" + " " * 32_000 + "`",
     "nested boxes": r"\boxed{" * 25_000 + "1" + "}" * 25_000,
 }
 
 
-@pytest.mark.parametrize("text", ONCE_SLOW.values(), ids=ONCE_SLOW)
-def test_texts_that_once_were_slow_are_read_quickly(text):
+@pytest.mark.parametrize("text", ONCE_COSTLY.values(), ids=ONCE_COSTLY)
+def test_texts_that_once_were_costly_are_read_quickly(text):
     for read in READERS.values():
-        assert seconds(read, text) < 0.5
+        assert measure_seconds(read, text) < 0.5
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_longest_response_takes_little_memory(name):
+def test_nested_boxes_take_little_memory(name):
     tracemalloc.start()
-    READERS[name](ONCE_SLOW["nested boxes"])
+    READERS[name](ONCE_COSTLY["nested boxes"])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 40e6
@@ -99,15 +99,15 @@ def test_the_longest_response_takes_little_memory(name):
 
 @pytest.mark.parametrize("name", sorted(READERS.keys() - {"think_answer", "equations"}))
 def test_only_the_end_of_a_response_is_read(name):
-    """A million characters give the same reward as their last 200,000. The two other readers need the complete response, for its
-    form and all of its steps."""
+    """A million characters give the same result as their last 200,000. `think_answer` and `equations` need the complete response,
+    to check its form or all of its steps."""
     text = r"\boxed{1} #### 1 the answer is 1 "
     assert READERS[name](text + "x" * 1_000_000) == READERS[name]("x" * LONGEST_READ)
 
 
 @settings(max_examples=200)
-@given(st.lists(st.sampled_from(TOKENS), max_size=400).map("".join), st.sampled_from([1, 2, 40]))
-def test_any_answer_is_normalized_and_decided_quickly(text, times):
+@given(st.lists(st.sampled_from(PIECES), max_size=400).map("".join), st.sampled_from([1, 2, 40]))
+def test_answers_are_normalized_and_decided_quickly(text, times):
     answer = (text * times)[:LONGEST_ALGEBRA]
     started = time.process_time()
     plain.__wrapped__(answer)

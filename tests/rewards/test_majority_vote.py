@@ -1,4 +1,4 @@
-"""Votes: equal answers count together, and a response votes for the answer that its reward function extracts."""
+"""Majority votes: equal answers count together, and a response votes for the answer that its reward function reads."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_a_very_long_number_is_left_unchanged():
         ("brier:yes_no", "Yes, confidence: 0.8", "yes"),
     ],
 )
-def test_a_response_votes_for_what_its_reward_reads(reward, completion, voted):
+def test_response_votes_for_the_answer_that_its_reward_reads(reward, completion, voted):
     assert vote_for(reward)(completion) == voted
 
 

@@ -1,4 +1,4 @@
-r"""Mathematical answers: equal in meaning, never only in part; and answers that cannot be compared in time."""
+r"""Rewards for mathematical answers: equivalent answers, partly matching answers, and answers too costly to compare."""
 
 import json
 import random
@@ -25,7 +25,7 @@ from rljax.rewards.pool import shared_pool
 from rljax.rewards.protocol import judge
 
 
-def equal(answer: str, reference: str) -> float | None:
+def reward_of(answer: str, reference: str) -> float | None:
     return math(["?"], [rf"So it is $\boxed{{{answer}}}$."], [reference])[0]
 
 
@@ -235,14 +235,14 @@ def test_any_text_equals_itself(text):
     ],
 )
 def test_equivalence(answer, reference, reward):
-    assert equal(answer, reference) == reward
+    assert reward_of(answer, reference) == reward
 
 
-def test_an_answer_that_could_close_its_box_is_wrong():
+def test_unbalanced_braces_are_wrong():
     assert math(["?"] * 3, [r"#### 5} \boxed{7", "#### 7}", "The answer is {7"], ["7"] * 3) == [0.0] * 3
 
 
-def test_the_last_of_several_answers_counts_alone():
+def test_only_the_last_answer_counts():
     completion = r"\boxed{1} and \boxed{2}"
     assert math(["?"] * 3, [completion] * 3, ["1", "2", "1,2"]) == [0.0, 1.0, 0.0]
 
@@ -259,7 +259,7 @@ def test_answers_in_sentences():
     assert math(["?"] * 6, completions, ["18"] * 6) == [1.0] * 5 + [0.0]
 
 
-def test_a_right_number_in_the_text_earns_nothing():
+def test_unstated_right_number_earns_nothing():
     completions = ["the 12 of 24", r"12, so \boxed{24}", r"\boxed{120}", r"\boxed{1}2", "12"]
     assert math(["?"] * 5, completions, ["12"] * 5) == [0.0] * 5
 
@@ -280,7 +280,7 @@ def test_references_and_completions_must_have_equal_length():
             reward(["?"] * 2, ["#### 1"] * 2, ["1"])
 
 
-def test_each_pair_is_compared_once():
+def test_equal_pairs_are_compared_once():
     progress = []
     completions = [r"\boxed{x/2}"] * 30 + [r"\boxed{x/4}", r"\boxed{\frac{x}{2}}", "none"]
     rewards = math(
@@ -290,7 +290,7 @@ def test_each_pair_is_compared_once():
     assert progress == [(1, 2), (2, 2)]
 
 
-def test_a_call_of_math_reports_progress():
+def test_judge_passes_on_the_progress_of_math():
     progress = []
     scores = judge(
         math,
@@ -302,9 +302,9 @@ def test_a_call_of_math_reports_progress():
     assert (scores.parts["math"].tolist(), progress) == ([1.0], [(1, 1)])
 
 
-# Answers that keep computer algebra or a parser busy, some of them recognizably so, and answers too long to be tried.
+# Answers that computer algebra does not finish, answers that are rejected because it would not, and very long completions.
 ENDLESS = [rf"\int_0^1 \frac{{\ln(1+x^3)}}{{1+x^{{{power}}}}} dx" for power in (5, 7, 11)]
-TOO_MUCH = [
+TOO_COSTLY = [
     *(
         "10^{10^{10}}",
         "9^{9^{9^9}}",
@@ -347,13 +347,15 @@ def test_endless_answers_take_their_time_limit_and_keep_the_pool():
     assert (failures.unfinished, failures.total) == (3, 0)
 
 
-def test_answers_that_recognizably_take_too_long_are_wrong_at_once():
+def test_answers_that_would_take_too_long_are_wrong_at_once():
     pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=5.0, memory=2 * 2**30)
     started = time.process_time()
-    count = len(TOO_MUCH)
-    assert math(["?"] * count, [rf"\boxed{{{answer}}}" for answer in TOO_MUCH], [r"\frac{1}{2}x"] * count) == [0.0] * count
+    count = len(TOO_COSTLY)
+    assert (
+        math(["?"] * count, [rf"\boxed{{{answer}}}" for answer in TOO_COSTLY], [r"\frac{1}{2}x"] * count) == [0.0] * count
+    )
     assert time.process_time() - started < 1
-    assert pool.map([{"reference": "x", "answer": answer} for answer in TOO_MUCH]) == [False] * count
+    assert pool.map([{"reference": "x", "answer": answer} for answer in TOO_COSTLY]) == [False] * count
 
 
 @pytest.mark.parametrize("name", HUGE)
@@ -447,11 +449,11 @@ def test_each_reference_equals_itself_in_a_sentence(math_answers):
     completions = [rf"Adding both, we find that it is $\boxed{{{answer}}}$, as was asked." for answer in math_answers]
     rewards = math(["?"] * len(completions), completions, math_answers)
     judged = [reward for reward in rewards if reward is not None]
-    assert rewards.count(None) == 4  # two null and two blank answers have nothing to compare with
+    assert rewards.count(None) == 4  # two references are null, and two are blank
     assert sum(reward == 1.0 for reward in judged) >= 0.995 * len(judged)
 
 
-def test_algebra_alone_finds_references_equal_to_themselves(math_answers):
+def test_each_reference_equals_itself_by_algebra(math_answers):
     chosen = random.Random(1).sample([normalized(answer) for answer in math_answers if answer], 200)
     pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=2.0, memory=2 * 2**30)
     outcomes = pool.map([{"reference": answer, "answer": answer} for answer in chosen])
@@ -459,9 +461,9 @@ def test_algebra_alone_finds_references_equal_to_themselves(math_answers):
 
 
 def test_unequal_answers_are_judged_different(math_answers):
-    """A sample of 5,000 pairs, of which 0.9994 were judged correctly; the three others are equal in meaning."""
-    draw = random.Random(0)
-    pairs = [draw.sample([answer for answer in math_answers if answer], 2) for _ in range(250)]
+    """Of 5,000 pairs, 99.94% were judged correctly, and the other three are equivalent. This test samples 250 pairs."""
+    rng = random.Random(0)
+    pairs = [rng.sample([answer for answer in math_answers if answer], 2) for _ in range(250)]
     pairs = [(left, right) for left, right in pairs if left != right]
     rewards = math(["?"] * len(pairs), [rf"Thus $\boxed{{{left}}}$." for left, _ in pairs], [right for _, right in pairs])
     assert sum(reward == 0.0 for reward in rewards) >= 0.995 * len(pairs)
@@ -486,7 +488,7 @@ def test_amc_answers_are_numbers(shared_data):
     assert math(["?"] * len(answers), completions, answers) == [1.0] * len(answers)
 
 
-def test_answers_that_could_close_their_box_match_nothing():
+def test_answers_with_unbalanced_braces_match_nothing():
     pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=2.0, memory=2 * 2**30)
     answers = [r"8 \boxed{7}", r"\boxed{7} 8", "7}", "7} 8 {", "7}{8", "7}+{0", "{7", "7{", "{7}", r"\{7\}"]
     outcomes = pool.map([{"reference": "7", "answer": answer} for answer in answers])

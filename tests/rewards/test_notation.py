@@ -1,4 +1,4 @@
-r"""Normalized notation: what is rewritten, and that normalized text stays unchanged."""
+r"""Normalized notation: rewritten forms, numbers and units. Normalizing a text twice changes nothing more."""
 
 from fractions import Fraction
 
@@ -13,7 +13,7 @@ from rljax.rewards.units import read_unit, same_unit
 
 
 @pytest.mark.parametrize(
-    ("text", "written"),
+    ("text", "normalized"),
     [
         (r"\frac12", r"\frac{1}{2}"),
         (r"\frac\pi 2", r"\frac{\pi}{2}"),
@@ -50,12 +50,12 @@ from rljax.rewards.units import read_unit, same_unit
         ("(" * 60 + ")" * 60, "(" * 60 + ")" * 60),
     ],
 )
-def test_plain(text, written):
-    assert plain(text) == written
+def test_plain(text, normalized):
+    assert plain(text) == normalized
 
 
 @given(st.text(r"\{}()[]12 ,.$^_/°½xandfrcsqt-+=<", max_size=40))
-def test_plain_text_is_not_rewritten(text):
+def test_plain_is_idempotent(text):
     once = plain(text)
     assert plain(once) == once
     assert nesting(text) < 0 or nesting(once) >= 0
@@ -87,7 +87,7 @@ def test_text_that_is_not_a_number(text):
 
 
 @given(st.fractions(), st.integers(1, 12))
-def test_only_six_significant_digits_are_a_rounded_value(value, places):
+def test_rounded_values_need_six_significant_digits(value, places):
     text = f"{float(value):.{places}f}" if abs(value) < 10**6 else "1"
     digits = len(text.replace(".", "").lstrip("-0"))
     assert rounds_to(value, text) <= (digits >= 6)
@@ -122,9 +122,9 @@ def test_units(words, unit):
     assert (None if read is None else read[1]) == unit
 
 
-def test_units_agree_with_themselves_and_with_none():
-    found = [("cm",), ("km",), ("dog",), ("brown", "dog"), ("mile", "/", "hour"), ("percent",)]
-    for unit in found:
+def test_units_match_themselves_and_a_missing_unit():
+    units = [("cm",), ("km",), ("dog",), ("brown", "dog"), ("mile", "/", "hour"), ("percent",)]
+    for unit in units:
         assert same_unit(unit, unit)
         assert same_unit(unit, ())
         assert same_unit((), unit)
@@ -132,7 +132,7 @@ def test_units_agree_with_themselves_and_with_none():
 
 
 @given(st.integers(-1000, 1000), st.sampled_from(["apples", "cm", "square feet", "red balls", "percent", "°", "dollars"]))
-def test_splitting_off_a_unit_can_be_undone(value, unit):
+def test_split_unit_recovers_the_number(value, unit):
     for form in (r"{}\text{{ {}}}", "{} {}", r"{}\;\mathrm{{{}}}"):
         quantity = split_unit(plain(form.format(value, unit)))
         assert (quantity.core, quantity.scale) == (str(value), 1)
@@ -141,7 +141,7 @@ def test_splitting_off_a_unit_can_be_undone(value, unit):
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"),
+    ("text", "judgeable"),
     [
         ("2^{4181}", True),
         ("x^{2018}", True),
@@ -163,5 +163,5 @@ def test_splitting_off_a_unit_can_be_undone(value, unit):
         ("9" * 401, False),
     ],
 )
-def test_judgeable(text, verdict):
-    assert is_judgeable(text) is verdict
+def test_is_judgeable(text, judgeable):
+    assert is_judgeable(text) is judgeable

@@ -1,4 +1,4 @@
-"""Worker processes: a hard time limit per item, whatever the item does, and no process left behind."""
+"""Worker processes of a pool: they enforce a time limit on any item, and none outlives its pool."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ class Hostile:
     def __reduce__(self):
         return os.mkdir, (self.path,)
 
-def say(message):  # to the parent process, which hands out the work
+def say(message):  # write to the pool's process directly
     pipe = next(number for number in range(3, 64) if is_socket(number))
     os.write(pipe, message)
 
@@ -119,8 +119,8 @@ def pool(judges):
         yield pool
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; an unreaped zombie does not count."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not count."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -129,14 +129,14 @@ def alive(pid: int) -> bool:
     return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
-def ends(pid: int, seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < until:
+def ends_within(pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return not alive(pid)
+    return not is_alive(pid)
 
 
-def test_values_are_returned_in_order_and_progress_is_reported(pool):
+def test_map_returns_values_in_order_and_reports_progress(pool):
     progress = []
     items = [{"kind": "value", "value": number} for number in range(50)]
     assert pool.map(items, lambda done, count: progress.append((done, count))) == list(range(50))
@@ -198,17 +198,17 @@ def test_a_worker_that_was_killed_while_idle_is_replaced(pool):
     (pid,) = pool.map([{"kind": "pid"}])
     worker = next(worker for worker in pool._workers if worker.process.pid == pid)
     os.kill(pid, signal.SIGKILL)
-    assert worker.connection.poll(5), "its threads end one after the other, and the last one closes the connection"
+    assert worker.connection.poll(5), "the connection does not close; it should when the worker's last thread ends"
     assert pool.map([{"kind": "value", "value": 1}] * 4) == [1] * 4
 
 
 def test_processes_started_by_a_timed_out_item_are_killed(pool, tmp_path):
     file = tmp_path / "pid"
     assert pool.map([{"kind": "parent", "value": str(file)}])[0].kind == "timed_out"
-    assert ends(int(file.read_text()), 5)
+    assert ends_within(int(file.read_text()), 5)
 
 
-def test_no_more_workers_are_started_than_there_is_work_for(judges):
+def test_map_starts_at_most_one_worker_per_item(judges):
     with Pool(f"{judges}:act", seconds=5.0, workers=4) as pool:
         assert pool.map([{"kind": "sleep", "value": 0.2}] * 2) == [0.2] * 2
         assert len(pool._workers) == 2
@@ -231,7 +231,7 @@ def test_after_losing_a_worker_the_pool_keeps_a_spare(judges):
         assert len(pool._workers) == 3
         started = time.monotonic()
         pids = set(pool.map([{"kind": "pid"}, *[{"kind": "sleep", "value": 30}] * 2, *[{"kind": "pid"}] * 4])) - {lost}
-        assert len(pids) <= 4, "at most two work at a time, and the spare replaces the first one lost"
+        assert len(pids) <= 4, "two workers run at a time, and the spare replaces the first lost worker"
         assert time.monotonic() - started < 30
 
 
@@ -265,7 +265,7 @@ def test_close_ends_the_workers_and_map_starts_new_ones(judges):
     with Pool(f"{judges}:act", seconds=5.0, workers=1) as pool:
         (pid,) = pool.map([{"kind": "pid"}])
         pool.close()
-        assert not alive(pid)
+        assert not is_alive(pid)
         assert pool.map([{"kind": "pid"}]) != [pid]
 
 
@@ -304,7 +304,7 @@ def test_invalid_arguments_are_refused():
         Pool("math:sqrt", seconds=1.0, workers=0)
 
 
-def test_a_pool_does_not_outlive_a_fork(pool, monkeypatch):
+def test_pool_cannot_be_used_after_a_fork(pool, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="make a new pool after a fork"):
         pool.map([{"kind": "value"}])
@@ -318,7 +318,7 @@ def test_equal_arguments_share_a_pool():
     assert shared_pool("math:sqrt", seconds=1.0) is not shared_pool("math:sqrt", seconds=2.0)
 
 
-# A script without a main guard, which workers must not run again; it prints its workers' process ids, then runs `then`.
+# A script that prints its workers' process ids, then runs `then`. It has no main guard, and workers must not run it again.
 SCRIPT = """
 import sys, threading, time
 from rljax.rewards.pool import shared_pool
@@ -341,7 +341,7 @@ def test_no_worker_outlives_a_program_that_ends(tmp_path, judges, then):
     with process:
         process.wait(20)
         assert process.stdout.read() == ""
-    assert not any(alive(pid) for pid in workers)
+    assert not any(is_alive(pid) for pid in workers)
 
 
 @pytest.mark.parametrize(
@@ -357,14 +357,14 @@ def test_no_worker_outlives_a_program_that_is_killed(tmp_path, judges, then, lim
     with process:
         if "Timer" in then:
             assert process.stdout.readline() == "\n"
-        assert all(alive(pid) for pid in workers)
+        assert all(is_alive(pid) for pid in workers)
         process.kill()
-    assert all(ends(pid, limit) for pid in workers)
+    assert all(ends_within(pid, limit) for pid in workers)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can drop the privileges of a running process")
 def test_a_confined_worker_can_only_judge(judges, tmp_path):
-    """The worker's `begin` function runs before confinement and may do anything."""
+    """The function `begin` runs before the worker is confined, so it may do anything."""
     secret = tmp_path / "secret"
     secret.write_text("s")
     items = [{"kind": "began"}, {"kind": "value", "value": 3}]
@@ -389,12 +389,12 @@ def confined(judges):
 
 @pytest.mark.parametrize("kind", ["pickle", "framed pickle"])
 def test_results_of_a_confined_worker_are_never_unpickled(confined, kind, tmp_path):
-    made = tmp_path / "made"
-    item = {"kind": kind, "value": str(made)}
+    created = tmp_path / "created"
+    item = {"kind": kind, "value": str(created)}
     outcome, after = confined.map([item, {"kind": "value", "value": 2}])
     assert (outcome.kind, after) == ("raised", 2)
     assert "its result cannot be read" in outcome.reason
-    assert not made.exists()
+    assert not created.exists()
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_an_invalid_result_fails_only_its_item(confined, message):
 
 
 @pytest.mark.parametrize("message", [b"1", b"\x7f\xff\xff\xff"])
-def test_an_unfinished_line_is_not_waited_for(confined, message):
+def test_unfinished_line_times_out(confined, message):
     started = time.monotonic()
     outcome, after = confined.map([{"kind": "say and wait", "value": message}, {"kind": "value", "value": 2}])
     assert (outcome, after) == (Failed("timed_out", "no answer within 1 s"), 2)

@@ -1,4 +1,4 @@
-"""The reward for proofs: which steps Z3 accepts, what a step may not do, statements that are refused, and other checkers."""
+"""The reward for proofs: steps that Z3 accepts or rejects, invalid statements, and other checkers."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_steps_are_found_among_other_lines():
 
 
 class TestZ3:
-    """What needs the package."""
+    """Tests that need the package z3-solver."""
 
     @pytest.fixture(autouse=True)
     def package(self):
@@ -120,7 +120,7 @@ class TestZ3:
         text = f"(declare-const p Bool) (declare-const x Int) (assert (or p (not p))) (prove {formula})"
         assert check_proof(text, f"2. {formula} by 1") == ("" if follows else "step 2 does not follow from 1")
 
-    def test_the_reward_reads_what_follows_the_thought(self):
+    def test_reward_reads_the_text_after_the_thinking(self):
         right, wrong = "5. q by 1, 4\n6. r by 2, 5\n7. s by 3, 6", "5. s by 1, 2"
         reward = resolve("proof")
         completions = [right, wrong, f"<think>{right}</think>{wrong}", f"<think>{wrong}</think>\n{right}", right]
@@ -150,13 +150,13 @@ class TestZ3:
         assert step["accuracy"] == 0
 
 
-def test_without_the_package_the_reward_says_what_to_install(monkeypatch):
+def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "z3", None)
     with pytest.raises(InputError, match="z3-solver"):
         resolve("proof")(completions=["1. p by 1"], answer=[CHAIN])
 
 
-def test_another_checker_becomes_a_verifier():
+def test_proves_turns_a_checker_into_a_verifier():
     def check(statement, proof):
         if proof == "?":
             raise OSError("the prover is gone")
@@ -180,7 +180,7 @@ esac
 
 
 def test_the_checker_for_lean_on_the_page(tmp_path, monkeypatch):
-    """Runs the page's code with a program that answers as Lean does; Lean itself is not installed here."""
+    """Run the page's code with a script that prints what Lean would print; Lean itself is not installed."""
     page = (Path(rljax.__file__).parents[1] / "notebooks" / "your_reward.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n((?:(?!```).)*lake.*?)```", page, re.DOTALL)
     (tmp_path / "lean_project").mkdir()

@@ -1,4 +1,4 @@
-"""Rewards written as for TRL are called correctly, and invalid return values are refused."""
+"""Reward functions in TRL's form: how they are called, and how their failures and invalid return values are handled."""
 
 import asyncio
 import functools
@@ -23,23 +23,23 @@ def ask(reward, columns=COLUMNS):
     return score(reward, PROMPTS, COMPLETIONS, columns)
 
 
-def test_a_builtin_reward():
+def test_built_in_reward():
     values, valid = ask(exact)
     assert (values.tolist(), valid.tolist()) == ([1.0, 0.0], [True, True])
     assert (values.dtype, valid.dtype) == (np.float32, np.bool_)
 
 
 def test_kwargs_receive_everything_as_lists():
-    def everything(**kwargs):
+    def check_kwargs(**kwargs):
         assert kwargs == {"prompts": PROMPTS, "completions": COMPLETIONS, **COLUMNS}
         assert all(type(column) is list for column in kwargs.values())
         return [1.0, 2.0]
 
     columns = {name: tuple(column) for name, column in COLUMNS.items()}
-    assert ask(everything, columns)[0].tolist() == [1.0, 2.0]
+    assert ask(check_kwargs, columns)[0].tolist() == [1.0, 2.0]
 
 
-def test_without_kwargs_only_what_is_named_is_passed():
+def test_rewards_without_kwargs_get_only_named_columns():
     def by_level(completions, level, bonus=1.0):
         return [x + len(c) + bonus for x, c in zip(level, completions, strict=True)]
 
@@ -51,13 +51,13 @@ def test_without_kwargs_only_what_is_named_is_passed():
     assert ask(functools.partial(by_level, bonus=0.0))[0].tolist() == [3.0, 9.0]
 
 
-def test_a_reward_may_change_its_lists_but_not_ours():
-    def greedy(completions, **kwargs):
+def test_reward_cannot_change_its_callers_lists():
+    def clear_lists(completions, **kwargs):
         kwargs["level"].clear()
         completions.clear()
         return [0.0, 0.0]
 
-    ask(greedy)
+    ask(clear_lists)
     assert (COMPLETIONS, COLUMNS["level"]) == (["#2", "#4"], [1, 7])
 
 
@@ -113,7 +113,7 @@ def test_coroutines_are_awaited_inside_a_running_loop():
         ([1j, 1.0], "returned 1j for completion 0"),
     ],
 )
-def test_an_invalid_return_value_is_named_with_its_function(returned, message):
+def test_invalid_return_value_is_refused(returned, message):
     def strange(completions):
         return returned
 
@@ -125,7 +125,7 @@ OUT_OF_RANGE = [math.nan, math.inf, -math.inf, 3e38, -1e19, 1e300, 10**400, np.f
 
 
 @pytest.mark.parametrize("value", OUT_OF_RANGE, ids=lambda value: f"{value:.6}" if isinstance(value, float) else "long")
-def test_an_unusable_number_is_a_failure_and_counts_towards_the_largest_share(value):
+def test_unusable_number_is_a_failure(value):
     def strange(completions):
         return [value, 1.0, *[0.5] * (len(completions) - 2)]
 
@@ -139,7 +139,7 @@ def test_an_unusable_number_is_a_failure_and_counts_towards_the_largest_share(va
         judge(strange, ["?"] * 20, ["a"] * 20, {}, max_failure_share=0.0)
 
 
-def test_an_unfinished_answer_is_wrong_but_not_a_failure():
+def test_unfinished_judgment_is_wrong_but_not_a_failure():
     def verifies(completions):
         return [Unfinished("no answer within 2 s")] * 15 + [1.0]
 
@@ -158,8 +158,8 @@ def test_an_unfinished_answer_is_wrong_but_not_a_failure():
     assert both.failed.tolist() == [1, *[UNFINISHED] * 14, 0]
 
 
-def test_equal_amounts_have_equal_sums():
-    """However an amount is split into weights, its 32-bit sum is equal, so a group of equal rewards never counts as mixed."""
+def test_sum_does_not_depend_on_the_split():
+    """The 32-bit sum of an amount does not depend on how it is split, so a group of equal rewards never counts as mixed."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         tenths = rng.integers(1, 30, size=rng.integers(2, 6))
@@ -200,12 +200,12 @@ def test_a_missing_column_is_named():
         ask(lambda completions, solution, tests, **kwargs: [0.0, 0.0])
 
 
-def test_a_column_that_hides_an_argument_is_refused():
+def test_column_with_the_name_of_an_argument_is_refused():
     with pytest.raises(InputError, match="a column called 'completions' and 'prompts'"):
         ask(exact, {"prompts": [1, 2], "completions": [1, 2]})
 
 
-def test_a_reward_that_hides_its_arguments_is_refused():
+def test_reward_without_a_signature_is_refused():
     with pytest.raises(InputError, match=r"the reward builtins\.dict has no readable signature; wrap it"):
         ask(dict)
 
@@ -217,13 +217,13 @@ def test_lengths_must_agree():
         ask(exact, {"answer": ["2", "3"], "level": [1]})
 
 
-def combine(rewards, weights):
+def judge_sum(rewards, weights):
     return judge(Weighted(rewards, weights), PROMPTS, COMPLETIONS, COLUMNS)
 
 
 def test_a_weighted_sum():
     rewards = {"exact": exact, "level": lambda level: level, "shy": lambda completions: [None, 4.0]}
-    scores = combine(rewards, {"exact": 2.0, "level": 0.5, "shy": -1.0})
+    scores = judge_sum(rewards, {"exact": 2.0, "level": 0.5, "shy": -1.0})
     assert scores.total.tolist() == [2.5, -0.5]
     assert scores.valid.tolist() == [True, True]
     assert {name: part.tolist() for name, part in scores.parts.items() if name != "shy"} == {
@@ -234,8 +234,8 @@ def test_a_weighted_sum():
     assert {array.dtype for array in (scores.total, *scores.parts.values())} == {np.dtype(np.float32)}
 
 
-def test_a_row_that_no_reward_judges_is_not_valid():
-    scores = combine({"a": lambda completions: [None, 1.0], "b": lambda completions: [None, None]}, {"a": 1.0, "b": 1.0})
+def test_completion_that_no_reward_judges_is_invalid():
+    scores = judge_sum({"a": lambda completions: [None, 1.0], "b": lambda completions: [None, None]}, {"a": 1.0, "b": 1.0})
     assert (scores.total.tolist(), scores.valid.tolist()) == ([0.0, 1.0], [False, True])
 
 
@@ -250,30 +250,30 @@ def test_a_row_that_no_reward_judges_is_not_valid():
 )
 def test_weights_must_match(rewards, weights, message):
     with pytest.raises(InputError, match=message):
-        combine(rewards, weights)
+        judge_sum(rewards, weights)
 
 
-def answers(count, *, raised=0, timed_out=0):
+def make_reward(count, *, raised=0, timed_out=0):
     failed = [Failed("raised", "KeyError: 'x'")] * raised + [Failed("timed_out", "no answer within 2 s")] * timed_out
     return lambda completions: [1.0] * (count - len(failed)) + failed
 
 
-def many(reward, count=20, **options):
+def judge_many(reward, count=20, **options):
     return judge(reward, ["?"] * count, ["#2"] * count, {}, **options)
 
 
 def test_failures_have_their_own_counts_and_no_reward():
-    scores = many(answers(20, raised=1, timed_out=1))
+    scores = judge_many(make_reward(20, raised=1, timed_out=1))
     assert scores.failures == {"<lambda>": Failures(raised=1, timed_out=1)}
     assert scores.valid.tolist() == [True] * 18 + [False] * 2
     assert scores.total.tolist() == [1.0] * 18 + [0.0] * 2
     assert np.isnan(scores.parts["<lambda>"][18:]).all()
-    values, valid = score(answers(20, raised=2), ["?"] * 20, ["#2"] * 20, {})
+    values, valid = score(make_reward(20, raised=2), ["?"] * 20, ["#2"] * 20, {})
     assert (values.sum(), valid.sum()) == (18.0, 18)
 
 
 @pytest.mark.parametrize(
-    ("count", "failed", "share", "stops"),
+    ("count", "failed", "share", "raises"),
     [
         (20, 2, 0.1, False),
         (20, 3, 0.1, True),
@@ -287,25 +287,25 @@ def test_failures_have_their_own_counts_and_no_reward():
         (20, 20, 0.99, True),
     ],
 )
-def test_too_many_failures_stop_the_run(count, failed, share, stops):
-    reward = answers(count, raised=failed - failed // 2, timed_out=failed // 2)
-    if not stops:
-        assert many(reward, count, max_failure_share=share).failures["<lambda>"].total == failed
+def test_too_many_failures_raise_an_error(count, failed, share, raises):
+    reward = make_reward(count, raised=failed - failed // 2, timed_out=failed // 2)
+    if not raises:
+        assert judge_many(reward, count, max_failure_share=share).failures["<lambda>"].total == failed
         return
     with pytest.raises(
         InputError, match=rf"failed on {failed} of {count} completions \(1?.* raised.*more than the {share:.0%}"
     ):
-        many(reward, count, max_failure_share=share)
+        judge_many(reward, count, max_failure_share=share)
 
 
-def test_the_message_quotes_the_first_failure():
+def test_error_quotes_the_first_failure():
     with pytest.raises(
         InputError, match=r"\(2 raised an exception, 3 timed out\).*the first: completion 15: KeyError: 'x'\. Fix"
     ):
-        many(answers(20, raised=2, timed_out=3))
+        judge_many(make_reward(20, raised=2, timed_out=3))
 
 
-def test_a_failed_call_is_allowed_only_if_the_largest_share_is_1():
+def test_failed_call_is_allowed_only_if_max_failure_share_is_1():
     def short(completions):
         return [1.0]
 
@@ -313,21 +313,21 @@ def test_a_failed_call_is_allowed_only_if_the_largest_share_is_1():
         raise KeyError("x")
 
     for reward, failures in ((short, Failures(wrong_count=20)), (broken, Failures(raised=20))):
-        scores = many(reward, max_failure_share=1.0)
+        scores = judge_many(reward, max_failure_share=1.0)
         assert scores.failures == {reward.__name__: failures}
         assert not scores.valid.any()
         assert not scores.total.any()
         with pytest.raises(InputError, match=rf"{reward.__name__} (returned 1 values|raised KeyError)"):
-            many(reward, max_failure_share=0.99)
+            judge_many(reward, max_failure_share=0.99)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
-def test_the_largest_share_of_failures_is_from_0_to_1(share):
+def test_max_failure_share_is_from_0_to_1(share):
     with pytest.raises(InputError, match=r"max_failure_share is .*; it must be a number from 0 to 1"):
-        many(answers(20), max_failure_share=share)
+        judge_many(make_reward(20), max_failure_share=share)
 
 
-def test_an_input_error_of_a_reward_is_passed_on_unchanged():
+def test_input_error_of_a_reward_is_raised_unchanged():
     def careful(completions):
         raise InputError("the reference answer 3 is 'x'.")
 
@@ -336,21 +336,21 @@ def test_an_input_error_of_a_reward_is_passed_on_unchanged():
 
     for reward in (careful, patient_and_careful):
         with pytest.raises(InputError, match=r"^the reference answer 3 is 'x'\.$"):
-            many(reward, max_failure_share=1.0)
+            judge_many(reward, max_failure_share=1.0)
 
 
 def test_coroutines_run_concurrently():
-    met = asyncio.Event()
+    second_started = asyncio.Event()
 
     async def first(completions):
-        await asyncio.wait_for(met.wait(), 5)
+        await asyncio.wait_for(second_started.wait(), 5)
         return [1.0, 1.0]
 
     async def second(completions):
-        met.set()
+        second_started.set()
         return [2.0, 2.0]
 
-    assert combine({"a": first, "b": second, "c": exact}, {"a": 1.0, "b": 1.0, "c": 1.0}).total.tolist() == [4.0, 3.0]
+    assert judge_sum({"a": first, "b": second, "c": exact}, {"a": 1.0, "b": 1.0, "c": 1.0}).total.tolist() == [4.0, 3.0]
 
 
 def test_a_failing_coroutine_does_not_affect_the_others():
@@ -380,7 +380,7 @@ def test_progress_is_passed_to_rewards_that_name_it():
         ask(exact, {"answer": ["2", "3"], "progress": [1, 2]})
 
 
-def test_every_built_in_reward_declares_what_it_reads():
+def test_built_in_rewards_declare_the_form_of_their_answers():
     for name, reward in BY_NAME.items():
         assert form_of(reward), name
     both = Weighted({"right": BY_NAME["math"], "own": lambda completions: [0.0]}, {"right": 1.0, "own": 1.0})

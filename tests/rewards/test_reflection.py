@@ -1,4 +1,4 @@
-"""Places where a response checks itself: what counts, and that a run logs them without training on them."""
+"""Phrases with which a response checks itself: which ones count, and that a run can log them without training on them."""
 
 import pytest
 from whole_runs import TINY, rows

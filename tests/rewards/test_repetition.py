@@ -1,4 +1,4 @@
-"""The measure of repetition: compared with a loop, its extreme values, and refused sizes."""
+"""The measure of repetition: a comparison with a simple loop, extreme values, and refused sizes."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from rljax.rewards import resolve
 from rljax.rewards.repetition import repetition
 
 
-def by_hand(text, size):
+def measure_by_loop(text, size):
     words, seen, repeats, runs = text.lower().split(), [], 0, 0
     for start in range(len(words)):
         run = words[start : start + size]
@@ -20,11 +20,11 @@ def by_hand(text, size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_repetition_is_the_share_of_n_grams_that_occurred_before(size):
+def test_repetition_is_the_fraction_of_repeated_n_grams(size):
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(["a", "B", "b", "c"], length)) for length in range(30)]
     found = resolve(f"repetition:{size}")(completions=texts)
-    np.testing.assert_allclose(found, [by_hand(text, size) for text in texts], rtol=1e-12)
+    np.testing.assert_allclose(found, [measure_by_loop(text, size) for text in texts], rtol=1e-12)
     assert max(found) > 0.1
 
 

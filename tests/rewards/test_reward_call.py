@@ -1,4 +1,4 @@
-"""Side effects of a reward function on its process do not affect the run."""
+"""Calls of a reward function: its exits, changed folders, closed files and long waits do not end or change the run."""
 
 import asyncio
 import os
@@ -20,32 +20,32 @@ class Giving(BaseException):
     """An exception that `except Exception` does not catch."""
 
 
-def gives_up(completions):
+def raise_base_exception(completions):
     raise Giving("up")
 
 
-def leaves(completions):
+def call_sys_exit(completions):
     sys.exit(0)
 
 
-def leaves_at_once(completions):
+def call_os_exit(completions):
     os._exit(0)
 
 
-async def leaves_later(completions):
+async def call_sys_exit_in_coroutine(completions):
     sys.exit("later")
 
 
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        (gives_up, "Giving: up"),
-        (leaves, "SystemExit: 0"),
-        (leaves_at_once, "SystemExit: os._exit(0)"),
-        (leaves_later, "SystemExit: later"),
+        (raise_base_exception, "Giving: up"),
+        (call_sys_exit, "SystemExit: 0"),
+        (call_os_exit, "SystemExit: os._exit(0)"),
+        (call_sys_exit_in_coroutine, "SystemExit: later"),
     ],
 )
-def test_a_reward_that_tries_to_exit_has_failed(reward, message):
+def test_reward_that_tries_to_exit_fails(reward, message):
     (returned,) = wait_for([ask(reward, ["a"], ["b"], {}, None)])
     answer = read_answer(returned, "reward", 1)
     assert not answer.valid.any()
@@ -55,15 +55,15 @@ def test_a_reward_that_tries_to_exit_has_failed(reward, message):
 
 @pytest.mark.filterwarnings("ignore:os.fork")
 def test_a_child_process_of_a_reward_may_exit():
-    def forks(completions):
+    def fork(completions):
         child = os.fork()
         if child == 0:
             os._exit(7)
         return [float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))]
 
-    leave = os._exit
-    assert ask(forks, ["a"], ["b"], {}, None) == [7.0]
-    assert os._exit is leave
+    original = os._exit
+    assert ask(fork, ["a"], ["b"], {}, None) == [7.0]
+    assert os._exit is original
 
 
 def test_a_reward_that_closes_files_of_the_run_is_refused():
@@ -71,7 +71,7 @@ def test_a_reward_that_closes_files_of_the_run_is_refused():
 
     def closes(completions):
         for name in set(os.listdir("/proc/self/fd")) - before:
-            with suppress(OSError):  # the listing's own descriptor is already closed
+            with suppress(OSError):  # `listdir` has already closed its own descriptor
                 os.close(int(name))
         return [1.0]
 
@@ -80,42 +80,42 @@ def test_a_reward_that_closes_files_of_the_run_is_refused():
 
 
 def test_ctrl_c_is_not_a_failure_of_the_reward():
-    def interrupted(completions):
+    def interrupt(completions):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask(interrupted, ["a"], ["b"], {}, None)
+        ask(interrupt, ["a"], ["b"], {}, None)
 
 
 def test_a_reward_cannot_change_the_runs_working_folder(tmp_path):
-    def wanders(completions):
+    def change_folder(completions):
         os.chdir(tmp_path)
         return [float(Path.cwd() == tmp_path)]
 
     before = Path.cwd()
-    assert ask(wanders, ["a"], ["b"], {}, None) == [1.0]
+    assert ask(change_folder, ["a"], ["b"], {}, None) == [1.0]
     assert Path.cwd() == before
 
 
-def test_the_first_failure_is_reported_with_its_place_among_all_calls():
+def test_first_failure_is_reported_with_its_index():
     failure = Failed("raised", "KeyError: 'x'")
     calls = [read_answer(values, "mine", len(values)) for values in ([1.0, None], [0.0, failure, 1.0], [failure])]
     with pytest.raises(InputError, match=r"failed on 2 of 6 completions .*; the first: completion 3: KeyError: 'x'\. Fix"):
         check_failures(join_answers(calls), "mine", 0.1)
 
 
-def sleepy(completions):
+def sleep_blocking(completions):
     time.sleep(30.0)
     return [1.0] * len(completions)
 
 
-async def patient(completions):
+async def sleep_in_coroutine(completions):
     await asyncio.sleep(30.0)
     return [1.0] * len(completions)
 
 
-@pytest.mark.parametrize("reward", [sleepy, patient])
-def test_a_call_that_takes_too_long_is_interrupted_and_named(reward):
+@pytest.mark.parametrize("reward", [sleep_blocking, sleep_in_coroutine])
+def test_slow_call_is_interrupted_and_named(reward):
     started = time.monotonic()
     (answer,) = answers_of(reward, ["?"] * 2, ["a"] * 2, {}, max_failure_share=1.0, seconds=0.3)
     assert time.monotonic() - started < 20

@@ -1,4 +1,4 @@
-"""The rewards included in the library, and how users name one."""
+"""The rewards included in the library, and how users select one by its name."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def test_exact(completion, reference, reward):
 
 
 @given(st.integers(-200, 200), st.integers(-200, 200))
-def test_numbers_are_the_same_only_if_they_are_equal(left, right):
+def test_same_answer_compares_the_values_of_numbers(left, right):
     assert same_answer(str(left), str(right)) == (left == right)
     assert same_answer(f"{left}.0", str(right)) == (left == right)
     assert exact(["?"], [f"#{left}"], [str(right)]) == [float(left == right)]
@@ -152,13 +152,13 @@ def test_importing_rewards_loads_no_large_library():
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_modules_keep_their_names():
+def test_functions_do_not_hide_modules_of_the_same_name():
     assert rljax.rewards.exact.exact is exact
     assert rljax.rewards.format.has_final_answer is has_final_answer
 
 
 @pytest.mark.parametrize("name", ["code", "code_fraction", "exact"])
-def test_the_sandbox_is_tested_when_a_code_reward_is_resolved(name, monkeypatch):
+def test_resolving_a_code_reward_tests_the_sandbox(name, monkeypatch):
     def refuse():
         raise InputError("programs cannot run safely on this machine")
 

@@ -1,4 +1,4 @@
-"""Rules that a model on a server judges: what it is asked, how its answer is read, and what counts as a failure."""
+"""Rules that a model on a server judges: the requests, how the model's answers are read, and what counts as a failure."""
 
 import json
 import threading
@@ -14,8 +14,8 @@ from rljax.rewards.served_judge import KEY, yes_or_no
 
 
 @contextmanager
-def judging(answer):
-    """A server whose model gives `answer(question)`; yields its address, the requests' bodies and their keys."""
+def serve_judge(answer):
+    """Run a server whose model replies `answer(question)`; yield its address, the bodies of the requests and their keys."""
     bodies, keys = [], []
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,8 +46,8 @@ def judging(answer):
         server.server_close()
 
 
-def polite(question):
-    """What the model answers: it depends on the text, which comes before the question."""
+def reply_to(question):
+    """Return the model's reply, which depends only on the text before the question."""
     text = question.partition("Question about the text:")[0]
     return next((reply for word, reply in REPLIES.items() if word in text), "No, it is not.")
 
@@ -55,24 +55,24 @@ def polite(question):
 REPLIES = {"please": " Yes.", "perhaps": "Maybe", "crash": "broken", "nothing": None}
 
 
-def test_the_answers_are_read_in_order(monkeypatch):
+def test_answers_are_read_in_order(monkeypatch):
     monkeypatch.setenv(KEY, "secret")
-    done = []
-    with judging(polite) as (url, bodies, keys):
-        found = yes_or_no("Is it polite?", url)(
-            ["please", "go", "perhaps", "crash", "nothing"], lambda *at: done.append(at)
+    progress = []
+    with serve_judge(reply_to) as (url, bodies, keys):
+        outcomes = yes_or_no("Is it polite?", url)(
+            ["please", "go", "perhaps", "crash", "nothing"], lambda *counts: progress.append(counts)
         )
-    assert found[:2] == [True, False]
-    assert [one.kind for one in found[2:]] == ["raised"] * 3
-    assert "the judge answered 'Maybe', not yes or no" in found[2].reason
-    assert done == [(n, 5) for n in range(1, 6)]
+    assert outcomes[:2] == [True, False]
+    assert [outcome.kind for outcome in outcomes[2:]] == ["raised"] * 3
+    assert "the judge answered 'Maybe', not yes or no" in outcomes[2].reason
+    assert progress == [(n, 5) for n in range(1, 6)]
     assert {body["model"] for body in bodies} == {"first"}
     assert all("Is it polite?" in body["messages"][0]["content"] and body["temperature"] == 0 for body in bodies)
     assert set(keys) == {"Bearer secret"}
 
 
-def test_a_rule_is_broken_where_the_model_says_no():
-    with judging(polite) as (url, bodies, _):
+def test_rule_is_broken_if_the_model_answers_no():
+    with serve_judge(reply_to) as (url, bodies, _):
         rules = {"kind": {"judged": {"question": "Is it polite?", "at": url, "model": "second"}, "weight": 2}}
         scores = judge(constitution(rules | {"brief": {"max_words": 1}}), ["?"] * 3, ["please", "go away", "perhaps"], {})
     assert scores.total.tolist() == [0.0, -3.0, 0.0]
@@ -80,19 +80,19 @@ def test_a_rule_is_broken_where_the_model_says_no():
     assert {body["model"] for body in bodies} == {"second"}
 
 
-def test_a_server_that_is_gone_judges_nothing():
-    with judging(polite) as (url, *_):
+def test_stopped_server_is_a_failure():
+    with serve_judge(reply_to) as (url, *_):
         pass
-    (one,) = yes_or_no("Is it polite?", url)(["please"], None)
-    assert isinstance(one, Failed)
-    assert url in one.reason
+    (outcome,) = yes_or_no("Is it polite?", url)(["please"], None)
+    assert isinstance(outcome, Failed)
+    assert url in outcome.reason
 
 
-def test_the_librarys_own_server_can_be_asked(tmp_path):
+def test_librarys_own_server_can_judge(tmp_path):
     with serving(make_model(tmp_path / "model")) as (url, _):
-        found = yes_or_no("Is it polite?", url)(["please", "go"], None)
-        named = yes_or_no("Is it polite?", url, "absent")(["please"], None)
-    for one in found:  # its weights are random, so its answer is neither yes nor no
-        assert "not yes or no" in one.reason
-    assert isinstance(named[0], Failed)
+        outcomes = yes_or_no("Is it polite?", url)(["please", "go"], None)
+        unknown_model = yes_or_no("Is it polite?", url, "absent")(["please"], None)
+    for outcome in outcomes:  # the model's weights are random, so its answers are neither yes nor no
+        assert "not yes or no" in outcome.reason
+    assert isinstance(unknown_model[0], Failed)
     assert NAME != "absent"

@@ -1,4 +1,4 @@
-"""Answers as small models write them: which right, wrong and easily misread forms the strict and lenient readings accept."""
+"""Answers in the forms that small models write, and which of them the strict and the lenient reading accept."""
 
 import pytest
 from book_site.which_reward_reads_what import BEGIN, END, PAGE, RIGHT, WRONG, table
@@ -95,7 +95,7 @@ DIFFERENT = [
 ]
 
 
-def paid(reward, completions, answer="25"):
+def accepted_by(reward, completions, answer="25"):
     return [
         text
         for text, value in zip(
@@ -108,14 +108,14 @@ def paid(reward, completions, answer="25"):
 def test_the_lenient_reading_accepts_what_small_models_write():
     assert len(RIGHT) == 57
     assert len(WRONG) == 8
-    assert len(paid(math_or_last_number, RIGHT)) >= 55
-    assert len(paid(math_or_last_number, WRONG)) <= 1
+    assert len(accepted_by(math_or_last_number, RIGHT)) >= 55
+    assert len(accepted_by(math_or_last_number, WRONG)) <= 1
 
 
 def test_the_strict_reading_accepts_only_stated_answers():
-    assert paid(math, WRONG) == []
+    assert accepted_by(math, WRONG) == []
     stated = [text for text in RIGHT if "nswer" in text or "boxed" in text or "####" in text]
-    assert paid(math, stated) == stated
+    assert accepted_by(math, stated) == stated
     assert [type(reward) for reward in math(["?"], ["12 + 13 = 25"], ["25"])] == [Unstated]
 
 
@@ -153,14 +153,14 @@ def test_the_lenient_reading_accepts_formulas(text, answer):
 @pytest.mark.parametrize(
     "text", ["The answer is 5, not 6.", "The answer is 5 or 6.", "12 of 5 or 7", "5 + 0", "It is 5? No: 6"]
 )
-def test_the_lenient_reading_rejects_the_question_and_two_answers(text):
+def test_the_lenient_reading_rejects_ambiguous_answers(text):
     assert math_or_last_number(["?"], [text], ["5"]) == [0.0]
 
 
 @pytest.mark.parametrize("pair", SAME, ids=repr)
-def test_same(pair):
-    known = decide_without_algebra(pair[1], pair[0])
-    assert equivalent(*pair) if known is None else known
+def test_equal_answers_are_accepted(pair):
+    decided = decide_without_algebra(pair[1], pair[0])
+    assert equivalent(*pair) if decided is None else decided
 
 
 @pytest.mark.parametrize("pair", DIFFERENT, ids=repr)
@@ -169,12 +169,12 @@ def test_different_answers_are_rejected(pair):
     assert not equivalent(*pair)
 
 
-def test_exact_takes_references_of_every_kind():
+def test_exact_accepts_references_of_every_type():
     completions = ["#12", "#12", "#0.5", "#12", "#12", "12"]
     assert exact(["?"] * 6, completions, ["12", 12, 0.5, None, " ", 12]) == [1.0, 1.0, 1.0, None, None, 0.0]
     assert isinstance(exact(["?"], ["12"], [12])[0], Unstated)
 
 
-def test_the_page_matches_what_the_rewards_accept():
+def test_page_lists_the_accepted_forms():
     text = PAGE.read_text(encoding="utf-8")
     assert text.partition(BEGIN)[2].partition(END)[0].strip() == table()

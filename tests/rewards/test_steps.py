@@ -1,4 +1,4 @@
-"""Steps are judged one by one and assigned to the tokens where they end."""
+"""Step rewards: steps are judged one by one and assigned to the tokens that end them."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from rljax.rewards.steps import STEP_REWARDS, assign_to_tokens, equations, score
 
 
 def decode(ids):
-    """The text of some ids; 0 is the end token, which has no text."""
+    """Return the text of token ids; 0 is the end token, which has no text."""
     pieces = {0: "", 1: "7+5=", 2: "12;", 3: "12+9=2", 4: "1;#21", 5: "é"}
     return "".join(pieces[i] for i in ids)
 
@@ -36,7 +36,7 @@ def test_steps_are_assigned_to_the_tokens_that_end_them():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "paid", "judged"),
+    ("tokens", "expected_rewards", "expected_ends"),
     [
         ([1, 2, 3, 4, 0], [0, 1, 0, 1, 1], [0, 1, 0, 1, 1]),
         ([1, 2, 0], [0, 1, 0], [0, 1, 1]),
@@ -45,19 +45,19 @@ def test_steps_are_assigned_to_the_tokens_that_end_them():
     ],
     ids=["stated", "stopped early", "cut off", "empty"],
 )
-def test_only_a_stated_answer_is_rewarded_at_the_end(tokens, paid, judged):
+def test_only_a_stated_answer_is_rewarded_at_the_end(tokens, expected_rewards, expected_ends):
     (steps,) = equations(["7+5+9="], [decode(tokens)], ["21"])
     rewards, ends = assign_to_tokens(steps, decode, tokens)
-    np.testing.assert_array_equal(rewards, np.float32(paid))
-    np.testing.assert_array_equal(ends, np.bool_(judged))
+    np.testing.assert_array_equal(rewards, np.float32(expected_rewards))
+    np.testing.assert_array_equal(ends, np.bool_(expected_ends))
 
 
-def test_a_completion_without_text_has_its_step_at_its_end():
+def test_step_beyond_an_empty_completion_is_refused():
     with pytest.raises(InputError, match="for a completion of 0 characters; the end must be from 0 to that length"):
         assign_to_tokens([(1, 0.0)], decode, [0])
 
 
-def test_of_two_steps_in_one_token_the_later_one_counts():
+def test_later_of_two_steps_in_one_token_counts():
     rewards, ends = assign_to_tokens([(5, 1.0), (6, 0.5)], decode, [1, 2, 5])
     np.testing.assert_array_equal(ends, [False, True, False])
     np.testing.assert_array_equal(rewards, np.float32([0, 0.5, 0]))
@@ -73,7 +73,7 @@ def test_a_step_outside_the_text_is_refused(step):
     ("returned", "message"),
     [([[(1, 1.0)], []], "returned 2 lists for 1"), ([[1.0]], r"failed \(TypeError"), (None, r"failed \(TypeError")],
 )
-def test_an_answer_of_another_form_is_refused(returned, message):
+def test_invalid_steps_are_refused(returned, message):
     with pytest.raises(InputError, match=message):
         score_steps(lambda prompts, completions, **columns: returned, ["1+1="], ["2"], {"answer": ["2"]})
 

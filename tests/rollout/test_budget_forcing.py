@@ -1,4 +1,4 @@
-"""Budget forcing, with an engine that ends a response after three digits."""
+"""Budget forcing, tested with engines that end their responses early."""
 
 import jax
 import numpy as np
@@ -12,8 +12,8 @@ from rljax.rollout.request import Response
 END = TOKENIZER.eos_token_id
 
 
-class Short:
-    """An engine that writes as many zeros as its prompt has tokens, then ends."""
+class ShortEngine:
+    """An engine that writes as many zeros as its prompt has tokens, then the end token."""
 
     def __init__(self):
         self.calls = []
@@ -31,8 +31,8 @@ class Short:
         )
 
 
-def answers(engine, least, budget=40, continuation=";"):
-    worker = force_budget(make_worker(engine, budget), least, continuation)
+def generate_answers(engine, least_tokens, budget=40, continuation=";"):
+    worker = force_budget(make_worker(engine, budget), least_tokens, continuation)
     return worker.answer(None, [0, 1], jax.random.key(0))
 
 
@@ -41,35 +41,35 @@ def text(response):
 
 
 def test_the_end_token_is_replaced_until_the_answer_is_long_enough():
-    """Prompts of one and two tokens give 0 and 00; after ';', each continues with as many zeros as there are tokens before."""
-    engine = Short()
-    one, two = answers(engine, 2)
-    assert (text(one), text(two)) == ("0;000", "00")
+    """The prompts have one and two tokens, so the engine writes 0 and 00, and after ';' a zero for each token so far."""
+    engine = ShortEngine()
+    first, second = generate_answers(engine, 2)
+    assert (text(first), text(second)) == ("0;000", "00")
     assert [len(call) for call in engine.calls] == [2, 1]
     assert engine.calls[1][0].prompt_tokens == tuple(TOKENIZER.encode("?0;"))
     assert engine.calls[1][0].seed != engine.calls[0][0].seed
-    assert one.mask.tolist() == [True, False, True, True, True, True]
-    assert one.policy_logp.tolist() == [-1, 0, -1, -1, -1, -1]
-    assert (one.finish, one.tokens[-1]) == ("stop", END)
-    three, four = answers(Short(), 6)
-    assert (text(three), text(four)) == ("0;000;0000000", "00;00000")
+    assert first.mask.tolist() == [True, False, True, True, True, True]
+    assert first.policy_logp.tolist() == [-1, 0, -1, -1, -1, -1]
+    assert (first.finish, first.tokens[-1]) == ("stop", END)
+    first, second = generate_answers(ShortEngine(), 6)
+    assert (text(first), text(second)) == ("0;000;0000000", "00;00000")
 
 
 def test_an_answer_with_enough_tokens_is_unchanged():
     worker = make_worker(Digits())
     plain, forced = (w.answer(None, [0, 1], jax.random.key(0)) for w in (worker, force_budget(worker, 1, ";")))
-    for ours, theirs in zip(forced, plain, strict=True):
-        assert ours.tokens.tolist() == theirs.tokens.tolist()
+    for with_forcing, without in zip(forced, plain, strict=True):
+        assert with_forcing.tokens.tolist() == without.tokens.tolist()
 
 
 @pytest.mark.parametrize("budget", [2, 3, 4, 5, 6])
 def test_the_budget_limits_the_complete_answer(budget):
-    """With room for 0, ';' and one more token, the answer continues; with less, it ends unchanged."""
-    (one, _) = answers(Short(), 9, budget=budget)
-    whole = "0;000"
-    assert len(one.tokens) <= budget
-    assert text(one) == (whole[:budget] if budget >= 3 else "0")
-    assert one.finish == ("length" if budget >= 3 and budget < 6 else one.finish)
+    """If the budget has room for 0, ';' and one more token, the answer continues; otherwise it ends unchanged."""
+    (first, _) = generate_answers(ShortEngine(), 9, budget=budget)
+    unlimited = "0;000"
+    assert len(first.tokens) <= budget
+    assert text(first) == (unlimited[:budget] if budget >= 3 else "0")
+    assert first.finish == ("length" if budget >= 3 and budget < 6 else first.finish)
 
 
 def test_stop_strings_end_an_answer():
@@ -83,6 +83,10 @@ def test_stop_strings_end_an_answer():
 
 
 def test_invalid_minimums_and_continuations_are_refused():
-    for least, continuation, message in ((0, ";", "--least-tokens is 0"), (3, "", "has no token"), (3, "Wait", "'W'")):
+    for least_tokens, continuation, message in (
+        (0, ";", "--least-tokens is 0"),
+        (3, "", "has no token"),
+        (3, "Wait", "'W'"),
+    ):
         with pytest.raises(InputError, match=message):
-            force_budget(make_worker(Digits()), least, continuation)
+            force_budget(make_worker(Digits()), least_tokens, continuation)
