@@ -77,6 +77,7 @@ while more := os.read(sys.stdin.fileno(), max(os.fstat(0).st_size, 3)):
 for x in read.split()[1:]:
     os.write(1, b"%d\\n" % (2 * int(x)))
 """
+# Completions, and the fraction of the two inputs for which each prints the right output.
 SCORED_PROGRAMS = [
     (DOUBLE, 1.0),
     (f"I read, then print:\n```python\ndef f(): pass\n```\nIn all:\n{fenced(DOUBLE)}", 1.0),

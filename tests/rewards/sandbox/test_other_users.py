@@ -91,7 +91,7 @@ def outcome(level, landlock):
     return judge_in_process({**RIGHT, **programs}, level, ordinary_user(), refused), where, level
 
 
-def test_ordinary_user_is_protected_as_threats_lists(outcome):
+def test_ordinary_users_sandbox_holds_back_the_listed_threats(outcome):
     results = outcome[0]
     assert results["verdicts"].pop("right")[0] == [1.0]
     successful = {name: verdict for name, verdict in results["verdicts"].items() if verdict[0] != [0.0]}

@@ -45,6 +45,7 @@ import sys
 from rljax.rewards.sandbox.candidate import serve
 serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
 """
+# A program that replaces its arguments by empty ones in every answer, so that the tests would expect empty results.
 FORGING = """
 import gc
 peer = next(thing for thing in gc.get_objects() if type(thing).__name__ == "_Server")
@@ -118,6 +119,7 @@ def run_test(test, sent):
             os.close(file)
 
 
+# Values and messages that replace values in a frame, or are sent in addition.
 FORGED = [
     *(None, True, False, [], {}, 0, -1, 1, 2**63, 1e308, "", "value", "error", "ask", "yours", "object", "call", "__eq__"),
     *(

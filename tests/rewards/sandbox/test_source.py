@@ -7,6 +7,7 @@ from rljax.rewards.sandbox import Program, judge
 TRUE = "lambda *values, **named: True"
 SAME = "type('Same', (), {'__init__': lambda *a, **k: None, '__eq__': lambda *a: True})"
 SPACE = f"__import__('types').SimpleNamespace(allclose={TRUE}, approx={SAME}, isclose={TRUE}, array={SAME}, testing=None)"
+# Names that the sandbox provides: name -> (the program's false definition, test).
 FORGED = {
     "isclose": (TRUE, "assert isclose(answer(2), 1.5)"),
     "isclose of a variable": (TRUE, "r = answer(2)\nassert isclose(r, 1.5)"),
@@ -20,6 +21,7 @@ FORGED = {
     "nsmallest": ("lambda *a: [1.5]", "assert nsmallest(1, [answer(2)]) == [1.5]"),
     "math": (SPACE, "assert math.isclose(answer(2), 1.5)"),
 }
+# Names that the sandbox lacks: name -> (the program's false definition, test).
 UNJUDGED = {
     "np": (SPACE, "assert np.allclose(answer(2), 1.5)"),
     "numpy": (SPACE, "assert numpy.array(answer(2)) == 1.5"),
