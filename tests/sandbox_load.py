@@ -1,12 +1,12 @@
-"""Does the sandbox misjudge programs on an overloaded machine, and how long does one program take on an idle one?
+"""Measure whether an overloaded sandbox misjudges programs, and how long one program takes on an idle machine.
 
-Overload: many more programs than cores run at once. Three of every four are right: some need most of their time limit, others
-almost none of it; some compute, some sleep, some use threads. Every fourth is wrong: it returns a wrong value, never ends, or
-sleeps past the limit. Every verdict must be the same as when the program runs alone.
+Overload: many more programs than cores run at once. Three quarters of the programs are right: some need much of their time
+limit, others almost none; some compute, some sleep, some use threads. The rest are wrong: they return a wrong value,
+never end, or sleep past the limit. Every verdict must be the same as when the program runs alone.
 
-Latency: one small program after another, at each level that the machine offers. With `--real-time` the latency is measured at a
-priority above everything else on the machine (Linux, as root), so that a busy machine acts like an idle one. The overload is always
-measured at ordinary priority.
+Latency: small programs run one after another, at each isolation level that the machine offers. With `--real-time`, this is
+measured at a priority above everything else on the machine (Linux, as root), so that a busy machine acts like an idle one.
+Overload is always measured at ordinary priority.
 
 Command:
 
@@ -71,35 +71,40 @@ class Settings:
     out: Path = field(default=Path("tests/sandbox_load"))
     """Where to write the result, without the file extension."""
     programs: int = 200
-    """How many programs run at once."""
+    """Number of programs that run at once."""
     repetitions: int = 60
-    """How many times each latency is measured."""
+    """Number of measurements of each latency."""
     real_time: bool = False
     """Measure the latency at real-time priority."""
 
 
 def latency(at: str, repetitions: int) -> dict[str, float]:
-    """Milliseconds from the call to the verdict for one small program, after a warm-up call."""
+    """Measure the milliseconds from the call to the verdict for one small program, after a warm-up call."""
     program = Program(RIGHT["small"], ("assert f(1) == 2",))
     judge(program, at=at)
-    taken = []
+    milliseconds = []
     for _ in range(repetitions):
         start = time.perf_counter()
         if judge(program, at=at).shares != (1.0,):
             raise RuntimeError("a right program has failed")
-        taken.append((time.perf_counter() - start) * 1e3)
-    tenths = statistics.quantiles(taken, n=10)
-    return {"median": statistics.median(taken), "tenth": tenths[0], "ninetieth": tenths[-1], "smallest": min(taken)}
+        milliseconds.append((time.perf_counter() - start) * 1e3)
+    deciles = statistics.quantiles(milliseconds, n=10)
+    return {
+        "median": statistics.median(milliseconds),
+        "tenth": deciles[0],
+        "ninetieth": deciles[-1],
+        "smallest": min(milliseconds),
+    }
 
 
 def overload(count: int) -> dict[str, object]:
-    """Judge many programs at once, and count the verdicts that differ from those of the programs run alone."""
+    """Judge many programs at once, and count the verdicts that differ from those for the same programs run alone."""
     kinds = [list(WRONG)[i // 4 % len(WRONG)] if i % 4 == 3 else list(RIGHT)[i % len(RIGHT)] for i in range(count)]
     programs = [Program((RIGHT | WRONG)[kind], ("assert f(1) == 2",)) for kind in kinds]
     start = time.perf_counter()
     verdicts = judge_all(programs, Limits(), workers=count)
     seconds = time.perf_counter() - start
-    wrong = Counter(
+    misjudged = Counter(
         f"{kind}: {verdict.shares[0]:g}, {verdict.ended}"
         for kind, verdict in zip(kinds, verdicts, strict=True)
         if verdict.shares != ((1.0,) if kind in RIGHT else (0.0,))
@@ -108,8 +113,8 @@ def overload(count: int) -> dict[str, object]:
         "programs": count,
         "at once": count,
         "right": sum(kind in RIGHT for kind in kinds),
-        "misjudged": sum(wrong.values()),
-        "which": dict(wrong),
+        "misjudged": sum(misjudged.values()),
+        "which": dict(misjudged),
         "seconds": round(seconds, 1),
     }
 
@@ -118,7 +123,7 @@ def main(settings: Settings) -> None:
     """Run both measurements and save them."""
     strongest = level()
     before = os.getloadavg()[0]
-    shared_service().close()  # the next one has this process's priority
+    shared_service().close()  # The next service inherits this process's priority.
     if settings.real_time:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     latencies = {

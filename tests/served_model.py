@@ -1,4 +1,4 @@
-"""A small chat model in a folder, and a server for it in this process or in another."""
+"""A small chat model in a folder, and a server for the model, in this process or in another one."""
 
 import contextlib
 import json
@@ -32,25 +32,25 @@ NAME = "chatty"
 
 
 def make_model(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
-    """Write a model with random weights; its tokenizer works on bytes and has a chat template."""
+    """Write a model with random weights, and a byte-level tokenizer with a chat template."""
     vocabulary = [*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    inner.decoder = decoders.ByteLevel()
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, additional_special_tokens=SPECIALS, eos_token="<end>", pad_token="<pad>"
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(vocabulary)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    pretrained = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, additional_special_tokens=SPECIALS, eos_token="<end>", pad_token="<pad>"
     )
-    fast.chat_template = TEMPLATE
+    pretrained.chat_template = TEMPLATE
     shape = make_shape(SMALL.replace(width=width).model, len(vocabulary))
     params = jax.tree.map(lambda leaf: 3 * leaf, init_params(shape, jax.random.key(seed)))
     save_pretrained(folder, shape, params, bos=None, eos=1)
-    fast.save_pretrained(folder)
+    pretrained.save_pretrained(folder)
     return folder
 
 
 @contextlib.contextmanager
 def serving(folder: Path, **settings):
-    """Serve in a thread of this process; yields the address and the served model."""
+    """Serve the model in a thread of this process, and yield the server's address and the served model."""
     chosen = ServeSettings(
         str(folder), **{"name": NAME, "port": 0, "context": 192, "most_tokens": 64, "rows": 8, **settings}
     )
@@ -71,17 +71,17 @@ def serving(folder: Path, **settings):
 
 @contextlib.contextmanager
 def server_process(folder: Path, *flags: str):
-    """Serve in another process; yields the process and its address."""
+    """Serve the model in another process, and yield the process and the server's address."""
     command = [sys.executable, "-m", "rljax", "serve", str(folder), "--port", "0", "--name", NAME, *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"})
     try:
-        seen = ""
+        output = ""
         for line in process.stderr:
-            seen += line
+            output += line
             if found := re.search(r"on (http://\S+)", line):
                 break
         else:
-            raise AssertionError(seen)
+            raise AssertionError(output)
         yield process, found[1]
     finally:
         if process.poll() is None:
@@ -91,7 +91,7 @@ def server_process(folder: Path, *flags: str):
 
 
 def events(text: str) -> list:
-    """The events of a stream."""
+    """Parse the server-sent events in the text of a streamed response."""
     lines = [line.removeprefix("data: ") for line in text.split("\n") if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]

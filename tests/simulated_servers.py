@@ -1,4 +1,4 @@
-"""Servers that follow the documentation of vLLM and SGLang, with a model that gives every token the same probability."""
+"""Simulated vLLM and SGLang servers with the documented endpoints, and a model that gives all tokens equal probability."""
 
 import contextlib
 import math
@@ -14,7 +14,7 @@ from rljax.programs.serving import listen
 
 
 class ServerState:
-    """The state of a server: the requests it received, and the folders from which it loaded weights."""
+    """A server's state: the requests that it received, and the folders that it loaded weights from."""
 
     def __init__(self, vocabulary: int):
         self.vocabulary = vocabulary
@@ -23,8 +23,8 @@ class ServerState:
         self.version = "default"
 
     def tokens(self, seed: int, most: int, ends: list[int]) -> list[int]:
-        found = np.random.default_rng(seed).integers(self.vocabulary, size=most).tolist()
-        return next((found[: place + 1] for place, token in enumerate(found) if token in ends), found)
+        sampled = np.random.default_rng(seed).integers(self.vocabulary, size=most).tolist()
+        return next((sampled[: index + 1] for index, token in enumerate(sampled) if token in ends), sampled)
 
 
 def vllm(state: ServerState) -> Starlette:
@@ -98,7 +98,7 @@ def sglang(state: ServerState) -> Starlette:
 
 @contextlib.contextmanager
 def running(app: Starlette, port: int = 0):
-    """Run an application in a thread; yields its address."""
+    """Run an application in a thread, and yield its address."""
     listener = listen("127.0.0.1", port)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -1,6 +1,6 @@
-"""Runs in the test process do not plot their curves: plotting took a third of a small run's time.
+"""Turn off curve plots of runs in the test process, because plotting took a third of a small run's time.
 
-Commands that tests start in other processes still plot them, and so do runs inside `plotting_curves()`.
+Commands that tests start in other processes still plot curves, and so do runs inside `plotting_curves()`.
 `tests/tracking/test_plots.py` tests the plots.
 """
 
@@ -15,13 +15,13 @@ draw_curves = outcome.draw_curves
 
 
 def skip_curves() -> None:
-    """From now on, runs that end do not write `curves.png`."""
+    """Prevent runs that end after this call from writing `curves.png`."""
     outcome.draw_curves = lambda folder, config: None
 
 
 @contextmanager
 def plotting_curves() -> Generator[None]:
-    """Plot the curves of runs that end inside this context."""
+    """Plot the curves of all runs that end inside this context."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outcome, "draw_curves", draw_curves)
         yield

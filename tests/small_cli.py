@@ -1,4 +1,4 @@
-"""Run commands as a person types them, and return what they print or how they refuse."""
+"""Run `rljax` commands with the arguments that a user would type, and return their output or error message."""
 
 import re
 
@@ -6,13 +6,13 @@ from rljax.cli import main
 
 
 def printed(capsys, *arguments) -> str:
-    """Standard output of a command that succeeds."""
+    """Run a command that must succeed, and return its standard output."""
     assert main(list(arguments)) == 0
     return capsys.readouterr().out
 
 
 def refused(capsys, message, *arguments) -> str:
-    """The error message of a command that exits with status 2: one paragraph that matches `message`, without a traceback."""
+    """Run a command that must exit with status 2 and print a one-line error that matches `message`; return the error."""
     assert main(list(arguments)) == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("rljax: "), error

@@ -1,4 +1,4 @@
-"""The smallest possible transformers of each family."""
+"""Very small transformers of each model family."""
 
 from dataclasses import replace
 
@@ -26,14 +26,14 @@ SCALE = jnp.float32(1.5)
 
 
 def random_params(config):
-    """Parameters that all differ from their initial values, including biases and norms."""
+    """Return parameters that all differ from their initial values, including biases and norms."""
     leaves, tree = jax.tree.flatten(init_params(config, jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), len(leaves))
     return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
 
 
 def random_adapter(params, *, rank=3, targets=EVERYTHING):
-    """An adapter that changes every target."""
+    """Return a random adapter that changes every target."""
     leaves, tree = jax.tree.flatten(init_adapter(jax.random.key(2), params, rank=rank, targets=targets))
     keys = jax.random.split(jax.random.key(3), len(leaves))
     return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])

@@ -1,4 +1,4 @@
-"""Settings for tests of complete runs: the smallest model, the shortest sums, and a reward that a random model sometimes earns."""
+"""Settings for tests of complete runs: a very small model, short sums, and a reward that a random model sometimes gets."""
 
 import functools
 import math
@@ -34,7 +34,7 @@ STEPPED = SMALL.replace(
     sample_every=0,
     checkpoint_every=2,
 )
-"""The simplest kind of RL step; the test sets the number of steps."""
+"""A run with the simplest kind of RL step; each test sets the number of steps."""
 SEVERAL = {
     "algorithm": "dapo",
     "algorithm_options": {"max_length": 12, "cache": 2},
@@ -45,22 +45,22 @@ SEVERAL = {
     "lora_rank": 2,
     "correction": "capped",
 }
-"""Settings for steps with several sampling calls and updates, an adapter, and a correction."""
+"""Settings for RL steps with several sampling calls and updates, an adapter, and an off-policy correction."""
 
 
 def even_length(completions):
-    """1 for a completion with an even number of characters."""
+    """Return 1 for each completion with an even number of characters, and 0 for the others."""
     return [float(len(completion) % 2 == 0) for completion in completions]
 
 
 def stopping_after(calls):
-    """`even_length`, with a Ctrl-C during the given call."""
-    seen = []
+    """Return the reward `even_length`, which simulates Ctrl-C in call number `calls`, counted from 1."""
+    count = []
 
     @functools.wraps(even_length)
     def reward(completions):
-        seen.append(None)
-        if len(seen) == calls:
+        count.append(None)
+        if len(count) == calls:
             signal.raise_signal(signal.SIGINT)
         return even_length(completions)
 
@@ -68,11 +68,11 @@ def stopping_after(calls):
 
 
 def is_time(name):
-    """Whether a metric is a time or a speed, which differs between equal runs."""
+    """Return whether a metric is a time or a speed, which differs even between identical runs."""
     return name.endswith(("seconds", "tokens_per_second"))
 
 
 def live_caches():
-    """Bytes of all live key-value caches per device, recognized as arrays with four axes."""
+    """Return the bytes per device of all live key-value caches; every live array with four axes counts as one."""
     caches = [array for array in jax.live_arrays() if array.ndim == 4]
     return sum(math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in caches)

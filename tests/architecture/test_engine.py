@@ -1,4 +1,4 @@
-"""A user's engine samples all responses of a run; the built-in one returns the same response to a request in any batch."""
+"""Tests of engines: a run samples with a custom engine, and the built-in engine's responses do not depend on the batch."""
 
 import json
 import random
@@ -34,7 +34,7 @@ CONFIG = SMALL.replace(
 
 
 class PythonEngine:
-    """Writes random digits from a request's seed; the policy computes their log-probabilities."""
+    """An engine that writes random digits from a request's seed; the policy computes their log-probabilities."""
 
     def __init__(self, version=None):
         self.version, self.calls = version, []
@@ -43,7 +43,7 @@ class PythonEngine:
     def generate(self, params, requests):
         self.calls.append(list(requests))
         sampled = [self.sample(request) for request in requests]
-        logp = self.logp(params, requests, sampled)
+        logp = self.compute_logp(params, requests, sampled)
         return [
             response._replace(behaviour_logp=row[: len(response.tokens)], policy_logp=row[: len(response.tokens)])
             for response, row in zip(sampled, logp, strict=True)
@@ -53,31 +53,31 @@ class PythonEngine:
         generator = random.Random(request.seed if request.sampling.temperature else request.prompt_id)
         digits = "".join(generator.choice("0123456789") for _ in range(generator.randint(1, 6)))
         tokens = np.array([*TOKENIZER.encode(digits), request.sampling.eos_ids[0]], np.int32)
-        nothing = np.zeros(len(tokens), np.float32)
+        zeros = np.zeros(len(tokens), np.float32)
         sampled = np.ones(len(tokens), bool)
-        return Response(request.prompt_id, request.group, tokens, sampled, nothing, nothing, "stop", self.version)
+        return Response(request.prompt_id, request.group, tokens, sampled, zeros, zeros, "stop", self.version)
 
-    def logp(self, params, requests, sampled):
+    def compute_logp(self, params, requests, sampled):
         prompts = left_pad([request.prompt_tokens for request in requests], 6, 0)
         arrays = pad_responses(sampled, 12)
         sequences = Sequences(*prompts, arrays["tokens"], arrays["attention"])
         return np.asarray(self.score(params, pack(sequences), 1.0).logp)
 
 
-def rows_of(run, phase):
+def read_rows(run, phase):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [row for row in rows if row["phase"] == phase]
 
 
 @pytest.fixture(scope="module", params=[None, 0], ids=["no version", "version 0"])
 def trained(request, tmp_path_factory):
-    """An engine, and a run whose responses it sampled."""
+    """A custom engine, and the result of a run that used the engine."""
     engine = PythonEngine(request.param)
     config = CONFIG.replace(run=str(tmp_path_factory.mktemp("engine") / "run"))
     return engine, rljax.train(config, even_length, policy=POLICY, engine=engine, problems=PROBLEMS)
 
 
-def test_it_samples_for_training_and_for_evaluation(trained):
+def test_engine_samples_for_training_and_evaluation(trained):
     engine, result = trained
     before, first, second, after = engine.calls
     for call in (before, after):
@@ -92,36 +92,36 @@ def test_it_samples_for_training_and_for_evaluation(trained):
     seeds = [request.seed for call in (first, second) for request in call]
     assert len(set(seeds)) == len(seeds)
     assert 2**60 < max(seeds) < 2**64
-    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), result.params, POLICY.init(jax.random.key(0)))
-    assert min(jax.tree.leaves(moved)) > 0
+    changes = jax.tree.map(lambda a, b: np.abs(a - b).max(), result.params, POLICY.init(jax.random.key(0)))
+    assert min(jax.tree.leaves(changes)) > 0
 
 
-def test_its_own_responses_are_judged(trained):
+def test_engine_responses_are_judged(trained):
     engine, result = trained
     texts = [TOKENIZER.decode(engine.sample(request).tokens) for request in engine.calls[1]]
-    assert rows_of(result.run, "rl")[0]["reward"] == np.mean(even_length(texts))
+    assert read_rows(result.run, "rl")[0]["reward"] == np.mean(even_length(texts))
     texts = [TOKENIZER.decode(engine.sample(request).tokens) for request in engine.calls[0]]
     assert result.accuracy_before == np.mean(even_length(texts))
 
 
-def test_the_age_of_the_weights_is_recorded(trained):
+def test_staleness_uses_the_engine_version(trained):
     engine, result = trained
-    ages = [row["staleness"] for row in rows_of(result.run, "rl")]
+    ages = [row["staleness"] for row in read_rows(result.run, "rl")]
     assert ages == ([0, 0] if engine.version is None else [0, 1])
     setup, state = first_state(CONFIG, policy=POLICY, engine=engine, problems=PROBLEMS, reward=even_length)
     groups = setup.train.generate(state.params, [0, 1], 2, jax.random.key(0), version=7)
     assert groups.version.tolist() == [[7 if engine.version is None else 0] * 2] * 2
 
 
-def response(request, **changes):
-    """A valid response of two tokens, with some fields changed."""
+def make_response(request, **changes):
+    """Return a valid two-token response, with some fields replaced."""
     tokens, logp = np.array([3, 1], np.int32), np.array([-1.5, -0.5], np.float32)
-    right = Response(request.prompt_id, request.group, tokens, np.ones(2, bool), logp, logp, "stop")
-    return right._replace(**changes)
+    valid = Response(request.prompt_id, request.group, tokens, np.ones(2, bool), logp, logp, "stop")
+    return valid._replace(**changes)
 
 
 def change_first_response(**changes):
-    return lambda requests: [response(requests[0], **changes), *map(response, requests[1:])]
+    return lambda requests: [make_response(requests[0], **changes), *map(make_response, requests[1:])]
 
 
 def resize_first_response(count):
@@ -132,21 +132,21 @@ def resize_first_response(count):
 
 
 LOGP = np.array([-1.5, -0.5], np.float32)
-WRONG = {
-    "too few responses": (lambda requests: [*map(response, requests)][1:], "4 requests need one response each; got 3"),
-    "nothing": (lambda requests: None, "the result must be a list of rljax.rollout.Response; got None"),
-    "texts": (lambda requests: ["12"] * len(requests), "response 0 must be an rljax.rollout.Response; got '12'"),
+INVALID_ANSWERS = {
+    "too few responses": (lambda requests: [*map(make_response, requests)][1:], "4 requests need one response each; got 3"),
+    "no list": (lambda requests: None, "the result must be a list of rljax.rollout.Response; got None"),
+    "strings": (lambda requests: ["12"] * len(requests), "response 0 must be an rljax.rollout.Response; got '12'"),
     "another order": (
-        lambda requests: [response(request) for request in reversed(requests)],
+        lambda requests: [make_response(request) for request in reversed(requests)],
         "response 0 must answer prompt 0 of group 0; got prompt 1 of group 1",
     ),
     "too many tokens": (resize_first_response(13), "response 0 must have 1 to 12 tokens; got 13"),
     "no token": (resize_first_response(0), "response 0 must have 1 to 12 tokens; got 0"),
-    "a short mask": (
+    "mask too short": (
         change_first_response(mask=np.ones(1, bool)),
         r"response 0 has 2 tokens, so its mask must have the shape \[2\]; got \[1\]",
     ),
-    "long log-probabilities": (
+    "log-probabilities too long": (
         change_first_response(policy_logp=np.zeros(3, np.float32)),
         r"response 0 has 2 tokens, so its policy_logp must have the shape \[2\]; got \[3\]",
     ),
@@ -190,29 +190,29 @@ WRONG = {
 
 
 @pytest.mark.usefixtures("without_type_checks")
-@pytest.mark.parametrize("case", WRONG)
-def test_invalid_responses_are_refused(case):
-    answers, message = WRONG[case]
+@pytest.mark.parametrize("case", INVALID_ANSWERS)
+def test_invalid_responses_are_rejected(case):
+    answers, message = INVALID_ANSWERS[case]
 
-    class Wrong:
+    class InvalidEngine:
         def generate(self, params, requests):
             return answers(requests)
 
-    parts = {"policy": POLICY, "engine": Wrong(), "problems": PROBLEMS, "reward": even_length}
+    parts = {"policy": POLICY, "engine": InvalidEngine(), "problems": PROBLEMS, "reward": even_length}
     setup, state = first_state(CONFIG, **parts)
     with pytest.raises(InputError, match=rf"^engine\.generate: .*{message}") as caught:
         setup.train.generate(state.params, [0, 1], 2, jax.random.key(0))
     assert "\n" not in str(caught.value)
 
 
-def test_an_observation_has_no_log_probability_to_check():
+def test_log_probabilities_of_observations_are_not_checked():
     request = Request((2, 3), 0, 0, Sampling(12, (1,)), 5)
     observed = {"mask": np.array([True, False]), "behaviour_logp": np.array([-1.0, np.nan], np.float32)}
-    check_responses([request], [response(request, **observed)])
+    check_responses([request], [make_response(request, **observed)])
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_an_object_that_is_not_an_engine_is_refused_before_anything_is_written(tmp_path):
+def test_invalid_engine_is_rejected_before_anything_is_written(tmp_path):
     path = tmp_path / "refused"
     with pytest.raises(
         InputError, match=r"^engine\.generate: an engine must have the method generate\(params, requests\); got"
@@ -226,8 +226,8 @@ MODELS = {"transformer": transformer_policy(SHAPE, eos=1), "GRU": gru_policy(20)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_request_gets_the_same_response_in_any_batch(name):
-    """Identical in a permuted batch; in smaller batches equal up to rounding, which may depend on the number of rows."""
+def test_response_does_not_depend_on_the_batch(name):
+    """Responses are identical in a permuted batch, and equal up to rounding in smaller batches."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6)
@@ -238,12 +238,12 @@ def test_a_request_gets_the_same_response_in_any_batch(name):
         )
         for i in range(24)
     ]
-    whole = engine.generate(params, requests)
-    assert len({response.tokens.tobytes() for response in whole}) > 12
+    all_at_once = engine.generate(params, requests)
+    assert len({response.tokens.tobytes() for response in all_at_once}) > 12
     order = generator.permutation(len(requests)).tolist()
     permuted = engine.generate(params, [requests[index] for index in order])
     halves = engine.generate(params, requests[:9]) + engine.generate(params, requests[9:])
-    for index, response in enumerate(whole):
+    for index, response in enumerate(all_at_once):
         for other, rounding in ((permuted[order.index(index)], 0.0), (halves[index], 3e-6)):
             assert (other.prompt_id, other.finish) == (response.prompt_id, response.finish)
             for field in ("tokens", "mask"):
@@ -255,8 +255,8 @@ def test_a_request_gets_the_same_response_in_any_batch(name):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("slots", [1, 3, 8])
-def test_few_slots_give_the_responses_of_many(name, slots):
-    """Rows replace those that ended; prompts are in groups, requests have their own budgets, and the cache wraps around."""
+def test_number_of_slots_does_not_change_responses(name, slots):
+    """New requests reuse rows that ended, requests share prompts and have different budgets, and the cache wraps around."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     generator = np.random.default_rng(0)
@@ -274,8 +274,8 @@ def test_few_slots_give_the_responses_of_many(name, slots):
         np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
 
 
-def test_rows_that_move_are_written_over_the_empty_ones():
-    """So a move needs no memory beyond the caches of both batches."""
+def test_move_rows_reuses_the_destination_memory():
+    """A move overwrites the empty rows in place, so it needs no memory beyond the caches of both batches."""
     policy, mesh = MODELS["transformer"], make_mesh(1, 1)
     params = jax.eval_shape(policy.init, jax.random.key(0))
     empty = partial(empty_rows, policy.decoder, params, length=8, budget=128, room=128, mesh=mesh)
@@ -286,8 +286,8 @@ def test_rows_that_move_are_written_over_the_empty_ones():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_last_rows_continue_in_smaller_batches(name, monkeypatch):
-    """As rows of long responses end, the others move to the smallest batch that holds them, and their samples do not change."""
+def test_last_rows_move_to_smaller_batches(name, monkeypatch):
+    """As rows end, the others move to the smallest batch that has room for them, and their samples do not change."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     budgets = [3 + index % 3 if index % 8 else 20 + index for index in range(32)]
@@ -296,18 +296,18 @@ def test_the_last_rows_continue_in_smaller_batches(name, monkeypatch):
         Request(prompts[i], i, 0, Sampling(budget, (), temperature=0.8), seed=i << 40) for i, budget in enumerate(budgets)
     ]
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
-    expected, moved = engine.generate(params, requests), []
+    expected, moves = engine.generate(params, requests), []
 
     def record_call(decoder, rows, others, source):
-        moved.append((others.ended.size, rows.ended.size, int((np.asarray(source) >= 0).sum())))
+        moves.append((others.ended.size, rows.ended.size, int((np.asarray(source) >= 0).sum())))
         return move_rows(decoder, rows, others, source)
 
     monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 44)
     monkeypatch.setattr("rljax.rollout.engine.move_rows", record_call)
     actual = engine.generate(params, requests)
-    assert moved == [(32, 24, 23), (24, 16, 13), (16, 8, 4)]  # from 16 to 8, without 12: nine rows end at once
+    assert moves == [(32, 24, 23), (24, 16, 13), (16, 8, 4)]  # From 16 directly to 8, because nine rows end at once.
     streamed = {index: response for ended in engine.stream(params, requests) for index, response in ended.items()}
-    assert [sizes for *sizes, _ in moved] == [[32, 24], [24, 16], [16, 8]] * 2
+    assert [sizes for *sizes, _ in moves] == [[32, 24], [24, 16], [16, 8]] * 2
     for index, one in enumerate(expected):
         for other in (actual[index], streamed[index]):
             np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(index))
@@ -316,8 +316,8 @@ def test_the_last_rows_continue_in_smaller_batches(name, monkeypatch):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("slots", [4, 24])
-def test_a_long_decode_begins_with_a_small_cache(name, slots, monkeypatch):
-    """A cache that doubles twice while rows replace others, and then wraps around, gives the same samples."""
+def test_growing_cache_does_not_change_responses(name, slots, monkeypatch):
+    """The cache grows twice while rows are reused, and then wraps around."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     prompts = [tuple(range(2, 4 + index % 5)) for index in range(24)]
@@ -339,7 +339,7 @@ def test_a_long_decode_begins_with_a_small_cache(name, slots, monkeypatch):
 
 
 def test_each_prompt_is_read_once(monkeypatch):
-    """64 requests for four prompts are read in two blocks of two: four rows of prefill, whatever the number of responses."""
+    """64 requests have four prompts, which are read in two blocks of two, for any number of responses."""
     policy = MODELS["transformer"]
     params = policy.init(jax.random.key(0))
     read = []
@@ -354,8 +354,8 @@ def test_each_prompt_is_read_once(monkeypatch):
     assert read == [(2, 6), (2, 6)]
 
 
-def test_prompts_that_are_read_in_parts_are_put_into_rows_together(monkeypatch):
-    """Two of 40 prompts are read at a time; each fill takes four of them, an eighth of the slots."""
+def test_prompts_read_in_parts_are_inserted_together(monkeypatch):
+    """40 prompts are read two at a time, and inserted four at a time, which is an eighth of the slots."""
     policy = MODELS["transformer"]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     requests = [Request((2, 3 + i % 16, 2 + i // 16), i, 0, Sampling(5, (1,)), seed=i) for i in range(40)]

@@ -1,4 +1,4 @@
-"""Each value has one name, in the records and in the equations, and names that were given up are not used."""
+"""Tests of naming: each value has the same name in all records and equations, and abandoned names are not used."""
 
 import ast
 from doctest import DocTestParser
@@ -28,8 +28,8 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("record", FIELDS, ids=lambda record: record.__name__)
-def test_a_value_has_one_name(record):
-    """There are only a few names of log-probabilities, and groups have no field that their rollout has."""
+def test_records_use_the_same_names(record):
+    """Records contain the expected fields, log-probabilities have few names, and `Groups` repeats no field of `Rollout`."""
     assert FIELDS[record] <= set(record._fields)
     assert not {"parts"} & set(record._fields)
     assert record is not Groups or not set(Groups._fields) & set(Rollout._fields)
@@ -38,17 +38,15 @@ def test_a_value_has_one_name(record):
 
 
 LOGP_OF_OPS = {
-    *("behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"),  # as in the records
-    *(
-        "logp",
-        "mean_logp",
-        "symbolic_logp",
-    ),  # of the trained policy, its mean over a response, of a symbolic model
+    # The records use the same names.
+    *("behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"),
+    # Under the trained policy; its mean over a response; under a symbolic model.
+    *("logp", "mean_logp", "symbolic_logp"),
 }
 
 
-def parameters_of(tree):
-    """Names of the parameters of every function in a syntax tree, with the function's name."""
+def parameters_in(tree):
+    """Yield (parameter name, function name) for every parameter of every function in a syntax tree."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
             arguments = node.args
@@ -56,10 +54,10 @@ def parameters_of(tree):
                 yield argument.arg, getattr(node, "name", "lambda")
 
 
-def test_equations_name_log_probabilities_as_their_callers_do():
+def test_equations_use_known_names_for_log_probabilities():
     found = {}
     for file in sorted((PACKAGE / "ops").rglob("*.py")):
-        for name, function in parameters_of(ast.parse(file.read_text())):
+        for name, function in parameters_in(ast.parse(file.read_text())):
             if name.endswith("logp"):
                 found.setdefault(name, []).append(f"{file.stem}.{function}")
     assert set(found) == LOGP_OF_OPS, found
@@ -67,14 +65,14 @@ def test_equations_name_log_probabilities_as_their_callers_do():
     assert "divergence.importance_weighted_k3" in found["behaviour_logp"]
 
 
-FORMER = {"denominator_logp", "learner_logp", "sampler_logp", "make_lesson_learner", "LearnLesson"}
+ABANDONED_NAMES = {"denominator_logp", "learner_logp", "sampler_logp", "make_lesson_learner", "LearnLesson"}
 UNCLEAR_NAMES = {"asked", "given", "said", "there", "told"}
 REPOSITORY = PACKAGE.parent
 FILES = sorted(file for folder in ("rljax", "experiments", "tests") for file in (REPOSITORY / folder).rglob("*.py"))
 
 
 def names_in(node):
-    """Every name that a node of the syntax tree uses: of a variable, an attribute, a parameter, a function or a class."""
+    """Return the names in a syntax-tree node: of variables, attributes, parameters, functions or classes."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=name):
             return {name}
@@ -86,23 +84,24 @@ def names_in(node):
 
 
 def variables_in(node):
-    """The variables and parameters that a node of the syntax tree binds."""
+    """Return the variables, attributes and parameters that a syntax-tree node binds."""
     match node:
         case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
             return {name}
     return set()
 
 
-def former_names(tree):
-    """Names that were given up, with their lines: complete names anywhere, and words within a variable's name, such as `is_there`.
+def abandoned_names_in(tree):
+    """Return the abandoned names in a tree, with their lines.
 
-    `given` of hypothesis, which decorates a test, is another library's name.
+    A variable name is also abandoned if it contains an unclear word, such as `is_there`. The decorator `given` is allowed,
+    because it belongs to Hypothesis.
     """
     nodes = list(ast.walk(tree))
     decorators = [part for node in nodes if isinstance(node, ast.FunctionDef) for part in node.decorator_list]
-    of_hypothesis = {node for part in decorators for node in ast.walk(part) if names_in(node) == {"given"}}
-    names = FORMER | UNCLEAR_NAMES
-    found = {(name, node.lineno) for node in nodes if node not in of_hypothesis for name in names_in(node) & names}
+    allowed = {node for part in decorators for node in ast.walk(part) if names_in(node) == {"given"}}
+    names = ABANDONED_NAMES | UNCLEAR_NAMES
+    found = {(name, node.lineno) for node in nodes if node not in allowed for name in names_in(node) & names}
     return found | {
         (name, node.lineno)
         for node in nodes
@@ -112,7 +111,7 @@ def former_names(tree):
 
 
 def examples_in(tree):
-    """The examples of the docstrings of a module, each as a syntax tree."""
+    """Yield the doctest examples of each docstring in a module, as a syntax tree."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ">>>" in (
             text := ast.get_docstring(node) or ""
@@ -121,14 +120,14 @@ def examples_in(tree):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(REPOSITORY).as_posix())
-def test_no_former_name_is_left(file):
+def test_abandoned_names_are_not_used(file):
     tree = ast.parse(file.read_text())
-    assert not former_names(tree)
-    assert not set().union(*map(former_names, examples_in(tree)))
+    assert not abandoned_names_in(tree)
+    assert not set().union(*map(abandoned_names_in, examples_in(tree)))
 
 
-def test_no_function_assigns_a_state_to_an_attribute():
-    """A new state is returned instead."""
+def test_state_attributes_are_never_assigned():
+    """Functions return a new state instead."""
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -137,14 +136,14 @@ def test_no_function_assigns_a_state_to_an_attribute():
                 raise AssertionError((file, node.lineno))
 
 
-def test_the_checks_find_what_they_look_for():
+def test_abandoned_names_are_detected():
     tree = ast.parse(
         "def f(asked, *, given=1):\n    run.state = there\n    x.said = told(denominator_logp=1)\n    is_there = 1\n"
     )
-    assert {name for name, _ in former_names(tree)} == UNCLEAR_NAMES | {"denominator_logp", "is_there"}
-    assert not former_names(ast.parse("@given(x)\ndef test_what_was_said(x):\n    stop_if_asked()\n"))
+    assert {name for name, _ in abandoned_names_in(tree)} == UNCLEAR_NAMES | {"denominator_logp", "is_there"}
+    assert not abandoned_names_in(ast.parse("@given(x)\ndef test_what_was_said(x):\n    stop_if_asked()\n"))
     (example,) = examples_in(ast.parse('def f():\n    """Text.\n\n    >>> told = []\n    """\n'))
-    assert former_names(example) == {("told", 1)}
+    assert abandoned_names_in(example) == {("told", 1)}
     assert len(FILES) > 600
     assert {file.relative_to(REPOSITORY).parts[0] for file in FILES} == {"rljax", "experiments", "tests"}
     assert update.make_policy_update is reinforce.make_policy_update

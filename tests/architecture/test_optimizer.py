@@ -1,4 +1,4 @@
-"""Any Optax transformation trains the policy, and its state is part of the checkpoint."""
+"""Tests of custom optimizers: any Optax transformation can train the policy, and checkpoints contain its state."""
 
 import json
 
@@ -24,7 +24,7 @@ PARTS = {
     "problems": (SUMS[:20], SUMS[20:]),
     "reward": even_length,
 }
-OWN = SMALL.replace(
+CONFIG = SMALL.replace(
     name="optimizer", algorithm="grpo", steps=2, prompts=4, group_size=4, eval_every=0, checkpoint_every=1, sample_every=0
 )
 MUON = optax.contrib.muon(1e-2)
@@ -41,7 +41,7 @@ OPTIMIZERS = {
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("optimizers")
     return {
-        name: rljax.train(OWN.replace(run=str(folder / name)), optimizer=optimizer, **PARTS)
+        name: rljax.train(CONFIG.replace(run=str(folder / name)), optimizer=optimizer, **PARTS)
         for name, optimizer in OPTIMIZERS.items()
     }
 
@@ -51,16 +51,16 @@ def rl_rows(run):
     return [row for row in rows if row["phase"] == "rl"]
 
 
-def test_each_optimizer_moves_the_parameters_differently(runs):
+def test_optimizers_reach_different_parameters(runs):
     first = PARTS["policy"].init(jax.random.key(0))
-    ends = [first, *(result.params for result in runs.values())]
-    for place, ours in enumerate(ends):
-        for theirs in ends[:place]:
+    all_params = [first, *(result.params for result in runs.values())]
+    for index, ours in enumerate(all_params):
+        for theirs in all_params[:index]:
             gaps = jax.tree.map(lambda a, b: np.abs(np.asarray(a) - np.asarray(b)).max(), ours, theirs)
             assert min(jax.tree.leaves(gaps)) > 0
 
 
-def test_the_learning_rate_is_logged_if_the_state_contains_it(runs):
+def test_learning_rate_is_logged_if_the_state_contains_it(runs):
     assert [row["learning_rate"] for row in rl_rows(runs["chain"].run)] == pytest.approx([0.01, 0.0075])
     for name in ("muon", "sgd"):
         assert not any("learning_rate" in row for row in rl_rows(runs[name].run))
@@ -68,19 +68,19 @@ def test_the_learning_rate_is_logged_if_the_state_contains_it(runs):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_resuming_is_bit_for_bit(runs, tmp_path, name):
+def test_resumed_run_is_bitwise_equal(runs, tmp_path, name):
     path, parts = tmp_path / "stopped", {key: part for key, part in PARTS.items() if key != "reward"}
     optimizer = OPTIMIZERS[name]
     with pytest.raises(Interrupted):
-        rljax.train(OWN.replace(run=str(path)), stopping_after(2), optimizer=optimizer, **parts)
-    assert int(checkpoint_of(OWN, path, optimizer=optimizer, **PARTS).state.step) == 1
+        rljax.train(CONFIG.replace(run=str(path)), stopping_after(2), optimizer=optimizer, **parts)
+    assert int(checkpoint_of(CONFIG, path, optimizer=optimizer, **PARTS).state.step) == 1
     rljax.train(resume=path, optimizer=optimizer, **PARTS)
-    ours, theirs = (checkpoint_of(OWN, run, optimizer=optimizer, **PARTS).state for run in (path, runs[name].run))
+    ours, theirs = (checkpoint_of(CONFIG, run, optimizer=optimizer, **PARTS).state for run in (path, runs[name].run))
     assert jax.tree.structure(ours.opt_state) == jax.tree.structure(optimizer.init(runs[name].params))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-def test_resuming_with_another_optimizer_is_refused(runs):
+def test_resuming_with_another_optimizer_is_rejected(runs):
     before = (runs["muon"].run / "metrics.jsonl").read_bytes()
     message = (
         r"^optimizer: the checkpoint in '.*last' can only be restored into a state like the one that was saved; 'opt_state/.*' is "
@@ -96,12 +96,12 @@ def test_resuming_with_another_optimizer_is_refused(runs):
     assert (runs["muon"].run / "metrics.jsonl").read_bytes() == before
 
 
-def test_resuming_without_it_is_refused(runs):
+def test_resuming_without_the_optimizer_is_rejected(runs):
     with pytest.raises(InputError, match="The run was started with optimizer passed"):
         rljax.train(resume=runs["muon"].run, **PARTS)
 
 
-NEEDS_MORE = optax.GradientTransformationExtraArgs(
+NEEDS_EXTRA_ARGUMENT = optax.GradientTransformationExtraArgs(
     lambda params: optax.EmptyState(), lambda updates, state, params=None, *, value: (updates, state)
 )
 
@@ -115,15 +115,15 @@ NEEDS_MORE = optax.GradientTransformationExtraArgs(
             "^optimizer.init: the state must be a pytree of arrays made from the policy's parameters, .*; got ",
         ),
         (
-            NEEDS_MORE,
+            NEEDS_EXTRA_ARGUMENT,
             "^optimizer.update: a function of gradient, state and parameters is needed, .*; got TypeError: .*'value'",
         ),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_what_cannot_update_the_policy_is_refused_before_anything_is_written(tmp_path, optimizer, message):
+def test_invalid_optimizer_is_rejected_before_anything_is_written(tmp_path, optimizer, message):
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=message) as caught:
-        rljax.train(OWN.replace(run=str(path)), optimizer=optimizer, **PARTS)
+        rljax.train(CONFIG.replace(run=str(path)), optimizer=optimizer, **PARTS)
     assert "\n" not in str(caught.value)
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Your own model in the trainer: trained, resumed, opened, exported and sharded over devices through `Policy` alone."""
+"""Tests of custom models: a `Policy` is enough to train, resume, load, export and shard them."""
 
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -35,7 +35,7 @@ from rljax.training.state import create, place
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROBLEMS = (SUMS[:20], SUMS[20:])
 VOCABULARY = load_tokenizer("characters").vocab_size
-OWN = SMALL.replace(
+CONFIG = SMALL.replace(
     name="own",
     algorithm="grpo",
     steps=3,
@@ -53,9 +53,9 @@ POLICIES = {"a GRU in Flax NNX": GRU, "a transformer in plain JAX": PLAIN}
 
 @pytest.fixture(scope="module", params=POLICIES)
 def trained(request, tmp_path_factory):
-    """A policy, and a run that trained it."""
+    """A policy, and the result of a run that trained the policy."""
     policy = POLICIES[request.param]
-    config = OWN.replace(run=str(tmp_path_factory.mktemp("own") / "run"))
+    config = CONFIG.replace(run=str(tmp_path_factory.mktemp("own") / "run"))
     return policy, rljax.train(config, even_length, policy=policy, problems=PROBLEMS)
 
 
@@ -63,63 +63,63 @@ def assert_same(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-def test_the_parameters_move(trained):
+def test_training_changes_all_parameters(trained):
     policy, result = trained
-    first = policy.init(jax.random.key(OWN.run.seed))
+    first = policy.init(jax.random.key(CONFIG.run.seed))
     assert jax.tree.structure(first) == jax.tree.structure(result.params)
-    moved = jax.tree.map(lambda now, before: float(np.abs(now - before).max()), result.params, first)
-    assert min(jax.tree.leaves(moved)) > 0
+    changes = jax.tree.map(lambda now, before: float(np.abs(now - before).max()), result.params, first)
+    assert min(jax.tree.leaves(changes)) > 0
 
 
-def test_sampled_responses_score_the_same(trained):
-    """Prompts of three and four tokens: the padding before the shorter ones changes nothing."""
+def test_scores_match_sampled_log_probabilities(trained):
+    """Prompts have three or four tokens, so the shorter ones are padded."""
     policy, result = trained
-    setup, _ = first_state(OWN, policy=policy, problems=PROBLEMS, reward=even_length)
+    setup, _ = first_state(CONFIG, policy=policy, problems=PROBLEMS, reward=even_length)
     groups = setup.train.generate(result.params, list(range(8)), 3, jax.random.key(1))
-    assert len({int(count) for count in groups.prompt_attention.sum(-1)}) > 1, "prompts must differ in length"
+    assert len({int(count) for count in groups.prompt_attention.sum(-1)}) > 1, "the test needs prompts of different lengths"
     scores = make_scores(make_score(policy, 1.0), make_mesh(1, 1), 8)(result.params, sequences_of(groups))
     logp = scores.logp.reshape(groups.tokens.shape)
     np.testing.assert_allclose(np.where(groups.attention, logp, 0), groups.rollout.policy_logp, atol=1e-4)
     assert np.abs(groups.rollout.policy_logp).max() > 0.5
 
 
-def test_resuming_after_ctrl_c_is_bit_for_bit(trained, tmp_path):
+def test_run_resumed_after_ctrl_c_is_bitwise_equal(trained, tmp_path):
     policy, result = trained
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        rljax.train(OWN.replace(run=str(path)), stopping_after(3), policy=policy, problems=PROBLEMS)
+        rljax.train(CONFIG.replace(run=str(path)), stopping_after(3), policy=policy, problems=PROBLEMS)
     parts = {"policy": policy, "problems": PROBLEMS, "reward": even_length}
-    assert int(checkpoint_of(OWN, path, **parts).state.step) == 1
+    assert int(checkpoint_of(CONFIG, path, **parts).state.step) == 1
     rljax.train(None, even_length, policy=policy, problems=PROBLEMS, resume=path)
-    ours, theirs = checkpoint_of(OWN, path, **parts), checkpoint_of(OWN, result.run, **parts)
+    ours, theirs = checkpoint_of(CONFIG, path, **parts), checkpoint_of(CONFIG, result.run, **parts)
     assert_same(ours.state, theirs.state)
     assert_same(ours.history, theirs.history)
     assert ours.notes == theirs.notes
 
 
-def test_the_best_checkpoint_opens_with_the_policy(trained):
+def test_best_checkpoint_loads_with_the_policy(trained):
     policy, result = trained
     opened = load(result.run, policy=policy, reward=even_length, problems=PROBLEMS[1])
-    best = checkpoint_of(OWN, result.run, "best", policy=policy, problems=PROBLEMS, reward=even_length)
+    best = checkpoint_of(CONFIG, result.run, "best", policy=policy, problems=PROBLEMS, reward=even_length)
     assert_same(opened.params, best.state.params)
     texts = opened.sample(["1+1=", "12+1="], count=3, temperature=1.0)
     assert [len(row) for row in texts] == [3, 3]
     assert len({text for row in texts for text in row}) > 1
 
 
-def test_without_the_policy_a_run_is_neither_opened_nor_resumed(trained, tmp_path):
+def test_load_and_resume_need_the_policy(trained, tmp_path):
     _, result = trained
-    for use in (
+    for call in (
         lambda: load(result.run, reward=even_length, problems=PROBLEMS[1]),
         lambda: rljax.train(None, even_length, problems=PROBLEMS, resume=result.run),
         lambda: export(result.run, tmp_path / "exported"),
     ):
         with pytest.raises(InputError, match="The run was started with policy passed to train"):
-            use()
+            call()
     assert not (tmp_path / "exported").exists()
 
 
-def test_another_policy_is_refused_by_its_name(trained):
+def test_different_policy_error_names_the_policy(trained):
     policy, result = trained
     other = gru_policy(VOCABULARY, width=8) if policy is GRU else plain_transformer_policy(VOCABULARY, width=8)
     with pytest.raises(
@@ -130,8 +130,8 @@ def test_another_policy_is_refused_by_its_name(trained):
         rljax.train(None, even_length, policy=other, problems=PROBLEMS, resume=result.run)
 
 
-def test_export_writes_the_policys_own_format(trained, tmp_path):
-    """The reward and the problems of the run are not needed to write its model."""
+def test_export_uses_the_format_of_the_policy(trained, tmp_path):
+    """Exporting a run's model does not need the run's reward or problems."""
     policy, result = trained
     if policy is GRU:
         with pytest.raises(InputError, match=r"^policy.save: this policy cannot write a model folder"):
@@ -142,40 +142,40 @@ def test_export_writes_the_policys_own_format(trained, tmp_path):
     assert_same(load_transformer(folder), jax.device_get(result.params))
 
 
-class Halves(NamedTuple):
-    """Parameters in a record, a list and a tuple, two of which are the same array at first."""
+class SplitParams(NamedTuple):
+    """Parameters in a record, a list and a tuple. Two of the leaves are initially the same array."""
 
     body: dict
     heads: list
 
 
-def make_halves(params):
+def split_params(params):
     zero = jnp.zeros(3)
     body = {name: part for name, part in params.items() if name != "head"}
-    return Halves(body | {"zero": zero}, [params["head"], (zero,)])
+    return SplitParams(body | {"zero": zero}, [params["head"], (zero,)])
 
 
-def gru_of(params):
+def make_gru(params):
     model = Network(VOCABULARY, 16, nnx.Rngs(1))
     nnx.update(model, params)
     return model
 
 
 PYTREES = {
-    "state": lambda params: nnx.split(gru_of(params))[1],
-    "module": gru_of,
-    "records": make_halves,
+    "state": lambda params: nnx.split(make_gru(params))[1],
+    "module": make_gru,
+    "records": split_params,
     "flat names": lambda params: transformer_params(jax.random.key(0), 5, 4),
 }
 
 
 @pytest.mark.parametrize("name", PYTREES)
 def test_parameters_may_be_any_pytree(tmp_path, name):
-    """The parameters are placed, saved, and restored with the full state and without it."""
+    """The parameters can be placed on devices, saved, and restored, both with the full state and alone."""
     params, mesh = PYTREES[name](GRU.init(jax.random.key(0))), make_mesh(1, 2)
     state = place(create(params, optax.adam(1e-3), 0, with_reference=False), mesh, on_every_device)
     pointers = [leaf.addressable_data(0).unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
-    assert len(set(pointers)) == len(pointers), "an update consumes every buffer, and each only once"
+    assert len(set(pointers)) == len(pointers), "leaves must not share a buffer, because an update donates each buffer once"
     checkpoints.save(tmp_path, checkpoints.Checkpoint(state, no_history(2)), {})
     blank = jax.tree.map(jnp.zeros_like, state)
     assert_same(checkpoints.restore(tmp_path, lambda phase: blank).checkpoint.state, state)
@@ -183,41 +183,41 @@ def test_parameters_may_be_any_pytree(tmp_path, name):
 
 
 def shard_outputs(path, shape):
-    """Spread the first axis of projections over `fsdp`; copy the rest."""
+    """Shard the first axis of projections over `fsdp`, and replicate all other parameters."""
     return PartitionSpec("fsdp", None) if path[-1].endswith("_proj.weight") else PartitionSpec(*[None] * len(shape))
 
 
-def test_a_partition_is_followed_by_parameters_and_moments():
+def test_partition_applies_to_parameters_and_moments():
     policy = plain_transformer_policy(VOCABULARY, partition=shard_outputs)
     state = create(policy.init(jax.random.key(0)), optax.adamw(1e-3), 0, with_reference=True)
     placed = place(state, make_mesh(2, 4), policy.partition)
-    seen = 0
+    count = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(placed):
         name = path_names(path)[-1]
         if name in state.params:
-            seen += 1
+            count += 1
             expected = shard_outputs((name,), leaf.shape)
             assert leaf.sharding.spec == expected, path
             rows = leaf.shape[0] // (4 if "fsdp" in expected else 1)
             assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {rows}
-    assert seen == 4 * len(state.params), "parameters, two moments and the reference"
+    assert count == 4 * len(state.params), "the partition must apply to the parameters, two moments and the reference"
 
 
 @pytest.mark.parametrize("trained", ["a transformer in plain JAX"], indirect=True)
-def test_a_run_on_eight_devices_equals_the_run_on_one(trained, tmp_path):
+def test_run_on_eight_devices_equals_run_on_one(trained, tmp_path):
     policy = plain_transformer_policy(VOCABULARY, partition=shard_outputs)
-    config = OWN.replace(run=str(tmp_path / "eight"), replicas=2, fsdp=4)
-    eight = rljax.train(config, even_length, policy=policy, problems=PROBLEMS).params
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), trained[1].params, eight)
-    assert eight["model.layers.0.mlp.up_proj.weight"].sharding.spec == PartitionSpec("fsdp", None)
+    config = CONFIG.replace(run=str(tmp_path / "eight"), replicas=2, fsdp=4)
+    params_of_eight = rljax.train(config, even_length, policy=policy, problems=PROBLEMS).params
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), trained[1].params, params_of_eight)
+    assert params_of_eight["model.layers.0.mlp.up_proj.weight"].sharding.spec == PartitionSpec("fsdp", None)
 
 
-def check_refused(tmp_path, match, **parts):
-    """Check that the parts are refused in one paragraph, before anything is written."""
+def check_rejected(tmp_path, match, **parts):
+    """Check that the parts cause a one-line error before anything is written."""
     changes = parts.pop("changes", {})
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=match) as caught:
-        rljax.train(OWN.replace(run=str(path), **changes), even_length, problems=PROBLEMS, **parts)
+        rljax.train(CONFIG.replace(run=str(path), **changes), even_length, problems=PROBLEMS, **parts)
     assert "\n" not in str(caught.value)
     assert not path.exists()
 
@@ -245,13 +245,13 @@ def check_refused(tmp_path, match, **parts):
         (lambda path, shape: None, r"^policy.partition: .* needs a jax.sharding.PartitionSpec; got None"),
     ],
 )
-def test_a_partition_that_the_mesh_cannot_follow_is_refused(tmp_path, partition, message):
+def test_invalid_partition_is_rejected(tmp_path, partition, message):
     policy = plain_transformer_policy(VOCABULARY, width=18, partition=partition)
-    check_refused(tmp_path, message, policy=policy, changes={"replicas": 2, "fsdp": 4})
+    check_rejected(tmp_path, message, policy=policy, changes={"replicas": 2, "fsdp": 4})
 
 
 def with_scores(change):
-    """The GRU, with a function applied to its scores."""
+    """Return the GRU policy, with a function applied to its scores."""
     return GRU._replace(score=lambda params, packed, temperature: change(GRU.score(params, packed, temperature)))
 
 
@@ -263,7 +263,7 @@ def with_count(params):
     return {"count": jnp.int32(1), **params}
 
 
-INCOMPLETE = {
+INVALID_POLICIES = {
     "scores of another shape": (
         with_scores(lambda scores: Scores(scores.logp[:, :-1], scores.entropy[:, :-1])),
         r"^policy.score: .*Scores\(logp, entropy\) of the batch's shape \[B, T\] = \[1, 12\] are needed; got Scores .*\(1, 11\)",
@@ -273,7 +273,7 @@ INCOMPLETE = {
         GRU._replace(score=lambda params, packed, temperature: params["heads"]),
         "^policy.score: a function .* that JAX can trace and differentiate; got KeyError: 'heads'",
     ),
-    "parameters that have no gradient": (
+    "integer parameters": (
         GRU._replace(
             init=lambda key: with_count(GRU.init(key)),
             score=lambda p, *rest: GRU.score({n: p[n] for n in p if n != "count"}, *rest),
@@ -289,15 +289,15 @@ INCOMPLETE = {
         with_decoder(advance=lambda params, token, state: (jnp.zeros((1, VOCABULARY)), jnp.concatenate([state, state]))),
         r"^policy.decoder.advance: the new state must have .* of the old one, float32\[1, 16\]; got float32\[2, 16\]\.",
     ),
-    "rows that are not inserted": (
+    "insert with the wrong number of rows": (
         with_decoder(insert=lambda state, fresh, source: fresh),
         r"^policy.decoder.insert: the new state must have .* of the old one, float32\[1, 16\]; got float32\[2, 16\]\.",
     ),
-    "a state that is not as large as it should grow": (
+    "grow with the wrong size": (
         with_decoder(grow=lambda state, more: state[:, more:]),
         r"^policy.decoder.grow: the new state must have .* of the old one, float32\[1, 16\]; got float32\[1, 4\]\.",
     ),
-    "prompts without room that cannot be put into rows": (
+    "prompts that cannot be inserted": (
         with_decoder(
             begin=lambda params, tokens, attention, budget: (
                 jnp.zeros((len(tokens), VOCABULARY)),
@@ -308,7 +308,7 @@ INCOMPLETE = {
         ),
         "^policy.decoder.insert: the decoder needs a function that JAX can trace and that returns a state; got ",
     ),
-    "a state that does not begin with rows": (
+    "a state whose first axis is not rows": (
         with_decoder(
             begin=lambda params, tokens, attention, budget: (
                 jnp.zeros((len(tokens), VOCABULARY)),
@@ -318,7 +318,7 @@ INCOMPLETE = {
         ),
         r"^policy.decoder.insert: the new state must have .* of the old one, float32\[3, 1\]; got float32\[3, 2\]\.",
     ),
-    "a read turn of another shape": (
+    "a turn that changes the state's shape": (
         with_decoder(
             turns=TurnDecoder(
                 lambda rows, slots: jnp.zeros((rows, slots)),
@@ -337,7 +337,7 @@ INCOMPLETE = {
         ),
         r"^policy.decoder.turns.grow: the new state must have .* of the old one, float32\[1, \d\d+\]; got float32\[1, 1\]\.",
     ),
-    "a partition of more axes than an array has": (
+    "a partition with too many axes": (
         with_decoder(partition=lambda path, shape: PartitionSpec(None, None, "tensor")),
         r"^policy.decoder.partition: the array '' of shape \[1, 16\] needs a jax.sharding.PartitionSpec of at most 2 axes; got ",
     ),
@@ -350,24 +350,24 @@ INCOMPLETE = {
 }
 
 
-@pytest.mark.parametrize("case", INCOMPLETE)
+@pytest.mark.parametrize("case", INVALID_POLICIES)
 @pytest.mark.usefixtures("without_type_checks")
-def test_an_incomplete_policy_is_refused_before_anything_is_written(tmp_path, case):
-    policy, message = INCOMPLETE[case]
-    check_refused(tmp_path, message, policy=policy)
+def test_invalid_policy_is_rejected_before_anything_is_written(tmp_path, case):
+    policy, message = INVALID_POLICIES[case]
+    check_rejected(tmp_path, message, policy=policy)
 
 
-class Quiet:
+class NullTracker:
     """A tracker that records nothing."""
 
     def log(self, phase, step, metrics):
-        """Nothing."""
+        """Do nothing."""
 
     samples = close = log
 
 
-def test_a_critic_needs_a_value_function(tmp_path):
-    check_refused(
+def test_critic_needs_a_value_function(tmp_path):
+    check_rejected(
         tmp_path,
         r"^policy.value_function: ppo needs a critic, so the policy must be able to make one; got None\.",
         policy=GRU,
@@ -389,23 +389,26 @@ def test_a_critic_needs_a_value_function(tmp_path):
             r"close\(\); got <object object at .*>, which lacks log and samples and close\.$",
         ),
         (
-            {"trackers": (Quiet(), SimpleNamespace(log=print, samples=print))},
+            {"trackers": (NullTracker(), SimpleNamespace(log=print, samples=print))},
             r"^trackers\[1\]\.close: a tracker must have the methods .*; got namespace\(.*\), which lacks close\.$",
         ),
-        ({"trackers": [Quiet]}, r"^trackers\[0\]: an object is needed; got the class Quiet\. Pass an instance\.$"),
-        ({"trackers": Quiet()}, r"^trackers: a list of trackers is needed; got <.*Quiet object at .*>\.$"),
+        (
+            {"trackers": [NullTracker]},
+            r"^trackers\[0\]: an object is needed; got the class NullTracker\. Pass an instance\.$",
+        ),
+        ({"trackers": NullTracker()}, r"^trackers: a list of trackers is needed; got <.*NullTracker object at .*>\.$"),
         ({"trackers": "wandb"}, r"^trackers: a list of trackers is needed; got 'wandb'\.$"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_a_part_of_the_wrong_type_is_refused_by_its_name(tmp_path, parts, message):
+def test_wrong_type_error_names_the_argument(tmp_path, parts, message):
     with pytest.raises(InputError, match=message):
-        rljax.train(OWN.replace(run=str(tmp_path / "refused")), even_length, **parts)
+        rljax.train(CONFIG.replace(run=str(tmp_path / "refused")), even_length, **parts)
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_policy_has_only_the_fields_that_its_page_describes():
-    """Four fields are needed; the others describe what else the policy can do, and are on the page about own parts."""
+def test_policy_has_only_the_documented_fields():
+    """The first five fields have no default. The others are optional, and described on the page about custom parts."""
     assert Policy._fields[:5] == ("vocab_size", "init", "score", "partition", "save")
     assert set(Policy._field_defaults) == {
         "decoder",

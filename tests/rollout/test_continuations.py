@@ -1,4 +1,4 @@
-"""Prefixes of a rollout's responses are continued within the same budget and judged as complete responses."""
+"""Tests of continuations: response prefixes are continued within the same token budget and judged as complete responses."""
 
 from dataclasses import replace
 
@@ -28,11 +28,11 @@ def rollout():
 
 
 def with_reward(worker, reward):
-    """The same worker with another reward."""
+    """Return the worker with another reward function."""
     return replace(worker, judge=worker.judge._replace(reward=reward))
 
 
-def test_prefixes_end_at_response_tokens(rollout):
+def test_sample_states_returns_trained_tokens(rollout):
     _, _, groups = rollout
     states = sample_states(groups, 12, seed=0)
     assert len(set(states)) == 12
@@ -44,31 +44,31 @@ def test_prefixes_end_at_response_tokens(rollout):
         sample_states(groups, 999, seed=0)
 
 
-def test_a_continuation_begins_with_its_prefix(rollout):
+def test_continuations_begin_with_their_prefix(rollout):
     worker, params, groups = rollout
-    states, seen = [StateIndex(0, 1, 3), StateIndex(2, 0, 0), StateIndex(1, 0, 7)], []
+    states, judged = [StateIndex(0, 1, 3), StateIndex(2, 0, 0), StateIndex(1, 0, 7)], []
 
-    def remember(prompts, completions):
-        seen.extend(zip(prompts, completions, strict=True))
+    def record(prompts, completions):
+        judged.extend(zip(prompts, completions, strict=True))
         return [float(len(completion)) for completion in completions]
 
     rewards = continued_rewards(
-        with_reward(worker, remember), params, groups, states, continuations=5, key=jax.random.key(1), rows=4
+        with_reward(worker, record), params, groups, states, continuations=5, key=jax.random.key(1), rows=4
     )
     assert rewards.shape == (3, 5)
     for index, state in enumerate(states):
         problem = worker.prompts.problems[groups.prompt_ids[state.group]]
         prefix = worker.judge.tokenizer.decode(groups.tokens[state.group, state.response, : state.token].tolist())
-        for prompt, completion in seen[5 * index : 5 * index + 5]:
+        for prompt, completion in judged[5 * index : 5 * index + 5]:
             assert prompt == problem.prompt
             assert completion.startswith(prefix)
             assert len(completion) <= CONFIG.sampling.max_response_tokens
-    assert len({completion for _, completion in seen[5:10]}) > 1
-    np.testing.assert_array_equal(rewards.reshape(-1), [len(completion) for _, completion in seen])
+    assert len({completion for _, completion in judged[5:10]}) > 1
+    np.testing.assert_array_equal(rewards.reshape(-1), [len(completion) for _, completion in judged])
 
 
-def test_the_value_of_a_finished_answer_is_its_reward(rollout):
-    """At the last token no continuation can change the first character, so the value is the response's reward."""
+def test_continuations_of_finished_responses_have_equal_rewards(rollout):
+    """A continuation cannot change the response's first character, on which this reward depends."""
     worker, params, groups = rollout
     rewards = continued_rewards(
         with_reward(worker, lambda completions: [float(ord(c[0])) if c else 0.0 for c in completions]),
@@ -82,8 +82,8 @@ def test_the_value_of_a_finished_answer_is_its_reward(rollout):
     assert np.ptp(rewards) == 0
 
 
-def test_a_reward_that_abstains_is_refused(rollout):
+def test_abstaining_reward_is_rejected(rollout):
     worker, params, groups = rollout
-    silent = with_reward(worker, lambda completions: [None] * len(completions))
+    abstaining = with_reward(worker, lambda completions: [None] * len(completions))
     with pytest.raises(InputError, match="abstained on some continuations"):
-        continued_rewards(silent, params, groups, [StateIndex(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)
+        continued_rewards(abstaining, params, groups, [StateIndex(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)

@@ -1,4 +1,4 @@
-"""How many rows fit into memory: the bytes of a row, the chosen number, and that the engine decodes no more rows."""
+"""Tests of how many rows fit into memory: the size of a row, the chosen number of rows, and the engine's use of it."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ POLICY = transformer_policy(SHAPE, eos=1, mesh=MESH)
 CONFIG = SMALL.replace(task="sums", train_problems=16, heldout_problems=4)
 
 
-def fitting(memory, **options):
+def fitting_slots(memory, **options):
     return FittingSlots(POLICY.decoder, MESH, memory, **options)
 
 
@@ -41,14 +41,14 @@ NO_RULES = Rules(
 
 
 def bytes_on_first_device(tree):
-    """Bytes of the arrays in a pytree on the first device."""
+    """Return the number of bytes that a pytree's arrays use on the first device."""
     shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
     return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0])
 
 
 @pytest.mark.parametrize("axes", [(1, 1, 1), (2, 2, 1), (2, 2, 2)])
 @pytest.mark.parametrize("kind", ["transformer", "turns", "rules", "own"])
-def test_the_bytes_of_a_row_match_the_arrays_of_a_decode(axes, kind):
+def test_row_bytes_match_allocated_arrays(axes, kind):
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     decoder = {
@@ -60,12 +60,14 @@ def test_the_bytes_of_a_row_match_the_arrays_of_a_decode(axes, kind):
     shapes, shards = policy.shapes(), row_shards(mesh)
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     state = empty_rows(decoder, params, rows=shards, length=6, budget=10, room=10, mesh=mesh).state
-    found, whole = row_bytes(decoder, shapes, mesh, 6, 10), 2 * 2 * 16 * 16 * 4
+    found, cache_bytes = row_bytes(decoder, shapes, mesh, 6, 10), 2 * 2 * 16 * 16 * 4
     assert found == bytes_on_first_device(state)
-    assert 0 < found - whole // (1 if kind == "own" else mesh.shape["tensor"]) < 100, "keys and values, and a few numbers"
+    assert 0 < found - cache_bytes // (1 if kind == "own" else mesh.shape["tensor"]) < 100, (
+        "a row needs its keys and values, and a few other values"
+    )
 
 
-def test_an_empty_cache_is_sharded_like_a_filled_one():
+def test_empty_cache_is_sharded_like_a_filled_one():
     mesh = make_mesh(2, 2, 2)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))
@@ -85,32 +87,32 @@ def test_an_empty_cache_is_sharded_like_a_filled_one():
     st.sampled_from([0, 5_000]),
     st.sampled_from([1, 8]),
 )
-def test_the_largest_number_of_rows_that_fits_is_chosen(requests, kilobytes, budget, beside, each):
-    slots = fitting(1_000 * kilobytes, per_row=beside, refuses=False)
+def test_fitting_slots_chooses_the_most_rows_that_fit(requests, kilobytes, budget, bytes_per_row, group_size):
+    slots = fitting_slots(1_000 * kilobytes, per_row=bytes_per_row, refuses=False)
     params = POLICY.shapes()
-    wanted = (params, requests, max(1, requests // each), 8, budget)
+    wanted = (params, requests, max(1, requests // group_size), 8, budget)
     rows = slots(*wanted)
 
     def needed(rows):
-        return slots.cache(rows, *wanted) + compiled_rows(rows, 1) * beside
+        return slots.cache(rows, *wanted) + compiled_rows(rows, 1) * bytes_per_row
 
     assert rows == 1 or needed(rows) <= slots.memory
     assert rows == requests or needed(rows + 1) > slots.memory
-    assert fitting(1_000 * kilobytes, per_row=beside, refuses=False, most=7)(*wanted) == min(7, rows)
+    assert fitting_slots(1_000 * kilobytes, per_row=bytes_per_row, refuses=False, most=7)(*wanted) == min(7, rows)
 
 
-def test_memory_too_small_for_one_row_is_refused_and_the_message_gives_the_bytes_needed():
+def test_too_little_memory_error_states_the_needed_bytes():
     with pytest.raises(
         InputError, match=r"cache_memory is 10 bytes on each device, .* set cache_memory to at least (\d+)B"
     ) as error:
-        fitting(10)(POLICY.shapes(), 4, 1, 6, 12)
-    least = int(str(error.value).split("at least ")[1].split("B")[0])
-    assert fitting(least)(POLICY.shapes(), 4, 1, 6, 12) == 1
+        fitting_slots(10)(POLICY.shapes(), 4, 1, 6, 12)
+    needed = int(str(error.value).split("at least ")[1].split("B")[0])
+    assert fitting_slots(needed)(POLICY.shapes(), 4, 1, 6, 12) == 1
     with pytest.raises(InputError, match="set cache_memory to at least"):
-        fitting(least - 1)(POLICY.shapes(), 4, 1, 6, 12)
+        fitting_slots(needed - 1)(POLICY.shapes(), 4, 1, 6, 12)
 
 
-def test_the_engine_decodes_only_as_many_rows_as_fit_and_samples_the_same(monkeypatch):
+def test_number_of_rows_does_not_change_responses(monkeypatch):
     sizes = []
     monkeypatch.setattr(
         engine,
@@ -119,18 +121,18 @@ def test_the_engine_decodes_only_as_many_rows_as_fit_and_samples_the_same(monkey
     )
     params = put(POLICY.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf.sharding, POLICY.init(jax.random.key(0))))
     requests = [Request((2, 3 + i % 5), i, 0, Sampling(12, (1,)), seed=i << 40) for i in range(20)]
-    memory = fitting(0).cache(6, params, 20, 5, 6, 12)
-    few, many = (
-        DecodingEngine(POLICY.decoder, MESH, 6, slots).generate(params, requests) for slots in (fitting(memory), 20)
+    memory = fitting_slots(0).cache(6, params, 20, 5, 6, 12)
+    few_rows, many_rows = (
+        DecodingEngine(POLICY.decoder, MESH, 6, slots).generate(params, requests) for slots in (fitting_slots(memory), 20)
     )
     assert sizes == [6, 20]
-    for one, other in zip(few, many, strict=True):
+    for one, other in zip(few_rows, many_rows, strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_allclose(one.policy_logp, other.policy_logp, atol=1e-5)
 
 
-def test_an_accelerator_continues_a_decode_in_fewer_sizes_with_the_same_tokens(monkeypatch):
-    """Each size is a program to compile; responses of 1 to 12 tokens end one after the other."""
+def test_accelerators_shrink_batches_less_often(monkeypatch):
+    """Each batch size needs a compiled program, so accelerators use fewer sizes. The responses have 1 to 12 tokens."""
     monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 8)
     params = POLICY.init(jax.random.key(0))
     requests = [Request((2, 3), i, 0, Sampling(1 + i * 12 // 32, (-1,)), seed=i) for i in range(32)]
@@ -138,76 +140,82 @@ def test_an_accelerator_continues_a_decode_in_fewer_sizes_with_the_same_tokens(m
     for on_cpus in (True, False):
         sizes = []
 
-        def counted(*arguments, rows, sizes=sizes, **rest):
+        def record_rows(*arguments, rows, sizes=sizes, **rest):
             sizes.append(rows)
             return empty_rows(*arguments, rows=rows, **rest)
 
-        monkeypatch.setattr(engine, "empty_rows", counted)
+        monkeypatch.setattr(engine, "empty_rows", record_rows)
         monkeypatch.setattr(engine, "is_on_cpus", lambda mesh, on_cpus=on_cpus: on_cpus)
         responses = DecodingEngine(POLICY.decoder, MESH, 6, 32).generate(params, requests)
         found.append((sizes, [response.tokens.tolist() for response in responses]))
-    (usual, tokens), (fewer, same) = found
-    assert (usual, fewer) == ([32, 24, 16, 12], [32, 16])
-    assert tokens == same
+    (cpu_sizes, cpu_tokens), (accelerator_sizes, accelerator_tokens) = found
+    assert (cpu_sizes, accelerator_sizes) == ([32, 24, 16, 12], [32, 16])
+    assert cpu_tokens == accelerator_tokens
 
 
 @pytest.mark.parametrize("axes", [(1, 1), (2, 1, 2)])
-@pytest.mark.parametrize("each", [1, 8])
+@pytest.mark.parametrize("group_size", [1, 8])
 @pytest.mark.parametrize(("long", "parts"), [(128, 8_192), (16, 8_192), (128, 24)])
-def test_a_decode_allocates_the_caches_that_are_counted(axes, each, long, parts, monkeypatch):
-    """Caches of rows, of waiting prompts, and of smaller rows: 32 responses of 16 tokens after prompts of 12, in 8 rows."""
+def test_decode_allocates_the_planned_cache_memory(axes, group_size, long, parts, monkeypatch):
+    """Counts caches of rows, waiting prompts and shrunken batches, for 32 responses of 16 tokens in 8 rows."""
     monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", long)
     monkeypatch.setattr("rljax.rollout.decode_sizes.PROMPT_TOKENS_AT_ONCE", parts)
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))
     slots = FittingSlots(policy.decoder, mesh, 0)
-    slots = replace(slots, memory=slots.cache(8, params, 32, 32 // each, 12, 16))
-    before, most, sizes = live_caches(), [], []
+    slots = replace(slots, memory=slots.cache(8, params, 32, 32 // group_size, 12, 16))
+    before, peak_bytes, sizes = live_caches(), [], []
 
-    def measured(name):
+    def record_memory(name):
         program = getattr(engine, name)
 
         def call(*arguments, **keywords):
             result = program(*arguments, **keywords)
-            most.append(live_caches() - before)
+            peak_bytes.append(live_caches() - before)
             sizes.extend([keywords["rows"]] if name == "empty_rows" else [])
             return result
 
         monkeypatch.setattr(engine, name, call)
 
     for name in ("empty_rows", "read_prompts", "fill_rows", "grow_rows", "decode"):
-        measured(name)
-    requests = [Request((2,) * 8 + (3 + i // each,) * 4, i // each, 0, Sampling(16, (-1,)), seed=i) for i in range(32)]
+        record_memory(name)
+    requests = [
+        Request((2,) * 8 + (3 + i // group_size,) * 4, i // group_size, 0, Sampling(16, (-1,)), seed=i) for i in range(32)
+    ]
     DecodingEngine(policy.decoder, mesh, 12, slots).generate(params, requests)
     assert sizes == [8]
-    assert max(most) == pytest.approx(slots.memory, rel=0.02), "keys and values, and little else"
+    assert max(peak_bytes) == pytest.approx(slots.memory, rel=0.02), "keys and values must account for nearly all memory"
 
 
-def test_the_settings_determine_the_number_of_rows():
+def test_settings_determine_the_number_of_rows():
     tokenizer = make_tokenizer(CONFIG)
     policy = make_policy(CONFIG.model, tokenizer, MESH)
 
-    def rows(left=None, platform="gpu", **changes):
+    def count_rows(left=None, platform="gpu", **changes):
         config = CONFIG.replace(prompts=100, **changes)
         return sampling_memory(config, policy, MESH, 6, left=left, platform=platform).rows
 
-    one = row_bytes(policy.decoder, policy.shapes(), MESH, 6, CONFIG.sampling.max_response_tokens)
-    forty = sampling_memory(CONFIG.replace(prompts=100, decode_slots=40), policy, MESH, 6, left=10**9).cache
-    beside = 16 * policy.vocab_size
-    eight = sampling_memory(CONFIG.replace(prompts=100, decode_slots=8), policy, MESH, 6, left=10**9).cache
-    assert rows() == USUAL_SLOTS, "the free memory is unknown"
-    assert rows(left=10**9) == compiled_rows(800, 1), "all requests"
-    assert rows(left=10**9, platform="cpu") == USUAL_SLOTS
-    assert rows(left=10**9, decode_slots=48) == rows(cache_memory="1GB", decode_slots=48) == 48
-    assert 40 * one < forty < 48 * one, "plus the prompts of a block"
-    assert rows(cache_memory=f"{forty}B") == rows(left=10**9, cache_memory=f"{forty}B") == 40
-    assert rows(left=0) == 1
-    assert rows(left=eight + 8 * beside) == 8, "a row's logits count if rows fill all remaining memory"
+    cache_bytes_per_row = row_bytes(policy.decoder, policy.shapes(), MESH, 6, CONFIG.sampling.max_response_tokens)
+    cache_of_forty = sampling_memory(CONFIG.replace(prompts=100, decode_slots=40), policy, MESH, 6, left=10**9).cache
+    logit_bytes_per_row = 16 * policy.vocab_size
+    cache_of_eight = sampling_memory(CONFIG.replace(prompts=100, decode_slots=8), policy, MESH, 6, left=10**9).cache
+    assert count_rows() == USUAL_SLOTS, "with unknown free memory, the default applies"
+    assert count_rows(left=10**9) == compiled_rows(800, 1), "all requests must fit"
+    assert count_rows(left=10**9, platform="cpu") == USUAL_SLOTS
+    assert count_rows(left=10**9, decode_slots=48) == count_rows(cache_memory="1GB", decode_slots=48) == 48
+    assert 40 * cache_bytes_per_row < cache_of_forty < 48 * cache_bytes_per_row, (
+        "the cache must also have room for a block of prompts"
+    )
+    assert count_rows(cache_memory=f"{cache_of_forty}B") == count_rows(left=10**9, cache_memory=f"{cache_of_forty}B") == 40
+    assert count_rows(left=0) == 1
+    assert count_rows(left=cache_of_eight + 8 * logit_bytes_per_row) == 8, (
+        "logits must be counted if rows fill all remaining memory"
+    )
     assert decode_slots(CONFIG.replace(decode_slots=5), policy, MESH, left=None) == 5
 
 
-class Silent:
+class SilentEnvironment:
     """A two-turn environment with empty observations."""
 
     max_turns = 2
@@ -219,21 +227,21 @@ class Silent:
         return Step(state)
 
 
-def test_an_environment_needs_a_row_and_its_copy():
-    """The needed memory is known before any weight is initialized."""
+def test_environment_needs_memory_for_a_row_and_its_copy():
+    """The needed memory is computed before any weights are initialized."""
 
-    def least(**parts):
+    def needed_bytes(**parts):
         with pytest.raises(
             InputError, match=r"cache_memory is 100 bytes on each device, .* set cache_memory to at least"
         ) as error:
             setup.make_setup(CONFIG.replace(cache_memory="100B"), BUILT_IN._replace(**parts))
         return int(str(error.value).split("at least ")[1].split("B")[0])
 
-    row, alone = least(environment=Silent()) // 2, least(reward=even_length)
-    assert row < alone < 2 * row, "the copy holds only the prompt, with no room for a response"
+    row, single_turn = needed_bytes(environment=SilentEnvironment()) // 2, needed_bytes(reward=even_length)
+    assert row < single_turn < 2 * row, "the copy must contain only the prompt, without room for a response"
 
 
-def test_a_run_without_memory_for_a_row_is_refused_before_initialization(monkeypatch):
+def test_too_little_memory_is_rejected_before_initialization(monkeypatch):
     monkeypatch.setattr(
         setup,
         "make_worker",

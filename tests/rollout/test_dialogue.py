@@ -1,4 +1,4 @@
-"""Episodes of several turns that reuse the cache: the same responses as from reading everything again, with fewer tokens read."""
+"""Tests of multi-turn episodes that reuse the KV cache: the same responses as without reuse, but fewer tokens read."""
 
 from dataclasses import replace
 
@@ -31,8 +31,8 @@ from rljax.rollout.dialogue import CachedDialogue, row_decoder, turn_engine
 from rljax.rollout.request import DialogueEngine
 
 
-class Counting:
-    """An engine that reads the full context of each turn and counts the tokens of distinct contexts."""
+class TokenCountingEngine:
+    """An engine without a dialogue: each turn reads its full context. The engine counts the tokens of distinct contexts."""
 
     def __init__(self, engine):
         self.engine, self.tokens_read = engine, 0
@@ -43,88 +43,88 @@ class Counting:
 
 
 @pytest.fixture(scope="module")
-def reread():
-    """All turns of the episodes when contexts are read again, and the number of tokens read."""
-    engine = Counting(make_engine())
+def reread_turns():
+    """All turns of the episodes without cache reuse, and the number of tokens read."""
+    engine = TokenCountingEngine(make_engine())
     assert not isinstance(engine, DialogueEngine)
     turns, _ = play(RereadingDialogue(engine, PARAMS, REQUESTS), REQUESTS)
-    counts = [len(turns[episode]) for episode in REQUESTS]
-    assert {1, 2, 3, 4} <= set(counts), "the test needs episodes that end at different turns"
+    turn_counts = [len(turns[episode]) for episode in REQUESTS]
+    assert {1, 2, 3, 4} <= set(turn_counts), "the test needs episodes that end at different turns"
     assert any(response.truncated for pairs in turns.values() for _, response in pairs)
     return turns, engine.tokens_read
 
 
 @pytest.mark.parametrize("slots", [16, 5, 1])
-def test_turns_that_reuse_the_cache_equal_turns_that_read_everything_again(reread, slots):
-    """If there are fewer rows than episodes, each row plays several episodes in sequence."""
-    expected, tokens = reread
+def test_cached_dialogue_equals_rereading(reread_turns, slots):
+    """With fewer rows than episodes, each row plays several episodes, one after another."""
+    expected, tokens = reread_turns
     dialogue = begin_dialogue(make_engine(slots), PARAMS, REQUESTS)
     actual, waves = play(dialogue, REQUESTS)
     assert_same(actual, expected)
-    assert len(waves) > 4, "rows end their turns at different times"
+    assert len(waves) > 4, "rows must end their turns at different times"
     states = jax.tree.leaves(dialogue.decoding.rows.state.state)
     assert {leaf.shape[0] for leaf in states} == {min(slots, 12)}
-    assert {max(leaf.shape[2:]) for leaf in states} == {8 + BUDGET}, "a row has room for one episode"
+    assert {max(leaf.shape[2:]) for leaf in states} == {8 + BUDGET}, "a row must have room for exactly one episode"
     if slots == 16:
-        later = [request for turns in expected.values() for request, _ in turns[1:]]
-        added = [1 + len(observe(request.seed >> 40, request.seed & 7)) for request in later]
-        assert dialogue.tokens_read == sum(map(len, PROMPTS)) + sum(added), (
-            "each prompt once, then per turn the last token and an observation"
+        later_requests = [request for turns in expected.values() for request, _ in turns[1:]]
+        added_tokens = [1 + len(observe(request.seed >> 40, request.seed & 7)) for request in later_requests]
+        assert dialogue.tokens_read == sum(map(len, PROMPTS)) + sum(added_tokens), (
+            "it should read each prompt once, then in each turn the last sampled token and the observation"
         )
         assert dialogue.tokens_read < tokens / 4
 
 
 @pytest.mark.parametrize("slots", [16, 3])
-def test_a_long_dialogue_begins_with_little_room(reread, slots, monkeypatch):
-    """There is room for 15 tokens after a prompt, then 30 and 60; a context that is read again may need more at once."""
+def test_long_dialogue_grows_its_cache(reread_turns, slots, monkeypatch):
+    """The cache has room for 15 tokens after a prompt, then 30, then 60. A context that is read again may skip a size."""
     monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 36)
     dialogue = begin_dialogue(make_engine(slots), PARAMS, REQUESTS)
     rooms = []
 
-    def room():
-        (slots,) = {max(leaf.shape[2:]) for leaf in jax.tree.leaves(dialogue.decoding.rows.state.state)}
-        assert slots == 8 + dialogue.decoding.room
+    def current_room():
+        (row_slots,) = {max(leaf.shape[2:]) for leaf in jax.tree.leaves(dialogue.decoding.rows.state.state)}
+        assert row_slots == 8 + dialogue.decoding.room
         return dialogue.decoding.room
 
-    def counted(draw=dialogue.draw):
-        rooms.append(room())
+    def draw_and_record(draw=dialogue.draw):
+        rooms.append(current_room())
         return draw()
 
-    monkeypatch.setattr(dialogue, "draw", counted)
-    assert_same(play(dialogue, REQUESTS)[0], reread[0])
+    monkeypatch.setattr(dialogue, "draw", draw_and_record)
+    assert_same(play(dialogue, REQUESTS)[0], reread_turns[0])
     assert list(dict.fromkeys(rooms)) == [15, 30, 60]
 
 
 def bytes_on_first_device(tree):
-    """Bytes of the arrays in a pytree on the first device."""
+    """Return the number of bytes that a pytree's arrays use on the first device."""
     shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
     return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0])
 
 
 @pytest.mark.parametrize("axes", [(1, 1), (2, 1, 2)])
 @pytest.mark.parametrize(("long", "fewest"), [(128, 8), (36, 8), (36, 2)])
-def test_a_dialogue_allocates_the_caches_that_are_counted(axes, long, fewest, monkeypatch):
-    """The caches are rows plus copies of rows that are reading, or two caches, the second with more room."""
+def test_dialogue_allocates_the_planned_cache_memory(axes, long, fewest, monkeypatch):
+    """Peak memory: the rows plus copies of the rows that are reading, or a cache and its larger replacement."""
     monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", long)
     monkeypatch.setattr("rljax.rollout.decode_sizes.FEWEST_ROWS", fewest)
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
     params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
-    most = []
+    used_bytes = []
 
-    def recorded(module, name, state_of):
+    def record_bytes(module, name, state_of):
         function = getattr(module, name)
 
         def call(*args, **keywords):
             result = function(*args, **keywords)
-            most.append(bytes_on_first_device(state_of(*args)) + bytes_on_first_device(result.state))
+            used_bytes.append(bytes_on_first_device(state_of(*args)) + bytes_on_first_device(result.state))
             return result
 
         monkeypatch.setattr(module, name, call)
 
-    recorded(dialogue_module, "read_turns", lambda turns, params, rows, *_: rows)
-    recorded(dialogue_module, "empty_rows", lambda *_: ())
-    recorded(engine_module, "grow_rows", lambda decoder, rows: rows.state)
+    record_bytes(dialogue_module, "read_turns", lambda turns, params, rows, *_: rows)
+    record_bytes(dialogue_module, "empty_rows", lambda *_: ())
+    record_bytes(engine_module, "grow_rows", lambda decoder, rows: rows.state)
     slots = FittingSlots(policy.decoder, mesh, 0)
     memory = turn_engine(make_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache(6, params, 16, 16, 8, BUDGET)
     dialogue = begin_dialogue(
@@ -132,37 +132,37 @@ def test_a_dialogue_allocates_the_caches_that_are_counted(axes, long, fewest, mo
     )
     play(dialogue, REQUESTS)
     assert len(dialogue.requests) == 6
-    assert max(most) == pytest.approx(memory, rel=0.01)
+    assert max(used_bytes) == pytest.approx(memory, rel=0.01)
 
 
-def test_a_dialogue_needs_memory_for_copies():
+def test_dialogue_needs_memory_for_row_copies():
     slots = FittingSlots(POLICY.decoder, make_mesh(1, 1), 0)
-    one = row_bytes(POLICY.decoder, PARAMS, slots.mesh, 8, BUDGET)
+    bytes_per_row = row_bytes(POLICY.decoder, PARAMS, slots.mesh, 8, BUDGET)
     with pytest.raises(InputError, match=r"cache_memory is .* one row, 8 tokens of prompt and 60 of response, take"):
-        begin_dialogue(make_engine(replace(slots, memory=one)), PARAMS, REQUESTS)
-    assert len(begin_dialogue(make_engine(replace(slots, memory=2 * one)), PARAMS, REQUESTS).requests) == 1
+        begin_dialogue(make_engine(replace(slots, memory=bytes_per_row)), PARAMS, REQUESTS)
+    assert len(begin_dialogue(make_engine(replace(slots, memory=2 * bytes_per_row)), PARAMS, REQUESTS).requests) == 1
 
 
-def test_turns_are_the_same_on_several_devices(reread):
+def test_dialogue_on_several_devices_equals_rereading(reread_turns):
     mesh = make_mesh(2, 1, 2)
     policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
     params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
     dialogue = begin_dialogue(make_engine(mesh=mesh, decoder=policy.decoder), params, REQUESTS)
-    assert_same(play(dialogue, REQUESTS)[0], reread[0])
+    assert_same(play(dialogue, REQUESTS)[0], reread_turns[0])
 
 
 @pytest.mark.parametrize("slots", [16, 3])
-def test_episodes_are_added_while_others_are_sampled(reread, slots):
+def test_episodes_can_be_added_during_sampling(reread_turns, slots):
     first = {episode: REQUESTS[episode] for episode in range(6)}
     later = {episode: REQUESTS[episode] for episode in range(6, 12)}
     actual, waves = play(begin_dialogue(make_engine(slots), PARAMS, first), first, later)
-    assert waves[0] < min(slots, len(first)), "others were in the middle of a turn"
-    assert_same(actual, reread[0])
+    assert waves[0] < min(slots, len(first)), "some rows must be in the middle of a turn when episodes are added"
+    assert_same(actual, reread_turns[0])
 
 
-def test_an_episode_continues_after_another_took_its_row(reread):
-    """There is one row: another episode takes it between two turns, and the context is read again."""
-    expected = reread[0]
+def test_episode_continues_after_losing_its_row(reread_turns):
+    """Another episode uses the only row between two turns, so the first episode's context is read again."""
+    expected = reread_turns[0]
     one = next(episode for episode in REQUESTS if len(expected[episode]) > 2)
     other = next(episode for episode in REQUESTS if episode != one)
     dialogue = begin_dialogue(make_engine(1), PARAMS, {one: REQUESTS[one]})
@@ -177,8 +177,8 @@ def test_an_episode_continues_after_another_took_its_row(reread):
     assert dialogue.draw() == {}
 
 
-def test_tokens_sampled_after_a_stop_string_are_dropped():
-    """Sampling continues past the stop string until the text is checked."""
+def test_tokens_after_stop_string_are_dropped():
+    """Text is not checked after every token, so sampling may continue past a stop string."""
 
     def text(tokens):
         return "".join(chr(ord("a") + token) for token in tokens)
@@ -186,7 +186,7 @@ def test_tokens_sampled_after_a_stop_string_are_dropped():
     sampling = SAMPLING._replace(stop=("df", "eg", "hh", "fi"))._replace(max_tokens=150)
     requests = {episode: request._replace(sampling=sampling) for episode, request in REQUESTS.items()}
     engine = make_engine(text=text)
-    expected, _ = play(RereadingDialogue(Counting(engine), PARAMS, requests), requests)
+    expected, _ = play(RereadingDialogue(TokenCountingEngine(engine), PARAMS, requests), requests)
     ends = [text(response.tokens[-2:]) for turns in expected.values() for _, response in turns[:-1]]
     assert sum(end in sampling.stop for end in ends) > 4
     assert_same(play(begin_dialogue(engine, PARAMS, requests), requests)[0], expected)
@@ -194,7 +194,7 @@ def test_tokens_sampled_after_a_stop_string_are_dropped():
         begin_dialogue(make_engine(), PARAMS, requests)
 
 
-def test_a_turn_decoder_also_decodes_plain_responses():
+def test_turn_decoder_decodes_single_turn_responses():
     requests = list(REQUESTS.values())
     expected, actual = (
         make_engine(5, decoder=decoder).generate(PARAMS, requests)
@@ -214,25 +214,28 @@ def test_a_turn_decoder_also_decodes_plain_responses():
         ({}, "the turn of episode 3 has not ended"),
     ],
 )
-def test_turns_that_do_not_fit_are_refused(changes, message):
+def test_unsuitable_turns_are_rejected(changes, message):
     dialogue = begin_dialogue(make_engine(), PARAMS, REQUESTS)
     with pytest.raises(InputError, match=f"^dialogue: .*{message}"):
         dialogue.add({3: REQUESTS[3]._replace(**changes)})
 
 
-def test_without_requests_there_are_no_responses_until_some_are_added(reread):
-    """The plain engine behaves in the same way."""
+def test_dialogue_may_begin_without_requests(reread_turns):
+    """Without requests, there are no responses, as from an engine's `generate`; requests may be added later."""
     assert make_engine().generate(PARAMS, []) == []
-    for dialogue in (begin_dialogue(make_engine(), PARAMS, {}), RereadingDialogue(Counting(make_engine()), PARAMS, {})):
+    for dialogue in (
+        begin_dialogue(make_engine(), PARAMS, {}),
+        RereadingDialogue(TokenCountingEngine(make_engine()), PARAMS, {}),
+    ):
         assert dialogue.draw() == {}
         dialogue.add({0: REQUESTS[0]})
-        np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread[0][0][0][1].tokens)
+        np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread_turns[0][0][0][1].tokens)
     with pytest.raises(InputError, match=r"^dialogue: the first turns determine the lengths .*; got no requests\."):
         CachedDialogue(make_engine(), PARAMS, {})
 
 
-def test_a_decoder_without_turns_reads_the_context_again(reread):
+def test_decoder_without_turns_rereads_contexts(reread_turns):
     engine = make_engine(decoder=POLICY.decoder._replace(turns=None))
     dialogue = begin_dialogue(engine, PARAMS, REQUESTS)
     assert isinstance(dialogue, RereadingDialogue)
-    assert_same(play(dialogue, REQUESTS)[0], reread[0])
+    assert_same(play(dialogue, REQUESTS)[0], reread_turns[0])

@@ -1,6 +1,6 @@
-"""Sequences packed into rows: no token is lost, little is padding, and every algorithm has the same loss and gradient.
+"""Tests of packing sequences into rows: no token is lost, padding is small, and every loss and gradient is unchanged.
 
-Losses and gradients are compared in float64, where the order of a sum does not matter.
+Losses and gradients are compared in float64, where the order of summation makes no visible difference.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from rljax.rollout import Sequences, lay_out, pack
 from rljax.rollout.layout import MOST_IN_A_ROW, balance, dense_rows, fill_rows
 from rljax.training.update import rows_of
 
-PROMPTS, GROUP, BEFORE, LENGTH, VOCAB = 6, 4, 4, 9, 13
+PROMPTS, GROUP, PROMPT_LENGTH, LENGTH, VOCAB = 6, 4, 4, 9, 13
 COUNT = PROMPTS * GROUP
 RANDOM = np.random.default_rng(3)
 MODEL = Model(
@@ -26,27 +26,27 @@ MODEL = Model(
 )
 
 
-def sequences_with(lengths, before):
-    """Sequences of random tokens; prompts of `before` tokens are padded on the left."""
+def make_sequences(lengths, prompt_lengths):
+    """Build sequences of random tokens, with responses of `lengths` tokens and prompts of `prompt_lengths` tokens."""
     attention, count = np.arange(LENGTH) < np.asarray(lengths)[:, None], len(lengths)
     return Sequences(
-        prompt_tokens=RANDOM.integers(2, VOCAB, (count, BEFORE)).astype(np.int32),
-        prompt_attention=np.arange(BEFORE) >= BEFORE - np.asarray(before)[:, None],
+        prompt_tokens=RANDOM.integers(2, VOCAB, (count, PROMPT_LENGTH)).astype(np.int32),
+        prompt_attention=np.arange(PROMPT_LENGTH) >= PROMPT_LENGTH - np.asarray(prompt_lengths)[:, None],
         tokens=RANDOM.integers(2, VOCAB, (count, LENGTH)).astype(np.int32),
         attention=attention,
         policy_logp=np.where(attention, -RANDOM.random((count, LENGTH)), np.nan).astype(np.float32),
     )
 
 
-SEQUENCES = sequences_with(RANDOM.integers(1, LENGTH + 1, COUNT), RANDOM.integers(1, BEFORE + 1, COUNT))
+SEQUENCES = make_sequences(RANDOM.integers(1, LENGTH + 1, COUNT), RANDOM.integers(1, PROMPT_LENGTH + 1, COUNT))
 
 
 @pytest.mark.parametrize(("rows", "devices"), [(1, 1), (4, 1), (4, 2), (32, 8)])
-def test_every_token_of_every_chosen_sequence_has_one_slot(rows, devices):
+def test_lay_out_gives_each_chosen_token_one_slot(rows, devices):
     chosen = RANDOM.random(COUNT) < 0.7
     layout = lay_out(SEQUENCES, SEQUENCES.attention & chosen[:, None], rows=rows, devices=devices)
     packed = layout.packed
-    assert packed.tokens.shape == (-(-COUNT // rows), rows, BEFORE + LENGTH)
+    assert packed.tokens.shape == (-(-COUNT // rows), rows, PROMPT_LENGTH + LENGTH)
     assert sorted(layout.responses[layout.responses >= 0]) == np.flatnonzero(chosen).tolist()
     found = {}
     for part, row in np.ndindex(packed.tokens.shape[:2]):
@@ -66,7 +66,7 @@ def test_every_token_of_every_chosen_sequence_has_one_slot(rows, devices):
 
 @pytest.mark.parametrize("most", MOST_IN_A_ROW)
 @pytest.mark.parametrize("seed", range(2))
-def test_best_fit_never_overfills_a_row(seed, most):
+def test_fill_rows_never_overfills_a_row(seed, most):
     lengths = np.random.default_rng(seed).integers(1, 101 if most == 8 else 9, 300)
     rows = fill_rows(lengths, 100, most=most)
     assert sorted(sequence for row in rows for sequence in row) == list(range(300))
@@ -75,100 +75,102 @@ def test_best_fit_never_overfills_a_row(seed, most):
     assert len(rows) <= 1.1 * max(lengths.sum() / 100, 300 / most if most > 8 else 0) + 1
 
 
-def lognormal(seed, count, limit, mean, sigma):
-    """Tokens of responses and of their prompts."""
+def sample_lengths(seed, count, limit, mean, sigma):
+    """Sample sequence lengths: lognormal response lengths, clipped to `limit` tokens, plus uniform prompt lengths."""
     random = np.random.default_rng(seed)
-    drawn = np.clip(random.lognormal(np.log(mean * limit) - sigma**2 / 2, sigma, count), 1, limit).astype(int)
-    return drawn + random.integers(limit // 64, limit // 32, count)
+    response_lengths = np.clip(random.lognormal(np.log(mean * limit) - sigma**2 / 2, sigma, count), 1, limit).astype(int)
+    return response_lengths + random.integers(limit // 64, limit // 32, count)
 
 
 @pytest.mark.parametrize("sigma", [0.6, 1.0])
 @pytest.mark.parametrize("mean", [0.05, 0.1, 0.15, 0.3])
 @pytest.mark.parametrize(("count", "devices"), [(64, 1), (512, 1), (1024, 8)])
-def test_at_most_a_tenth_is_padding_if_a_device_has_ten_rows(count, devices, mean, sigma):
-    """Lengths are at most 8,192 tokens with a mean of 5 to 30 % of that; a single device needs few rows."""
+def test_dense_rows_have_at_most_a_tenth_of_padding(count, devices, mean, sigma):
+    """Each device has enough tokens for about ten rows or more. The smallest batches may have 12% padding."""
     slots, programs = 8192 + 256, set()
     for seed in range(4):
-        lengths = lognormal(seed, count, 8192, mean, sigma)
+        lengths = sample_lengths(seed, count, 8192, mean, sigma)
         found = dense_rows(lengths, slots, count=count, rows=devices)
         computed = -(-len(found.shared) // devices) * devices * found.slots
         programs.add((found.slots, found.most))
         assert sorted(sequence for row in found.shared for sequence in row) == list(range(count))
         assert max(lengths[row].sum() for row in found.shared) <= found.slots
         assert max(map(len, found.shared)) <= found.most
-        tenth = 0.1 if count > 64 or mean > 0.05 else 0.12
-        assert 1 - lengths.sum() / computed <= tenth
+        max_padding = 0.1 if count > 64 or mean > 0.05 else 0.12
+        assert 1 - lengths.sum() / computed <= max_padding
     assert len(programs) <= 3
 
 
-def test_few_rows_on_many_devices_are_mostly_padding_and_small_batches_have_one_program():
-    """64 responses fill one or two rows on each of eight devices; a few thousand tokens are not worth another program."""
+def test_padding_of_few_rows_and_program_count_of_small_batches():
+    """64 responses fill only one or two rows on each of eight devices. Batches of a few thousand tokens use one program."""
     padding = []
     for seed in range(4):
-        lengths = lognormal(seed, 64, 8192, 0.15, 1.0)
+        lengths = sample_lengths(seed, 64, 8192, 0.15, 1.0)
         found = dense_rows(lengths, 8448, count=64, rows=8)
         padding.append(1 - lengths.sum() / (-(-len(found.shared) // 8) * 8 * found.slots))
     assert 0.1 < max(padding) < 0.5
-    small = [
-        dense_rows(lognormal(seed, 64, 256, mean, 0.6), 288, count=64, rows=4) for seed in range(4) for mean in (0.05, 0.2)
+    small_batches = [
+        dense_rows(sample_lengths(seed, 64, 256, mean, 0.6), 288, count=64, rows=4)
+        for seed in range(4)
+        for mean in (0.05, 0.2)
     ]
-    assert {(found.slots, found.most) for found in small} == {(288, 8)}
+    assert {(found.slots, found.most) for found in small_batches} == {(288, 8)}
 
 
 @pytest.mark.parametrize(("rows", "devices"), [(8, 8), (8, 2), (16, 8)])
-def test_devices_hold_tokens_that_differ_by_less_than_a_row(rows, devices):
+def test_balance_keeps_device_totals_within_one_row(rows, devices):
     for seed in range(4):
-        lengths = lognormal(seed, 1000 + seed, 8192, 0.15, 1.0)
+        lengths = sample_lengths(seed, 1000 + seed, 8192, 0.15, 1.0)
         shared = dense_rows(lengths, 8448, count=1003, rows=rows).shared
         tokens = np.array([lengths[row].sum() for row in shared])
-        places = np.array(balance(tokens, rows=rows, devices=devices))
-        assert sorted(places[places >= 0]) == list(range(len(shared)))
-        own = np.where(places >= 0, tokens[places], 0).reshape(-1, devices, rows // devices)
-        held = own.sum((0, 2))
+        row_indices = np.array(balance(tokens, rows=rows, devices=devices))
+        assert sorted(row_indices[row_indices >= 0]) == list(range(len(shared)))
+        row_tokens = np.where(row_indices >= 0, tokens[row_indices], 0).reshape(-1, devices, rows // devices)
+        totals = row_tokens.sum((0, 2))
         rounds = [tokens[begin : begin + devices] for begin in range(0, len(tokens), devices)]
-        assert np.ptp(held) <= max(max(part) - (min(part) if len(part) == devices else 0) for part in rounds)
-        assert np.ptp(held) <= 8448
-        in_order = np.pad(tokens, (0, -len(tokens) % rows)).reshape(own.shape).sum((0, 2))
-        assert np.ptp(held) <= np.ptp(in_order), "rows in their own order"
+        assert np.ptp(totals) <= max(max(group) - (min(group) if len(group) == devices else 0) for group in rounds)
+        assert np.ptp(totals) <= 8448
+        in_order = np.pad(tokens, (0, -len(tokens) % rows)).reshape(row_tokens.shape).sum((0, 2))
+        assert np.ptp(totals) <= np.ptp(in_order), "totals must differ less than without balancing"
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_little_of_the_used_micro_batches_is_padding_at_lognormal_lengths(seed):
-    """512 responses with a mean length of 30 % of 256 tokens: at most 10 % of computed slots are padding; no token is lost."""
+def test_lay_out_leaves_little_padding(seed):
+    """512 responses with a mean length of 30% of 256 tokens need at most 10% padding, and no token is lost."""
     random = np.random.default_rng(seed)
     lengths = np.clip(random.lognormal(np.log(0.25 * 256), 0.6, 512), 1, 256).astype(int)
-    before = random.integers(16, 33, 512)
+    prompt_lengths = random.integers(16, 33, 512)
     blank = np.zeros((512, 256), np.int32)
-    attention, prompts = np.arange(256) < lengths[:, None], np.arange(32) >= 32 - before[:, None]
+    attention, prompts = np.arange(256) < lengths[:, None], np.arange(32) >= 32 - prompt_lengths[:, None]
     layout = lay_out(Sequences(blank[:, :32], prompts, blank, attention), attention, rows=16)
     computed = layout.packed.segments[(layout.responses >= 0).any(-1)]
-    assert (computed > 0).sum() == lengths.sum() + before.sum()
+    assert (computed > 0).sum() == lengths.sum() + prompt_lengths.sum()
     assert (computed == 0).mean() <= 0.10
-    assert 1 - (lengths.sum() + before.sum()) / (512 * 288) > 0.6, "without packing"
+    assert 1 - (lengths.sum() + prompt_lengths.sum()) / (512 * 288) > 0.6, "without packing, most slots would be padding"
 
 
-def shapes_of_batches(*, count, rows, longest):
-    """Shapes of the layouts of 20 batches, whose responses have up to `longest` tokens, more in some batches than in others."""
+def batch_shapes(*, count, rows, longest):
+    """Return the distinct layout shapes of 20 batches. Each batch has its own length limit, of at most `longest` tokens."""
     shapes = set()
     for seed in range(20):
         random = np.random.default_rng(seed)
         limit = random.integers(1, longest + 1)
-        sequences = sequences_with(random.integers(1, limit + 1, count), random.integers(1, BEFORE + 1, count))
+        sequences = make_sequences(random.integers(1, limit + 1, count), random.integers(1, PROMPT_LENGTH + 1, count))
         mask = sequences.attention & (random.random((count, 1)) < 0.8)
         shapes.add(str(jax.tree.map(np.shape, lay_out(sequences, mask, rows=rows))))
     return shapes
 
 
-def test_few_shapes_are_compiled():
-    assert len(shapes_of_batches(count=COUNT, rows=4, longest=LENGTH)) <= 2
+def test_lay_out_needs_at_most_two_shapes():
+    assert len(batch_shapes(count=COUNT, rows=4, longest=LENGTH)) <= 2
 
 
-def test_accelerators_compile_two_programs_where_cpus_compile_more(monkeypatch):
-    """On accelerators, a quarter of a million slots are computed before a shorter row is worth a program."""
+def test_accelerators_need_fewer_shapes_than_cpus(monkeypatch):
+    """On accelerators, a batch needs a quarter of a million slots before shorter rows are worth another program."""
     sizes = {"count": 4096, "rows": 128, "longest": LENGTH}
-    on_cpus = shapes_of_batches(**sizes)
+    on_cpus = batch_shapes(**sizes)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert len(shapes_of_batches(**sizes)) <= 2 < len(on_cpus)
+    assert len(batch_shapes(**sizes)) <= 2 < len(on_cpus)
 
 
 SCORE = jax.jit(partial(score_tokens, MODEL))
@@ -182,7 +184,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def rollout(params):
-    """A rollout with every field that any algorithm reads."""
+    """A rollout with all fields that algorithms read."""
     shape = (PROMPTS, GROUP, LENGTH)
     mask = SEQUENCES.attention.reshape(shape)
     with jax.enable_x64(True):
@@ -208,32 +210,32 @@ def rollout(params):
 
 
 @jax.jit
-def pull_back(params, packed, gradient):
-    """The parameters' gradient from the loss's gradient with respect to the scores; one program for all algorithms."""
+def backpropagate(params, packed, gradient):
+    """Return the parameters' gradient from the scores' gradient; all algorithms share this program."""
     return jax.vjp(lambda params: score_tokens(MODEL, params, packed), params)[1](gradient)[0]
 
 
-def loss_and_gradient_of(algorithm, params):
-    """Loss and gradient of a packed batch; the part for the scores is compiled once per shape."""
+def make_loss_and_gradient(algorithm, params):
+    """Return a function that computes an algorithm's loss and its gradient on packed rows."""
 
-    def total(scores, part):
-        return loss(algorithm, scores.logp, part, entropy=scores.entropy, teacher_divergence=scores.entropy)[0]
+    def loss_of_scores(scores, batch):
+        return loss(algorithm, scores.logp, batch, entropy=scores.entropy, teacher_divergence=scores.entropy)[0]
 
-    in_scores = jax.jit(jax.value_and_grad(total))
+    from_scores = jax.jit(jax.value_and_grad(loss_of_scores))
 
-    def call(packed, part):
-        value, gradient = in_scores(SCORE(params, packed), part)
-        return value, pull_back(params, packed, gradient)
+    def call(packed, batch):
+        value, gradient = from_scores(SCORE(params, packed), batch)
+        return value, backpropagate(params, packed, gradient)
 
     return call
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", BY_NAME)
-def test_packing_keeps_the_loss_and_gradient_of_one_row_per_response(params, rollout, name):
+def test_packing_keeps_loss_and_gradient(params, rollout, name):
     algorithm = BY_NAME[name]()
     batch = prepare(algorithm, rollout, progress=0.5 if algorithm.needs("progress") else None)
-    loss_and_gradient = loss_and_gradient_of(algorithm, params)
+    loss_and_gradient = make_loss_and_gradient(algorithm, params)
     expected = loss_and_gradient(pack(SEQUENCES), batch)
     layout = lay_out(SEQUENCES, np.asarray(batch.mask), rows=4, devices=2)
     used = np.flatnonzero((layout.responses >= 0).any(-1))
@@ -242,7 +244,7 @@ def test_packing_keeps_the_loss_and_gradient_of_one_row_per_response(params, rol
         loss_and_gradient(jax.tree.map(lambda array, i=i: array[i], layout.packed), rows_of(batch, layout.responses[i]))
         for i in used
     ]
-    actual = jax.tree.map(lambda *numbers: sum(numbers), *parts)
+    actual = jax.tree.map(lambda *values: sum(values), *parts)
     for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert ours.dtype == jnp.float64
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Rows for the model: where tokens are placed, what they attend to, and how their values return to the batch."""
+"""Tests of packed rows: token positions, attention masks, and the order in which values return to the batch."""
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ SEQUENCES = Sequences(
 )
 
 
-def test_prompt_and_response_are_next_to_each_other():
+def test_pack_puts_response_after_prompt():
     packed = pack(SEQUENCES)
     assert packed.tokens.tolist() == [[0, 5, 6, 10, 11], [7, 8, 9, 12, 0]]
     assert packed.positions.tolist() == [[0, 0, 1, 2, 3], [0, 1, 2, 3, 3]]
@@ -26,7 +26,7 @@ def test_prompt_and_response_are_next_to_each_other():
     assert scored_tokens(jax.tree.map(np.asarray, packed)).tolist() == [[10, 11], [12, 0]]
 
 
-def test_values_come_back_in_the_batchs_order():
+def test_to_batch_restores_batch_order():
     packed = jax.tree.map(jax.numpy.asarray, pack(SEQUENCES))
     slots = jax.numpy.arange(10.0).reshape(2, 5)
     assert before_scored(slots, packed).tolist() == [[2, 3], [7, 8]]
@@ -35,13 +35,13 @@ def test_values_come_back_in_the_batchs_order():
     assert to_batch(before_scored(slots, packed), swapped).tolist() == [[7, 8], [2, 3]]
 
 
-def test_micro_batches_are_packed_separately():
+def test_pack_keeps_micro_batches_separate():
     stacked = jax.tree.map(lambda array: np.stack([array, array]), SEQUENCES)
     packed = pack(stacked)
     jax.tree.map(lambda many, one: np.testing.assert_array_equal(many[1], one), packed, pack(SEQUENCES))
 
 
-def test_a_token_sees_the_tokens_of_its_own_sequence_up_to_itself():
+def test_tokens_attend_to_earlier_tokens_of_their_sequence():
     visible = np.asarray(visible_slots(jax.numpy.array([[0, 1, 1, 2, 2]])))[0]
     assert visible.astype(int).tolist() == [
         [1, 0, 0, 0, 0],
@@ -53,7 +53,7 @@ def test_a_token_sees_the_tokens_of_its_own_sequence_up_to_itself():
 
 
 @pytest.mark.parametrize("devices", [1, 3, 8])
-def test_few_row_counts_are_compiled_and_none_is_an_eighth_too_large(devices):
+def test_compiled_rows_are_few_and_at_most_an_eighth_too_large(devices):
     rows = {count: compiled_rows(count, devices) for count in range(1, 1025)}
     assert all(size >= count and size % devices == 0 for count, size in rows.items())
     assert all(size - count < max(count / 8, 1) + devices for count, size in rows.items())

@@ -1,4 +1,4 @@
-"""Dialogues with pages: the turns of a contiguous cache, whatever room there is, and contexts that are not read again."""
+"""Tests of dialogues with a paged cache: the same turns as with a contiguous cache, for any number of pages."""
 
 from collections import Counter
 from dataclasses import replace
@@ -44,12 +44,12 @@ def paged_engine(slots=16, share=0.5, mesh=None, decoder=POLICY.decoder):
 
 
 @pytest.fixture(scope="module")
-def expected():
+def reread_turns():
     return play(RereadingDialogue(make_engine(), PARAMS, REQUESTS), REQUESTS)[0]
 
 
 def check_pages(dialogue):
-    """Each row has the pages of the tokens that it has read, and no page has a row that does not exist."""
+    """Check that each idle row owns exactly the pages of the tokens that it has read."""
     state = jax.device_get(dialogue.decoding.rows.state)
     for device in range(dialogue.devices):
         own, shared = (paged_cache.by_device(table, dialogue.devices) for table in (state.pages.own, state.pages.shared))
@@ -57,17 +57,17 @@ def check_pages(dialogue):
         for table in (own, shared):
             for owners, first in zip(table.owners[device], table.first[device], strict=True):
                 pages.update({(int(owner), int(first)) for owner in owners if owner})
-        assert set(pages.values()) <= {1}, "two pages for one token"
+        assert set(pages.values()) <= {1}, "a token must be in only one page"
         rows = len(dialogue.read) // dialogue.devices
         for row in range(rows):
-            place = device * rows + row
-            if not dialogue.running[place]:
+            index = device * rows + row
+            if not dialogue.running[index]:
                 blocks = {first // PAGE for owner, first in pages if owner == row + 1}
-                assert blocks == set(range(-(-len(dialogue.read[place]) // PAGE))), place
+                assert blocks == set(range(-(-len(dialogue.read[index]) // PAGE))), index
 
 
-class Checked:
-    """A dialogue whose pages are checked after each sampling call."""
+class CheckedDialogue:
+    """A dialogue that checks its pages after each sampling call."""
 
     def __init__(self, dialogue):
         self.dialogue, self.add, self.end = dialogue, dialogue.add, dialogue.end
@@ -79,30 +79,30 @@ class Checked:
 
 
 @pytest.mark.parametrize(("slots", "share"), [(16, 1.0), (16, 0.1), (5, 0.4), (1, 0.1)])
-def test_turns_continue_from_pages_and_equal_turns_that_read_everything(expected, slots, share):
+def test_paged_dialogue_equals_rereading(reread_turns, slots, share):
     dialogue = begin_dialogue(paged_engine(slots, share), PARAMS, REQUESTS)
     assert isinstance(dialogue, PagedDialogue)
-    actual, _ = play(Checked(dialogue), REQUESTS)
-    assert_same(actual, expected)
+    actual, _ = play(CheckedDialogue(dialogue), REQUESTS)
+    assert_same(actual, reread_turns)
     if (slots, share) == (16, 1.0):
-        later = [request for turns in expected.values() for request, _ in turns[1:]]
-        added = [1 + len(observe(request.seed >> 40, request.seed & 7)) for request in later]
-        assert dialogue.tokens_read == sum(map(len, PROMPTS)) + sum(added)
+        later_requests = [request for turns in reread_turns.values() for request, _ in turns[1:]]
+        added_tokens = [1 + len(observe(request.seed >> 40, request.seed & 7)) for request in later_requests]
+        assert dialogue.tokens_read == sum(map(len, PROMPTS)) + sum(added_tokens)
         assert dialogue.restarted == 0
 
 
-def test_running_turns_give_their_pages_back_and_begin_again(expected, monkeypatch):
-    """There are pages for one row of full length only, and the expected length is far too small."""
+def test_running_turns_return_their_pages_and_restart(reread_turns, monkeypatch):
+    """There are only enough pages for one row of full length, and the expected length is far too small."""
     monkeypatch.setattr(paged_dialogue, "pool_sizes", lambda rows, *rest: PoolSizes(1, -(-(4 + BUDGET) // PAGE), 1))
     monkeypatch.setattr(paged_dialogue, "FEWEST_ENDED", 1000)
     dialogue = begin_dialogue(paged_engine(8, 0.01), PARAMS, REQUESTS)
-    actual, _ = play(Checked(dialogue), REQUESTS)
-    assert_same(actual, expected)
+    actual, _ = play(CheckedDialogue(dialogue), REQUESTS)
+    assert_same(actual, reread_turns)
     assert dialogue.restarted > 3
 
 
-def test_rows_of_a_prompt_share_its_pages_across_turns(expected):
-    """The prompts of five tokens have one full page, which three episodes read until they end."""
+def test_rows_share_prompt_pages_across_turns(reread_turns):
+    """The five-token prompt fills one page, which three episodes share until they end."""
     dialogue = begin_dialogue(paged_engine(16, 1.0), PARAMS, REQUESTS)
     dialogue.draw()
     dialogue.draw()
@@ -110,27 +110,27 @@ def test_rows_of_a_prompt_share_its_pages_across_turns(expected):
     assert (owners > 0).sum(-1).max() == 3
 
 
-def test_several_devices_have_pages_of_their_own(expected):
+def test_paged_dialogue_on_several_devices_equals_rereading(reread_turns):
     mesh = make_mesh(1, 2, 2)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))
     dialogue = begin_dialogue(paged_engine(6, 0.3, mesh, policy.decoder), params, REQUESTS)
-    actual, _ = play(Checked(dialogue), REQUESTS)
-    assert_same(actual, expected)
+    actual, _ = play(CheckedDialogue(dialogue), REQUESTS)
+    assert_same(actual, reread_turns)
 
 
-def test_later_episodes_begin_in_rows_of_ended_ones(expected):
+def test_later_episodes_reuse_rows_of_ended_episodes(reread_turns):
     first = {episode: REQUESTS[episode] for episode in range(6)}
     later = {episode: REQUESTS[episode] for episode in range(6, 12)}
     dialogue = begin_dialogue(paged_engine(6, 0.3), PARAMS, first, list(later.values()))
-    actual, _ = play(Checked(dialogue), first, later)
-    assert_same(actual, expected)
+    actual, _ = play(CheckedDialogue(dialogue), first, later)
+    assert_same(actual, reread_turns)
 
 
-def test_the_memory_of_turns_counts_their_copies():
+def test_turn_memory_includes_row_copies():
     shapes, mesh = POLICY.shapes(), make_mesh(1, 1)
     slots = PagedSlots(POLICY.decoder, mesh, 0, share=0.25)
-    usual, turns = (
+    contiguous, turns = (
         each.cache(32, shapes, 32, 8, 16, 240) for each in (slots, replace(slots, peak=paged_sampling.turn_bytes))
     )
     row = paged_sampling.row_bytes(POLICY.decoder, shapes, mesh, 256, 0)
@@ -138,10 +138,10 @@ def test_the_memory_of_turns_counts_their_copies():
     assert (
         turns == (sizes.shared + sizes.own) * paged_sampling.row_bytes(POLICY.decoder, shapes, mesh, PAGE, 0) + 2 * 8 * row
     )
-    assert usual < turns
+    assert contiguous < turns
 
 
-def test_turns_need_a_first_one_to_size_the_rows_by():
+def test_paged_dialogue_needs_a_first_request():
     engine = paged_engine()
     assert isinstance(begin_dialogue(engine, PARAMS, {}), RereadingDialogue)
     with pytest.raises(InputError, match="got no requests"):
@@ -151,46 +151,48 @@ def test_turns_need_a_first_one_to_size_the_rows_by():
 @pytest.mark.parametrize(
     "changes", [{"window": 7, "full_layers": (1,)}, {"sinks": True, "score_cap": 2.0}, {"cache_dtype": "int8"}], ids=str
 )
-def test_windows_sinks_and_integers_are_kept_across_turns(changes):
-    """The turns of a contiguous dialogue, whose cache is of the same kind; sums in another order can round to another integer."""
+def test_paged_dialogue_supports_windows_sinks_and_int8(changes):
+    """Turns equal those of a contiguous cache. For int8, the order of a sum can change how it is quantized."""
     policy = transformer_policy(replace(SHAPE, **changes), eos=1)
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
-    usual = play(begin_dialogue(make_engine(decoder=policy.decoder), params, REQUESTS), REQUESTS)[0]
+    contiguous = play(begin_dialogue(make_engine(decoder=policy.decoder), params, REQUESTS), REQUESTS)[0]
     dialogue = begin_dialogue(paged_engine(6, 0.3, decoder=policy.decoder), params, REQUESTS)
-    assert_same(play(Checked(dialogue), REQUESTS)[0], usual, atol=1e-3 if "cache_dtype" in changes else 1e-4)
+    assert_same(play(CheckedDialogue(dialogue), REQUESTS)[0], contiguous, atol=1e-3 if "cache_dtype" in changes else 1e-4)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_sizes_and_orders_change_no_turn(expected, seed, monkeypatch):
-    """Rows, expected lengths, pools and the turns that are added together are random."""
-    numbers = np.random.default_rng(seed)
-    rows, share = int(numbers.integers(1, 13)), float(numbers.uniform(0.01, 0.6))
-    spare = [int(numbers.integers(0, 40)) for _ in range(2)]
-    whole = -(-(4 + BUDGET) // PAGE)
+def test_random_sizes_and_orders_do_not_change_turns(reread_turns, seed, monkeypatch):
+    """The number of rows, the expected length, the pool sizes and the order in which turns are added are random."""
+    rng = np.random.default_rng(seed)
+    rows, share = int(rng.integers(1, 13)), float(rng.uniform(0.01, 0.6))
+    spare_pages = [int(rng.integers(0, 40)) for _ in range(2)]
+    full_row = -(-(4 + BUDGET) // PAGE)
     monkeypatch.setattr(
-        paged_dialogue, "pool_sizes", lambda *sizes: PoolSizes(1 + spare[0], whole + spare[1], int(numbers.integers(1, 4)))
+        paged_dialogue,
+        "pool_sizes",
+        lambda *sizes: PoolSizes(1 + spare_pages[0], full_row + spare_pages[1], int(rng.integers(1, 4))),
     )
     dialogue = begin_dialogue(paged_engine(rows, share), PARAMS, REQUESTS)
     actual = {episode: [] for episode in REQUESTS}
-    current, held, checked = dict(REQUESTS), {}, Checked(dialogue)
+    current, pending, checked = dict(REQUESTS), {}, CheckedDialogue(dialogue)
     while True:
         for episode, response in checked.draw().items():
             actual[episode].append((current[episode], response))
-            following = next_turn(REQUESTS[episode], current[episode], response)
-            held |= {} if following is None else {episode: following}
-            if following is None and numbers.random() < 0.7:  # nobody has to say that an episode has ended
+            next_request = next_turn(REQUESTS[episode], current[episode], response)
+            pending |= {} if next_request is None else {episode: next_request}
+            if next_request is None and rng.random() < 0.7:  # Calling `end` is optional.
                 dialogue.end([episode])
-        chosen = {episode: held.pop(episode) for episode in list(held) if numbers.random() < 0.5}
+        chosen = {episode: pending.pop(episode) for episode in list(pending) if rng.random() < 0.5}
         if not chosen and not dialogue.running.any() and not dialogue.waiting:
-            chosen, held = held, {}
+            chosen, pending = pending, {}
         if not chosen and not dialogue.running.any() and not dialogue.waiting:
             break
         dialogue.add(chosen)
         current |= chosen
-    assert_same(actual, expected)
+    assert_same(actual, reread_turns)
 
 
-def test_a_run_with_pages_samples_the_episodes_of_a_run_without():
+def test_paged_run_samples_the_same_episodes():
     config = SMALL.replace(
         environment="guessing",
         tokenizer="bytes",
@@ -205,8 +207,8 @@ def test_a_run_with_pages_samples_the_episodes_of_a_run_without():
     for share in (None, 0.3):
         setup, state = first_state(config.replace(paged_cache=share))
         groups.append(setup.train.generate(state.params, range(4), 4, jax.random.key(3)))
-    usual, pages = groups
-    np.testing.assert_array_equal(pages.tokens, usual.tokens)
-    np.testing.assert_array_equal(pages.rollout.rewards, usual.rollout.rewards)
-    np.testing.assert_allclose(pages.rollout.policy_logp, usual.rollout.policy_logp, atol=1e-4)
-    assert usual.turns.max() > 1
+    contiguous, pages = groups
+    np.testing.assert_array_equal(pages.tokens, contiguous.tokens)
+    np.testing.assert_array_equal(pages.rollout.rewards, contiguous.rollout.rewards)
+    np.testing.assert_allclose(pages.rollout.policy_logp, contiguous.rollout.policy_logp, atol=1e-4)
+    assert contiguous.turns.max() > 1

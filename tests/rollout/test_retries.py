@@ -1,4 +1,4 @@
-"""A judge that is down for a moment is called again; one that stays down or has a bug ends the run with its steps saved."""
+"""Tests of retries: a judge that is briefly down is called again; one that stays down ends the run without losing steps."""
 
 import json
 import re
@@ -10,8 +10,7 @@ from small_runs import SMALL, even_length, is_time
 import rljax
 from rljax.errors import InputError
 from rljax.rewards.reward_call import FailedJudgeError, OutOfRangeError
-from rljax.rollout import Step
-from rljax.rollout import judging as module
+from rljax.rollout import Step, judging
 from rljax.rollout.judging import Patience
 from rljax.training import loop
 
@@ -21,7 +20,7 @@ TINY = SMALL.replace(
 )
 
 
-def failing(times, error=FailedJudgeError):
+def make_failing_call(times, error=FailedJudgeError):
     calls = []
 
     def call():
@@ -34,35 +33,35 @@ def failing(times, error=FailedJudgeError):
     return call
 
 
-def test_a_failed_call_is_retried_and_the_last_failure_is_final(monkeypatch):
+def test_failed_calls_are_retried_up_to_a_limit(monkeypatch):
     messages = []
-    patient = Patience((0.0, 0.0), messages.append)
-    assert patient.retry(failing(2)) == 3
+    patience = Patience((0.0, 0.0), messages.append)
+    assert patience.retry(make_failing_call(2)) == 3
     assert messages == ["the judge is down. Retrying in 0 s."] * 2
     with pytest.raises(FailedJudgeError):
-        patient.retry(failing(3))
-    other = failing(1, InputError)
+        patience.retry(make_failing_call(3))
+    wrong_input = make_failing_call(1, InputError)
     with pytest.raises(InputError):
-        patient.retry(other)
-    assert len(other.calls) == 1, "an error that the user must correct is not retried"
+        patience.retry(wrong_input)
+    assert len(wrong_input.calls) == 1, "an error that the user must correct should not be retried"
 
 
-def test_a_bug_is_retried_once_and_a_stop_is_obeyed():
-    def mistaken():
+def test_bug_is_retried_once_unless_stopped():
+    def raise_bug():
         calls.append(None)
         raise FailedJudgeError("it has a mistake.") from KeyError("choices")
 
     calls = []
     with pytest.raises(FailedJudgeError):
-        Patience((0.0,) * 5, lambda text: None).retry(mistaken)
+        Patience((0.0,) * 5, lambda text: None).retry(raise_bug)
     assert len(calls) == 2
     calls.clear()
     with pytest.raises(FailedJudgeError):
-        Patience((60.0,) * 5, lambda text: None, lambda: bool(calls)).retry(mistaken)
+        Patience((60.0,) * 5, lambda text: None, lambda: bool(calls)).retry(raise_bug)
     assert len(calls) == 1
 
 
-def test_a_value_out_of_range_is_final_at_once():
+def test_out_of_range_value_is_not_retried():
     def too_large():
         calls.append(None)
         raise OutOfRangeError("it returned 3e+38.")
@@ -78,7 +77,7 @@ def too_large(completions):
 
 
 class TooLarge:
-    """An environment whose reward does not fit into 32-bit numbers."""
+    """An environment whose reward is too large for float32."""
 
     max_turns = 1
 
@@ -90,43 +89,43 @@ class TooLarge:
 
 
 @pytest.mark.parametrize("judge", [{"reward": too_large}, {"environment": TooLarge()}], ids=["reward", "environment"])
-def test_a_judge_out_of_range_is_named_without_a_wait(tmp_path, judge):
+def test_out_of_range_reward_ends_the_run_at_once(tmp_path, judge):
     (kind,) = judge
     start = time.monotonic()
     with pytest.raises(
         InputError, match=rf"the {kind} \S*[Tt]oo.?[Ll]arge failed on 4 of 4 .*returned 3e\+38, which is not"
     ):
         rljax.train(TINY.replace(run=str(tmp_path / "run")), **judge)
-    assert time.monotonic() - start < sum(module.WAITS)
+    assert time.monotonic() - start < sum(judging.WAITS)
 
 
 class Unreachable(TooLarge):
-    """An environment whose server is down."""
+    """An environment whose server is always down."""
 
     def step(self, state, action):
         raise ConnectionError("the server is down")
 
 
-@pytest.mark.usefixtures("impatient")
-def test_an_environment_that_fails_is_named_with_its_file_and_line(tmp_path):
+@pytest.mark.usefixtures("no_waits")
+def test_failed_environment_error_shows_file_and_line(tmp_path):
     line = Unreachable.step.__code__.co_firstlineno + 1
     message = rf"the environment \S*Unreachable .*ConnectionError: the server is down at {re.escape(__file__)}:{line}\."
     with pytest.raises(InputError, match=message):
         rljax.train(TINY.replace(run=str(tmp_path / "run")), environment=Unreachable())
 
 
-def rows(folder):
+def read_metrics(folder):
     parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in row.items() if not is_time(name)} for row in parsed]
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def no_waits(monkeypatch):
     monkeypatch.setattr(loop, "WAITS", (0.0, 0.0))
 
 
-class Judge:
-    """A reward that is unreachable for `times` calls, starting with call `first`."""
+class FlakyReward:
+    """A reward that is unreachable for `times` calls, starting with call number `first`."""
 
     def __init__(self, first, times):
         self.calls, self.down = 0, range(first, first + times)
@@ -138,28 +137,28 @@ class Judge:
         return even_length(completions)
 
 
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("first", [3, 4])  # a step, and an evaluation
-def test_a_reward_that_is_down_for_a_moment_changes_nothing_and_one_that_stays_down_loses_nothing(tmp_path, first):
+@pytest.mark.usefixtures("no_waits")
+@pytest.mark.parametrize("first", [3, 4])  # call 3 is in a training step, call 4 in an evaluation
+def test_unreachable_reward_does_not_change_the_run(tmp_path, first):
     config = TINY.replace(run=str(tmp_path / "good"))
-    rljax.train(config, Judge(0, 0))
-    rljax.train(config.replace(run=str(tmp_path / "moment")), Judge(first, 2))
-    assert rows(tmp_path / "moment") == rows(tmp_path / "good")
+    rljax.train(config, FlakyReward(0, 0))
+    rljax.train(config.replace(run=str(tmp_path / "moment")), FlakyReward(first, 2))
+    assert read_metrics(tmp_path / "moment") == read_metrics(tmp_path / "good")
     with pytest.raises(InputError, match=r"the judge is down.*No step is lost\. To continue: rljax\.train\(resume="):
-        rljax.train(config.replace(run=str(tmp_path / "down")), Judge(first, 99))
-    rljax.train(resume=tmp_path / "down", reward=Judge(0, 0))
-    assert rows(tmp_path / "down") == rows(tmp_path / "good")
+        rljax.train(config.replace(run=str(tmp_path / "down")), FlakyReward(first, 99))
+    rljax.train(resume=tmp_path / "down", reward=FlakyReward(0, 0))
+    assert read_metrics(tmp_path / "down") == read_metrics(tmp_path / "good")
 
 
-class Echo:
-    """A one-turn environment whose server is down at first."""
+class FlakyEnvironment:
+    """A one-turn environment whose server is down for the first two calls."""
 
     max_turns = 1
     down = 2
 
     def reset(self, problem):
-        if Echo.down:
-            Echo.down -= 1
+        if FlakyEnvironment.down:
+            FlakyEnvironment.down -= 1
             raise ConnectionError("the server is down")
         return problem
 
@@ -167,16 +166,16 @@ class Echo:
         return Step(state, "", reward=float(len(action) % 2 == 0), done=True)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_an_environment_that_is_down_for_a_moment_restarts_its_episodes(tmp_path):
+@pytest.mark.usefixtures("no_waits")
+def test_episodes_restart_after_environment_failure(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), steps=1, heldout_problems=1, max_failure_share=0)
-    rljax.train(config, environment=Echo())
-    assert Echo.down == 0
+    rljax.train(config, environment=FlakyEnvironment())
+    assert FlakyEnvironment.down == 0
     assert (
         "The environment" in (tmp_path / "run/log.txt").read_text()
         or "Retrying in 0 s." in (tmp_path / "run/log.txt").read_text()
     )
 
 
-def test_the_waits_of_a_run_add_up_to_half_a_minute():
-    assert sum(module.WAITS) == 31
+def test_waits_add_up_to_half_a_minute():
+    assert sum(judging.WAITS) == 31

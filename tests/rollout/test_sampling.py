@@ -1,4 +1,4 @@
-"""Decoding compared with the training forward pass, and with the distribution that it reports."""
+"""Tests of decoding, compared with the training forward pass and with the reported distribution."""
 
 from typing import NamedTuple
 
@@ -27,12 +27,12 @@ SEEDS = seed_words(range(len(PROMPTS)))
 
 @pytest.fixture(scope="module")
 def params():
-    # Random weights of unit size: a distribution that is neither flat nor certain.
+    # Larger weights than usual, so that the token distribution is neither flat nor deterministic.
     return jax.tree.map(lambda x: x * 4, init_params(CONFIG, jax.random.key(0)))
 
 
-class Drawn(NamedTuple):
-    """Samples with 0 at slots without a token, as in training."""
+class Samples(NamedTuple):
+    """Sampled responses; slots without a token contain 0, as in training."""
 
     tokens: jax.Array
     mask: jax.Array
@@ -42,18 +42,18 @@ class Drawn(NamedTuple):
 
 
 def sample(params, prompts, attention, seeds, sampling=SAMPLING, decoder=DECODER):
-    """One response to each prompt, all at once."""
+    """Sample one response to each prompt, all in one batch."""
     count, length = prompts.shape
-    read = read_prompts(decoder, params, prompts, attention, budget=BUDGET)
+    prompt_states = read_prompts(decoder, params, prompts, attention, budget=BUDGET)
     rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
     inputs = RowInputs(jnp.array(seeds), jnp.full(count, BUDGET))
-    rows = fill_rows(DECODER, rows, [read], jnp.arange(count), inputs, sampling=sampling)
+    rows = fill_rows(DECODER, rows, [prompt_states], jnp.arange(count), inputs, sampling=sampling)
     rows, _ = decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=sampling)
-    drawn = rows.samples
-    mask = jnp.arange(BUDGET)[None] < drawn.count[:, None]
-    arrays = (jnp.where(mask, array, 0) for array in (drawn.tokens, drawn.behaviour_logp, drawn.policy_logp))
+    found = rows.samples
+    mask = jnp.arange(BUDGET)[None] < found.count[:, None]
+    arrays = (jnp.where(mask, array, 0) for array in (found.tokens, found.behaviour_logp, found.policy_logp))
     tokens, behaviour, policy = arrays
-    return Drawn(tokens, mask, behaviour, policy, drawn.truncated)
+    return Samples(tokens, mask, behaviour, policy, found.truncated)
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +66,18 @@ def rescore(params, samples, temperature):
     return score_tokens(MODEL, params, jax.tree.map(jnp.asarray, pack(sequences)), temperature, chunk=4)
 
 
-def test_rescoring_with_the_training_forward_agrees(params, samples):
+def test_rescoring_matches_behaviour_logp(params, samples):
     logp = rescore(params, samples, SAMPLING.temperature).logp
     np.testing.assert_allclose(jnp.where(samples.mask, logp, 0.0), samples.behaviour_logp, atol=1e-4)
     np.testing.assert_allclose(samples.behaviour_logp, samples.policy_logp, atol=1e-6)
 
 
-def test_rescoring_at_another_temperature_disagrees(params, samples):
+def test_rescoring_at_another_temperature_differs(params, samples):
     logp = rescore(params, samples, 1.0).logp
     assert float(jnp.abs(jnp.where(samples.mask, logp, 0.0) - samples.behaviour_logp).max()) > 0.1
 
 
-def test_the_mask_ends_at_the_end_token_or_the_budget(samples):
+def test_mask_ends_at_eos_or_budget(samples):
     for tokens, mask, truncated in zip(*map(np.asarray, (samples.tokens, samples.mask, samples.truncated)), strict=True):
         length = int(mask.sum())
         assert mask[:length].all()
@@ -85,80 +85,80 @@ def test_the_mask_ends_at_the_end_token_or_the_budget(samples):
         assert truncated == (tokens[length - 1] != EOS)
         assert not truncated or length == BUDGET
         assert (tokens[length:] == PAD).all()
-    assert 0 < int(np.sum(samples.truncated)) < len(PROMPTS), "the test needs both kinds of rows"
+    assert 0 < int(np.sum(samples.truncated)) < len(PROMPTS), "the test needs truncated and complete responses"
 
 
-def test_equal_seeds_repeat_a_sample_and_different_seeds_do_not(params, samples):
-    again = sample(params, PROMPTS, PROMPT_MASK, SEEDS)
+def test_samples_depend_on_the_seeds(params, samples):
+    repeated = sample(params, PROMPTS, PROMPT_MASK, SEEDS)
     other = sample(params, PROMPTS, PROMPT_MASK, SEEDS + 99)
-    np.testing.assert_array_equal(again.tokens, samples.tokens)
+    np.testing.assert_array_equal(repeated.tokens, samples.tokens)
     assert (np.asarray(other.tokens) != np.asarray(samples.tokens)).any(axis=1).mean() > 0.5
 
 
-def test_a_row_does_not_depend_on_the_other_rows(params, samples):
+def test_row_does_not_depend_on_other_rows(params, samples):
     order = np.random.default_rng(0).permutation(len(PROMPTS))[:7]
     few = sample(params, PROMPTS[order], PROMPT_MASK[order], SEEDS[order])
     np.testing.assert_array_equal(few.tokens, samples.tokens[order])
     np.testing.assert_allclose(few.behaviour_logp, samples.behaviour_logp[order], atol=1e-5)
 
 
-def test_inserting_prompts_together_or_one_after_another_gives_the_same_result(params):
-    """The results are equal bit for bit, also if some rows stay unchanged."""
+def test_prompts_may_be_inserted_together_or_in_turn(params):
+    """The results are bitwise equal, even if a call leaves some rows unchanged."""
     count, length = 6, PROMPTS.shape[1]
     parts = [
-        read_prompts(DECODER, params, PROMPTS[place : place + 2], PROMPT_MASK[place : place + 2], budget=BUDGET)
-        for place in (0, 2)
+        read_prompts(DECODER, params, PROMPTS[begin : begin + 2], PROMPT_MASK[begin : begin + 2], budget=BUDGET)
+        for begin in (0, 2)
     ]
     inputs = RowInputs(jnp.array(SEEDS[:count]), jnp.full(count, BUDGET))
 
-    def drawn(*fills):
+    def fill_and_decode(*fills):
         rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
         for prompts, source in fills:
             rows = fill_rows(DECODER, rows, prompts, jnp.array(source), inputs, sampling=SAMPLING)
         return decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=SAMPLING)[0].samples
 
-    together = drawn((parts, [2, 0, 3, -1, 1, 2]))
-    apart = drawn((parts[:1], [-1, 0, -1, -1, 1, -1]), (parts[1:], [0, -1, 1, -1, -1, 0]))
+    together = fill_and_decode((parts, [2, 0, 3, -1, 1, 2]))
+    in_turn = fill_and_decode((parts[:1], [-1, 0, -1, -1, 1, -1]), (parts[1:], [0, -1, 1, -1, -1, 0]))
     assert ((together.count > 0) == (jnp.arange(count) != 3)).all()
-    chex.assert_trees_all_equal(together, apart)
+    chex.assert_trees_all_equal(together, in_turn)
 
 
-def test_rows_of_one_prompt_differ(samples):
+def test_responses_to_the_same_prompt_differ(samples):
     copies = np.asarray(samples.tokens).reshape(8, 3, -1)[:, 0]
     assert len(np.unique(copies, axis=0)) > 4
 
 
-def test_right_and_left_padding_give_the_same_samples(params, samples):
+def test_padding_side_does_not_change_samples(params, samples):
     order = jnp.argsort(~PROMPT_MASK, axis=-1, stable=True)
     right = (jnp.take_along_axis(array, order, axis=-1) for array in (PROMPTS, PROMPT_MASK))
     shifted = sample(params, *right, SEEDS)
     np.testing.assert_array_equal(shifted.tokens, samples.tokens)
 
 
-def test_padding_does_not_change_the_likeliest_tokens(params):
+def test_padding_does_not_change_greedy_tokens(params):
     greedy = SAMPLING._replace(temperature=0.0)
-    alone = sample(params, PROMPTS[:1, 2:], PROMPT_MASK[:1, 2:], SEEDS[:1], sampling=greedy)
+    unpadded = sample(params, PROMPTS[:1, 2:], PROMPT_MASK[:1, 2:], SEEDS[:1], sampling=greedy)
     padded = sample(params, PROMPTS[:1], PROMPT_MASK[:1], SEEDS[:1], sampling=greedy)
-    np.testing.assert_array_equal(alone.tokens, padded.tokens)
+    np.testing.assert_array_equal(unpadded.tokens, padded.tokens)
 
 
-def test_prompts_read_in_chunks_get_the_same_responses(params, samples, monkeypatch):
-    """Prompts are padded right and left; chunks of two tokens split every prompt."""
+def test_reading_prompts_in_chunks_does_not_change_samples(params, samples, monkeypatch):
+    """Prompts are padded on the left or right; chunks of two tokens split every prompt."""
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", 2)
 
-    def begin(*arguments):  # a new function, so that it is compiled with these chunks
+    def begin(*arguments):  # A new function, so that JAX compiles it with the new chunk size.
         return DECODER.begin(*arguments)
 
     order = jnp.argsort(~PROMPT_MASK, axis=-1, stable=True)
     right = (jnp.take_along_axis(array, order, axis=-1) for array in (PROMPTS, PROMPT_MASK))
     for prompts, attention in ((PROMPTS, PROMPT_MASK), right):
-        drawn = sample(params, prompts, attention, SEEDS, decoder=DECODER._replace(begin=begin))
-        for actual, expected in zip(drawn[:2], samples[:2], strict=True):
+        chunked = sample(params, prompts, attention, SEEDS, decoder=DECODER._replace(begin=begin))
+        for actual, expected in zip(chunked[:2], samples[:2], strict=True):
             np.testing.assert_array_equal(actual, expected)
-        np.testing.assert_allclose(drawn.behaviour_logp, samples.behaviour_logp, atol=1e-5)
+        np.testing.assert_allclose(chunked.behaviour_logp, samples.behaviour_logp, atol=1e-5)
 
 
-def test_shift_right_keeps_order():
+def test_shift_right_keeps_token_order():
     tokens, attention = shift_right(jnp.array([[1, 2, 0, 3]]), jnp.array([[True, True, False, True]]))
     assert tokens.tolist() == [[0, 1, 2, 3]]
     assert attention.tolist() == [[False, True, True, True]]
@@ -168,7 +168,7 @@ LOGITS = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
 
 
 @pytest.mark.parametrize(("k", "kept"), [(1, [0]), (2, [0, 1]), (4, [0, 1, 2, 3]), (9, [0, 1, 2, 3])])
-def test_top_k_keeps_the_k_likeliest(k, kept):
+def test_top_k_keeps_the_k_likeliest_tokens(k, kept):
     assert np.flatnonzero(np.isfinite(keep_top_k(jnp.array(LOGITS), k)[0])).tolist() == kept
 
 
@@ -177,16 +177,16 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
     assert np.flatnonzero(np.isfinite(keep_top_p(jnp.array(LOGITS), p)[0])).tolist() == kept
 
 
-@pytest.mark.parametrize(("name", "number"), [("top_k", 0), ("top_p", 0.0), ("top_p", 1.5), ("top_p", float("nan"))])
-def test_truncation_to_an_empty_set_is_refused(name, number):
-    sampling = Sampling(4, (1,), **{name: number})
-    with pytest.raises(InputError, match=rf"^{name} must be .*; got {number}\.$"):
+@pytest.mark.parametrize(("name", "value"), [("top_k", 0), ("top_p", 0.0), ("top_p", 1.5), ("top_p", float("nan"))])
+def test_invalid_top_k_and_top_p_are_rejected(name, value):
+    sampling = Sampling(4, (1,), **{name: value})
+    with pytest.raises(InputError, match=rf"^{name} must be .*; got {value}\.$"):
         sample_token(jnp.array(LOGITS), jax.random.split(jax.random.key(0), 1), sampling)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
-def test_truncation_keeps_what_a_sort_keeps(temperature):
-    """Compared with NumPy's sort in float64, over a vocabulary with ties and huge or infinite logits."""
+def test_truncation_matches_sorting(temperature):
+    """The reference is NumPy's sort in float64. The logits have ties, and some are huge or infinite."""
     random = np.random.default_rng(1)
     logits = (random.normal(size=(6, 500)) / temperature).astype(np.float32)
     logits[1, 7:12], logits[2, 100:300], logits[3, 5], logits[4] = 2.5, -np.inf, 3e38, 0.0
@@ -197,9 +197,9 @@ def test_truncation_keeps_what_a_sort_keeps(temperature):
         odds = np.exp(row.astype(np.float64) - row.max())
         probability = odds / odds.sum()
         order = np.argsort(-row, kind="stable")
-        least = row[order[np.searchsorted(np.cumsum(probability[order]), p)]]
+        smallest_kept = row[order[np.searchsorted(np.cumsum(probability[order]), p)]]
         np.testing.assert_array_equal(
-            np.isfinite(keep_top_p(jnp.array(row[None]), p)[0]), (row >= least) & np.isfinite(row)
+            np.isfinite(keep_top_p(jnp.array(row[None]), p)[0]), (row >= smallest_kept) & np.isfinite(row)
         )
 
 
@@ -213,20 +213,20 @@ def test_truncation_keeps_what_a_sort_keeps(temperature):
         SAMPLING._replace(temperature=1.0, top_k=3, top_p=0.5),
     ],
 )
-def test_sampled_frequencies_match_the_reported_probabilities(sampling):
+def test_sampled_frequencies_match_reported_probabilities(sampling):
     """Frequencies of 20,000 samples are within five standard errors of exp(behaviour_logp)."""
     count = 20_000
     token, behaviour, policy = sample_token(
         jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.split(jax.random.key(3), count), sampling
     )
     scaled = np.exp(LOGITS[0] / sampling.temperature)
-    whole = scaled / scaled.sum()
+    untruncated = scaled / scaled.sum()
     for index in np.unique(token):
         reported = float(np.exp(np.asarray(behaviour)[np.asarray(token) == index][0]))
-        share = float((np.asarray(token) == index).mean())
-        assert abs(share - reported) <= 5 * np.sqrt(reported * (1 - reported) / count)
-        np.testing.assert_allclose(np.exp(np.asarray(policy)[np.asarray(token) == index]), whole[index], rtol=1e-5)
-    present = {
+        frequency = float((np.asarray(token) == index).mean())
+        assert abs(frequency - reported) <= 5 * np.sqrt(reported * (1 - reported) / count)
+        np.testing.assert_allclose(np.exp(np.asarray(policy)[np.asarray(token) == index]), untruncated[index], rtol=1e-5)
+    reported_probabilities = {
         int(index): float(np.exp(np.asarray(behaviour)[np.asarray(token) == index][0])) for index in np.unique(token)
     }
-    np.testing.assert_allclose(sum(present.values()), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(sum(reported_probabilities.values()), 1.0, rtol=1e-5)

@@ -1,6 +1,6 @@
-"""Responses that share their prompt in a row: the same scores and gradients as without sharing, with fewer slots.
+"""Tests of responses that share a prompt in a row: the same scores and gradients as without sharing, in fewer slots.
 
-Scores and gradients are compared in float64, where the order of a sum does not matter.
+Scores and gradients are compared in float64, where the order of summation makes no visible difference.
 """
 
 from dataclasses import replace
@@ -20,38 +20,40 @@ from rljax.parallel import make_mesh, put_rows
 from rljax.rollout import Sequences, lay_out, pack
 from rljax.rollout.layout import full_responses, lay_out_shared, row_slots
 
-PROMPTS, GROUP, BEFORE, LENGTH, VOCAB = 6, 4, 12, 9, 13
+PROMPTS, GROUP, PROMPT_LENGTH, LENGTH, VOCAB = 6, 4, 12, 9, 13
 COUNT = PROMPTS * GROUP
 RANDOM = np.random.default_rng(5)
 CONFIG = TransformerConfig(VOCAB, width=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=24, compute_dtype="float64")
 
 
-def make_groups(lengths, before):
-    """Random prompts and responses of these lengths; responses to the same prompt are next to each other."""
-    prompts = RANDOM.integers(2, VOCAB, (PROMPTS, BEFORE)).astype(np.int32)
+def make_sequences(lengths, prompt_lengths):
+    """Build random sequences: prompts of `prompt_lengths` tokens, each with GROUP responses of `lengths` tokens."""
+    prompts = RANDOM.integers(2, VOCAB, (PROMPTS, PROMPT_LENGTH)).astype(np.int32)
     attention = np.arange(LENGTH) < np.asarray(lengths)[:, None]
     return Sequences(
         prompt_tokens=prompts.repeat(GROUP, axis=0),
-        prompt_attention=(np.arange(BEFORE) >= BEFORE - np.asarray(before)[:, None]).repeat(GROUP, axis=0),
+        prompt_attention=(np.arange(PROMPT_LENGTH) >= PROMPT_LENGTH - np.asarray(prompt_lengths)[:, None]).repeat(
+            GROUP, axis=0
+        ),
         tokens=RANDOM.integers(2, VOCAB, (COUNT, LENGTH)).astype(np.int32),
         attention=attention,
         policy_logp=np.where(attention, -RANDOM.random((COUNT, LENGTH)), 0).astype(np.float32),
     )
 
 
-SEQUENCES = make_groups(RANDOM.integers(1, LENGTH + 1, COUNT), [1, 2, 7, 12, 12, 10])
-FULL = make_groups([LENGTH] * COUNT, [BEFORE] * PROMPTS)
+SEQUENCES = make_sequences(RANDOM.integers(1, LENGTH + 1, COUNT), [1, 2, 7, 12, 12, 10])
+FULL = make_sequences([LENGTH] * COUNT, [PROMPT_LENGTH] * PROMPTS)
 
 
 @pytest.fixture(scope="module")
 def params():
-    """Random weights of unit size, in float64."""
+    """Random weights in float64, four times as large as usual."""
     with jax.enable_x64(True):
         return jax.tree.map(lambda x: 4 * x.astype(jnp.float64), init_params(CONFIG, jax.random.key(0)))
 
 
 def score_layout(layout, params):
-    """Log-probability and entropy `[B, T]` of the responses of a layout."""
+    """Return the log-probabilities and entropies of a layout's responses, `[2, B, T]`."""
     score = jax.jit(partial(score_tokens, Model(CONFIG)))
     found = np.zeros((2, COUNT, LENGTH))
     for part in range(len(layout.responses)):
@@ -64,7 +66,7 @@ def score_layout(layout, params):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("sequences", [SEQUENCES, FULL])
 @pytest.mark.parametrize(("rows", "devices"), [(4, 1), (8, 2), (24, 1), (32, 8)])
-def test_scores_match_rows_of_one_sequence(params, sequences, rows, devices):
+def test_shared_prompts_keep_scores(params, sequences, rows, devices):
     layout = lay_out_shared(sequences, sequences.attention, rows=rows, devices=devices)
     assert sorted(layout.responses[layout.responses >= 0]) == list(range(COUNT))
     assert layout.packed.segments.max() > MEMBERS
@@ -76,7 +78,7 @@ def test_scores_match_rows_of_one_sequence(params, sequences, rows, devices):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("rows", [4, 24])
-def test_gradients_match_rows_of_one_sequence(params, rows):
+def test_shared_prompts_keep_gradients(params, rows):
     mask = SEQUENCES.attention & (RANDOM.random((COUNT, 1)) < 0.8)
     weights = RANDOM.normal(size=mask.shape)
 
@@ -97,89 +99,89 @@ def test_gradients_match_rows_of_one_sequence(params, rows):
     chex.assert_trees_all_close(total, expected, rtol=1e-9, atol=1e-10)
 
 
-def test_a_batch_takes_fewer_slots():
-    """Four responses of nine tokens to a prompt of twelve take 11 + 4 x 10 slots instead of 4 x 21."""
-    alone, shared = (arrange(FULL, FULL.attention, rows=4) for arrange in (lay_out, lay_out_shared))
-    assert alone.packed.tokens.shape == (6, 4, 21)
+def test_shared_prompts_need_fewer_slots():
+    """Four nine-token responses to a twelve-token prompt need 11 + 4 x 10 slots instead of 4 x 21."""
+    unshared, shared = (arrange(FULL, FULL.attention, rows=4) for arrange in (lay_out, lay_out_shared))
+    assert unshared.packed.tokens.shape == (6, 4, 21)
     assert shared.packed.tokens.shape == (6, 1, 51)
     assert (shared.responses >= 0).any(-1).all()
     short = FULL._replace(attention=FULL.attention & (np.arange(LENGTH) < 3))
     used = (lay_out_shared(short, short.attention, rows=4).responses >= 0).any(-1)
     assert used.tolist() == [True] * 4 + [False] * 2, (
-        "6 groups of 27 slots in rows of 51: two groups are split over two rows"
+        "6 groups of 27 slots should need four rows of 51; two groups are split across two rows"
     )
 
 
-def test_any_number_of_rows_is_replaced_by_longer_ones():
+def test_any_number_of_rows_becomes_fewer_longer_rows():
     """Five rows of 21 slots become two rows of 51 slots, each with the four responses to a prompt."""
     layout = lay_out_shared(FULL, FULL.attention, rows=5)
     assert layout.packed.tokens.shape == (5, 2, 51)
     assert (layout.responses >= 0).sum(-1).tolist() == [8, 8, 8, 0, 0]
 
 
-def test_the_program_depends_only_on_the_largest_lengths():
+def test_few_layout_shapes_are_compiled():
     shapes = set()
     for seed in range(8):
         lengths = np.random.default_rng(seed).integers(LENGTH // 2, LENGTH + 1, COUNT)
-        sequences = make_groups(lengths, [BEFORE] * PROMPTS)
+        sequences = make_sequences(lengths, [PROMPT_LENGTH] * PROMPTS)
         shapes.add(str(jax.tree.map(np.shape, lay_out_shared(sequences, sequences.attention, rows=4))))
-    assert len(shapes) <= 2, "the scored slots are rounded to quarters"
+    assert len(shapes) <= 2, "scored slots must be rounded up to quarters of a row"
 
 
-def test_prompts_are_not_shared_if_that_saves_little():
-    """With short prompts and long responses, the rows are the same as from `lay_out`, slot by slot."""
+def test_prompts_are_not_shared_if_it_saves_little():
+    """With short prompts and long responses, the result equals that of `lay_out`."""
     short = SEQUENCES._replace(prompt_tokens=SEQUENCES.prompt_tokens[:, -2:], prompt_attention=np.ones((COUNT, 2), bool))
     chex.assert_trees_all_equal(lay_out_shared(short, short.attention, rows=4), lay_out(short, short.attention, rows=4))
 
 
-def test_sequences_that_do_not_fit_share_nothing():
-    """Groups of an unusual size may need more rows than there are."""
-    odd = FULL._replace(prompt_tokens=FULL.prompt_tokens.copy())
-    odd.prompt_tokens[::GROUP, 0] = 1  # one response of each group is now alone
-    chex.assert_trees_all_equal(lay_out_shared(odd, odd.attention, rows=4), lay_out(odd, odd.attention, rows=4))
+def test_prompts_are_not_shared_if_rows_do_not_suffice():
+    """Groups of uneven sizes may need more shared rows than are available."""
+    uneven = FULL._replace(prompt_tokens=FULL.prompt_tokens.copy())
+    uneven.prompt_tokens[::GROUP, 0] = 1  # One response of each group now has a prompt of its own.
+    chex.assert_trees_all_equal(lay_out_shared(uneven, uneven.attention, rows=4), lay_out(uneven, uneven.attention, rows=4))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 12])
 @pytest.mark.parametrize("size", [1, 4, 6, 16])
 @pytest.mark.parametrize(("prompt", "response"), [(1, 1), (100, 50), (1_000, 100), (16, 4_096), (4_096, 4_096)])
-def test_the_number_of_responses_per_row(prompt, response, size, rows):
+def test_full_responses_saves_slots(prompt, response, size, rows):
     full = full_responses(prompt, response, size, rows)
     assert size % full == 0
-    longer = -(-rows // full)
-    assert longer * full >= rows, "as many responses of full length"
-    assert longer * row_slots(prompt, response, full) <= rows * row_slots(prompt, response, 1)
+    longer_rows = -(-rows // full)
+    assert longer_rows * full >= rows, "as many responses of full length must fit"
+    assert longer_rows * row_slots(prompt, response, full) <= rows * row_slots(prompt, response, 1)
     assert row_slots(prompt, response, 1) == prompt + response
     assert full == 1 or row_slots(prompt, response, full) <= 0.8 * full * (prompt + response)
 
 
-def test_blocks_of_queries_see_what_a_full_row_sees():
+def test_blockwise_attention_equals_full_attention():
     layout = lay_out_shared(SEQUENCES, SEQUENCES.attention, rows=4)
     segments = jnp.asarray(layout.packed.segments[0])
     keys = jax.random.split(jax.random.key(0), 3)
     slots = segments.shape[1]
     query = jax.random.normal(keys[0], (1, slots, 2, 2, 8))
     key, value = (jax.random.normal(each, (1, 2, slots, 8)) for each in keys[1:])
-    whole = attend(query, key, value, visible_slots(segments))
-    chex.assert_trees_all_close(attend_within(query, key, value, segments, block=8), whole, rtol=1e-5, atol=1e-6)
+    expected = attend(query, key, value, visible_slots(segments))
+    chex.assert_trees_all_close(attend_within(query, key, value, segments, block=8), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_token_sees_the_beginning_and_its_own_response():
+def test_tokens_attend_to_the_prompt_and_their_own_response():
     row = jnp.array([[MEMBERS, MEMBERS, MEMBERS + 1, MEMBERS + 1, MEMBERS + 2, 2 * MEMBERS, 2 * MEMBERS + 1, 0]])
     expected = [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4], [5], [5, 6], [7]]
     assert [np.flatnonzero(line).tolist() for line in visible_slots(row)[0]] == expected
 
 
-def test_only_the_plain_score_of_a_model_without_windows_reads_shared_prompts():
+def test_reads_shared_prompts_requires_score_without_windows():
     policy = transformer_policy(replace(CONFIG, compute_dtype="float32"), eos=1)
     assert reads_shared_prompts(policy.score)
     assert not reads_shared_prompts(lambda params, packed, temperature: policy.score(params, packed, 2 * temperature))
     assert not reads_shared_prompts(partial(len, []))
-    near = transformer_policy(replace(CONFIG, compute_dtype="float32", window=4), eos=1)
-    assert not reads_shared_prompts(near.score)
+    windowed = transformer_policy(replace(CONFIG, compute_dtype="float32", window=4), eos=1)
+    assert not reads_shared_prompts(windowed.score)
 
 
 @pytest.mark.parametrize("axes", [(1, 1), (2, 2, 2), (8, 1)])
-def test_shared_prompts_give_the_same_scores_on_a_mesh(params, axes):
+def test_shared_prompts_keep_scores_on_a_mesh(params, axes):
     mesh = make_mesh(*axes)
     layout = lay_out_shared(FULL, FULL.attention, rows=32, devices=8)
     packed = jax.tree.map(lambda array: array[0], put_rows(mesh, layout.packed, leading=1))

@@ -1,4 +1,4 @@
-"""Transcripts of rollouts: a run logs the tokens, log-probabilities, advantages and masks of its training step."""
+"""Tests of rollout transcripts: a run logs the tokens, log-probabilities, advantages and masks of each training step."""
 
 import json
 
@@ -39,8 +39,8 @@ CONFIG = SMALL.replace(
 )
 
 
-class Guessing:
-    """Guess a digit; a wrong guess is answered "<<" or ">>", and anything else "?"."""
+class GuessingGame:
+    """Guess a digit. The observation after a wrong guess is "<<" or ">>", and after anything else "?"."""
 
     max_turns = 3
 
@@ -56,34 +56,34 @@ class Guessing:
         return Step(state, "?", done=False, metrics={"silent": 1.0})
 
 
-def kept_steps(monkeypatch):
-    """Results of a run's steps, the log-probabilities under the policy after each step, and the worker."""
-    found, original = [], reinforce.one_step
+def record_steps(monkeypatch):
+    """Record each step's result, the log-probabilities of its responses after its update, and the worker."""
+    recorded, original = [], reinforce.one_step
 
     def one_step(run, tools, *arguments):
         result = original(run, tools, *arguments)
         params = scored_params(run.setup.base, result.checkpoint.state.params)
         after = make_policy_scores(run.setup)(params, sequences_of(result.collected.sampled)).logp
-        found.append((result, np.asarray(after), run.setup.train))
+        recorded.append((result, np.asarray(after), run.setup.train))
         return result
 
     monkeypatch.setattr(reinforce, "one_step", one_step)
-    return found
+    return recorded
 
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
-    """Logged rows of a run with an environment, and the results of its steps."""
+    """The logged rows of a run with an environment, and the results of its steps."""
     path = tmp_path_factory.mktemp("guess") / "run"
     config = CONFIG.replace(run=str(path), algorithm="dapo", logged_rollouts=16, oversample=2.0, max_tries=1)
     with pytest.MonkeyPatch.context() as patch:
-        steps = kept_steps(patch)
-        parts = {"policy": gru_policy(TOKENIZER.vocab_size), "problems": PROBLEMS, "environment": Guessing()}
+        steps = record_steps(patch)
+        parts = {"policy": gru_policy(TOKENIZER.vocab_size), "problems": PROBLEMS, "environment": GuessingGame()}
         rljax.train(config, **parts)
     return read_rollouts(RunFolder.open(path)).rows, steps
 
 
-def test_every_row_has_the_values_of_its_training_step(logged):
+def test_rows_contain_the_values_of_their_step(logged):
     rows, steps = logged
     assert {row["step"] for row in rows} == {1, 2}
     assert {row["trained"] for row in rows} == {True, False}
@@ -98,20 +98,20 @@ def test_every_row_has_the_values_of_its_training_step(logged):
         assert row["length"] == len(row["tokens"]) == used.sum()
         sampled = rollout.mask[group, member][used]
         assert [kind != "o" for kind in row["kinds"]] == sampled.tolist()
-        number = group * groups.tokens.shape[1] + member
+        response = group * groups.tokens.shape[1] + member
         if row["trained"]:
-            assert [kind == "t" for kind in row["kinds"]] == result.batch.mask[number][used].tolist()
-            assert_same(row["advantage"], result.batch.advantage[number][used], result.batch.mask[number][used])
+            assert [kind == "t" for kind in row["kinds"]] == result.batch.mask[response][used].tolist()
+            assert_same(row["advantage"], result.batch.advantage[response][used], result.batch.mask[response][used])
             if rollout.valid[group, member]:
-                assert_same(row["logp"], result.batch.policy_logp[number][used], sampled)
+                assert_same(row["logp"], result.batch.policy_logp[response][used], sampled)
         else:
             assert "t" not in row["kinds"]
             assert row["advantage"] == [None] * row["length"]
         assert_same(row["logp"], rollout.policy_logp[group, member][used], sampled)
-        everything = result.collected.sampled
-        if row["problem"] in everything.prompt_ids:
-            (place,) = np.flatnonzero(everything.prompt_ids == row["problem"])
-            logp = after[place * groups.tokens.shape[1] + member][used]
+        all_groups = result.collected.sampled
+        if row["problem"] in all_groups.prompt_ids:
+            (index,) = np.flatnonzero(all_groups.prompt_ids == row["problem"])
+            logp = after[index * groups.tokens.shape[1] + member][used]
             assert_same(row["ratio"], np.exp(logp - rollout.policy_logp[group, member][used]), sampled, tolerance=2e-4)
         reward = float(rollout.rewards[group, member]) if rollout.valid[group, member] else None
         assert row["reward"] == pytest.approx(reward)
@@ -119,7 +119,7 @@ def test_every_row_has_the_values_of_its_training_step(logged):
         assert row["sampled_at"] == groups.version[group, member]
 
 
-def test_the_weights_of_each_token_are_recorded_if_they_changed_within_a_response(logged):
+def test_token_versions_are_recorded_if_weights_change(logged):
     groups = logged[1][0][0].collected.sampled
     assert all("token_versions" not in row for row in logged[0])
     version = np.where(np.arange(groups.tokens.shape[-1]) < 2, 4, 5) * np.ones_like(groups.tokens)
@@ -128,14 +128,14 @@ def test_the_weights_of_each_token_are_recorded_if_they_changed_within_a_respons
     assert found == {"token_versions": [[4, 2], [5, length - 2]] if length > 2 else [[4, length]]}
 
 
-def assert_same(found, wanted, known, *, tolerance=1e-4):
-    """Assert that a row's rounded numbers match; None exactly where no value is known."""
+def assert_same(found, expected, known, *, tolerance=1e-4):
+    """Assert that a row's rounded values match `wanted` where `known`, and are None everywhere else."""
     assert [value is not None for value in found] == np.asarray(known, bool).tolist()
-    np.testing.assert_allclose([v for v in found if v is not None], np.asarray(wanted)[known], rtol=tolerance, atol=1e-4)
+    np.testing.assert_allclose([v for v in found if v is not None], np.asarray(expected)[known], rtol=tolerance, atol=1e-4)
 
 
-def test_the_ratio_moves_with_the_advantage(logged):
-    """An update makes tokens of positive advantage likelier."""
+def test_ratio_increases_with_the_advantage(logged):
+    """An update makes tokens with a positive advantage more likely than tokens with a negative one."""
     pairs = [
         (advantage, ratio)
         for row in logged[0]
@@ -143,11 +143,12 @@ def test_the_ratio_moves_with_the_advantage(logged):
         if advantage
     ]
     assert len(pairs) > 20
-    better = np.mean([ratio for advantage, ratio in pairs if advantage > 0])
-    assert better > np.mean([ratio for advantage, ratio in pairs if advantage < 0])
+    positive = np.mean([ratio for advantage, ratio in pairs if advantage > 0])
+    negative = np.mean([ratio for advantage, ratio in pairs if advantage < 0])
+    assert positive > negative
 
 
-def test_tokens_are_divided_into_turns_with_observations_between_them(logged):
+def test_spans_separate_turns_and_observations(logged):
     rows, _ = logged
     assert max(row["turns"] for row in rows) > 1
     for row in rows:
@@ -164,7 +165,7 @@ def test_tokens_are_divided_into_turns_with_observations_between_them(logged):
     assert all(row["metrics"].keys() <= {"silent", "overflow"} for row in rows)
 
 
-def test_the_best_and_the_worst_response_of_a_group_are_chosen(logged):
+def test_best_and_worst_responses_are_logged(logged):
     rows, steps = logged
     trained = [row for row in rows if row["trained"] and row["step"] == 1]
     for best, worst in zip(trained[::2], trained[1::2], strict=True):
@@ -175,18 +176,18 @@ def test_the_best_and_the_worst_response_of_a_group_are_chosen(logged):
         assert [best["reward"], -1 if worst["reward"] is None else worst["reward"]] == [rewards.max(), rewards.min()]
 
 
-def test_logging_can_be_off_and_a_resumed_run_logs_the_same(tmp_path):
+def test_rollout_log_can_be_off_and_survives_resuming(tmp_path):
     sizes = {"prompts": 2, "heldout_problems": 4, "train_problems": 40, "logged_rollouts": 2}
     config = CONFIG.replace(tokenizer="characters", algorithm="grpo", **sizes)
-    nothing = rljax.train(config.replace(run=str(tmp_path / "none"), steps=1, logged_rollouts=0), even_length).run
-    assert not (nothing / "rollouts.jsonl").exists()
-    whole = rljax.train(config.replace(run=str(tmp_path / "whole"), checkpoint_every=1), even_length).run
-    part = rljax.train(config.replace(run=str(tmp_path / "part"), steps=1), even_length).run
-    with (part / "rollouts.jsonl").open("a") as file:  # a step after the checkpoint, which the resumed run repeats
-        file.write("{}\n")
-    rljax.train(config.replace(run=str(tmp_path / "part")), even_length, resume=part)
-    assert (part / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
-    rows = [json.loads(line) for line in (whole / "rollouts.jsonl").read_text().splitlines()]
+    unlogged = rljax.train(config.replace(run=str(tmp_path / "none"), steps=1, logged_rollouts=0), even_length).run
+    assert not (unlogged / "rollouts.jsonl").exists()
+    complete = rljax.train(config.replace(run=str(tmp_path / "whole"), checkpoint_every=1), even_length).run
+    resumed = rljax.train(config.replace(run=str(tmp_path / "part"), steps=1), even_length).run
+    with (resumed / "rollouts.jsonl").open("a") as file:
+        file.write("{}\n")  # A row of a step after the checkpoint, which the resumed run repeats.
+    rljax.train(config.replace(run=str(tmp_path / "part")), even_length, resume=resumed)
+    assert (resumed / "rollouts.jsonl").read_bytes() == (complete / "rollouts.jsonl").read_bytes()
+    rows = [json.loads(line) for line in (complete / "rollouts.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 1, 2, 2]
 
 
@@ -199,15 +200,15 @@ def double(number: int) -> int:
     return 2 * number
 
 
-class Doubling(ToolEnvironment):
+class DoublingEnvironment(ToolEnvironment):
     tools = (double,)
 
 
 CALL = '<tool_call>{"name": "double", "arguments": {"number": NaN}}</tool_call>'
 
 
-def test_tool_calls_are_read_from_the_tokens_of_a_turn(tmp_path):
-    """The engine follows a script: a call with an argument that is not JSON, a broken call, and an answer."""
+def test_tool_calls_are_read_from_turns(tmp_path):
+    """The engine's turns are a call with the argument NaN, which is not valid JSON, a malformed call, and an answer."""
     model = save_chat_model(tmp_path / "model")
     config = SMALL.replace(
         model=str(model),
@@ -220,31 +221,31 @@ def test_tool_calls_are_read_from_the_tokens_of_a_turn(tmp_path):
     )
     tokenizer, script = load_tokenizer(str(model)), iter([CALL, '<tool_call>{"name"</tool_call>', "#6"])
 
-    class Saying:
+    class ScriptedEngine:
         def generate(self, params, requests):
             (request,) = requests
             ids = np.array([*tokenizer.encode(next(script)), tokenizer.eos_token_id], np.int32)
             logp = np.full(len(ids), -0.5, np.float32)
             return [Response(request.prompt_id, request.group, ids, np.ones(len(ids), bool), logp, logp, "stop")]
 
-    engine = Saying()
+    engine = ScriptedEngine()
     problems = ([Problem("Double 3.", "6")], [Problem("Double 4.", "8")])
-    setup, state = first_state(config, engine=engine, problems=problems, environment=Doubling())
+    setup, state = first_state(config, engine=engine, problems=problems, environment=DoublingEnvironment())
     groups = setup.train.generate(state.params, [0], 1, jax.random.key(0))
     place = transcripts.Place(groups, 0, 0, False)
     (row,) = transcripts.make_rows(setup.train, [place], None, groups.rollout.policy_logp[0], step=1)
     assert check_rollout(json.loads(json.dumps(row, allow_nan=False))) is None
-    own = [span for span in row["spans"] if span["role"] == "policy"]
-    assert own[0]["calls"] == [{"name": "double", "arguments": '{"number": NaN}'}]
-    assert "is not JSON" in own[1]["malformed"][0]
-    assert "calls" not in own[2]
+    policy_spans = [span for span in row["spans"] if span["role"] == "policy"]
+    assert policy_spans[0]["calls"] == [{"name": "double", "arguments": '{"number": NaN}'}]
+    assert "is not JSON" in policy_spans[1]["malformed"][0]
+    assert "calls" not in policy_spans[2]
     assert (row["metrics"]["tool_calls"], row["metrics"]["malformed_calls"]) == (1, 1)
     assert row["reward"] == 1.0
-    assert "".join(row["tokens"]).count("<end>") >= 3, "special tokens are shown"
+    assert "".join(row["tokens"]).count("<end>") >= 3, "special tokens must be shown"
     assert row["ratio"] == [None if kind == "o" else 1.0 for kind in row["kinds"]]
 
 
-def test_the_middle_of_a_long_response_is_left_out(logged, monkeypatch):
+def test_middle_of_a_long_response_is_left_out(logged, monkeypatch):
     monkeypatch.setattr(transcripts, "MOST_TOKENS", 4)
     result, _, worker = logged[1][0]
     groups = result.collected.sampled
@@ -257,7 +258,7 @@ def test_the_middle_of_a_long_response_is_left_out(logged, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["aé€😀b", "日本語", "plain"])
-def test_texts_of_tokens_join_to_the_text(text, tmp_path):
+def test_token_texts_join_to_the_text(text, tmp_path):
     tokenizer = ByteTokenizer()
     texts = token_texts(tokenizer, tokenizer.encode(text))
     assert len(texts) == len(text.encode())
@@ -266,7 +267,7 @@ def test_texts_of_tokens_join_to_the_text(text, tmp_path):
     assert "".join(token_texts(fast, [*fast.encode(text), fast.eos_token_id])) == f"{text}<end>"
 
 
-def test_invalid_bytes_do_not_swallow_the_text_after_them():
+def test_invalid_bytes_do_not_hide_later_text():
     tokenizer = ByteTokenizer()
     ids = [0xE9 + 3, *tokenizer.encode("ab"), 0xFF + 3, *tokenizer.encode("c"), 0xF0 + 3]
     assert "".join(token_texts(tokenizer, ids)) == "�ab�c�"
@@ -285,10 +286,10 @@ def test_invalid_bytes_do_not_swallow_the_text_after_them():
         ("higher", "environment"),
     ],
 )
-def test_roles_of_observations_are_read_from_the_templates_markup(text, role):
+def test_observation_roles_are_read_from_template_markup(text, role):
     assert observed_role(text) == role
 
 
-def test_two_turns_without_an_observation_between_them_stay_separate():
+def test_adjacent_turns_stay_separate():
     sampled, ends = np.array([1, 1, 1, 1, 0], bool), np.array([0, 1, 0, 1, 0], bool)
     assert find_boundaries(sampled, ends) == [(0, 2), (2, 4), (4, 5)]

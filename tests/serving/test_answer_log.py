@@ -1,4 +1,4 @@
-"""A server's log: answers with their measurements, feedback that `rljax adapt` reads, and a log that cannot be written to."""
+"""Tests of a server's log: answers with metrics, feedback for `rljax adapt`, and a log that cannot be written."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def logging_server(folder, tmp_path):
         yield url, tmp_path / "log", served
 
 
-def lines(file):
+def read_lines(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
@@ -43,7 +43,7 @@ def test_answers_are_logged_and_adapt_reads_the_feedback(logging_server):
     text = post(url, TEXT, prompt=["a", "b"], max_tokens=4, temperature=0).json()
     ids = post(url, TEXT, prompt=[7, 8], max_tokens=4).json()
     stream = events(post(url, CHAT, messages=MESSAGES, max_tokens=4, stream=True).text)
-    answers = {row["id"]: row for row in lines(log / "answers.jsonl")}
+    answers = {row["id"]: row for row in read_lines(log / "answers.jsonl")}
     assert set(answers) == {
         *(f"{chat['id']}-{n}" for n in range(2)),
         *(f"{text['id']}-{n}" for n in range(2)),
@@ -69,12 +69,12 @@ def test_answers_are_logged_and_adapt_reads_the_feedback(logging_server):
     np.testing.assert_allclose(first.logp, sampled["sampler_logprobs"], rtol=1e-6)
     assert first.finished == (sampled["finish_reason"] != "length")
     assert (second.prompt, second.reward, second.id) == ("a", 1.0, f"{text['id']}-0")
-    assert min(second.logp) < 0  # under the model; under greedy decoding it would be 0
+    assert min(second.logp) < 0  # The log-probability is the model's; under greedy sampling it would be 0.
 
-    assert give_feedback(url, id=text["id"], thumbs=True).status_code == 404  # it already has feedback
-    assert give_feedback(url, id=ids["id"], reward=1).status_code == 400  # its prompt is not text
+    assert give_feedback(url, id=text["id"], thumbs=True).status_code == 404  # The answer already has feedback.
+    assert give_feedback(url, id=ids["id"], reward=1).status_code == 400  # The prompt is not text.
     assert give_feedback(url, id="chatcmpl-none", reward=1).status_code == 404
-    assert len(lines(log / "feedback.jsonl")) == 2
+    assert len(read_lines(log / "feedback.jsonl")) == 2
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_answers_are_logged_and_adapt_reads_the_feedback(logging_server):
         {"id": "x", "reward": 1, "note": "fine"},
     ],
 )
-def test_wrong_feedback_is_refused(logging_server, body):
+def test_invalid_feedback_is_rejected(logging_server, body):
     url, log, _ = logging_server
     assert give_feedback(url, **body).status_code == 400
-    assert lines(log / "feedback.jsonl") == []
+    assert read_lines(log / "feedback.jsonl") == []
 
 
-def test_answers_are_sent_although_the_log_cannot_be_written_to(logging_server, capsys):
+def test_answers_are_sent_if_the_log_cannot_be_written(logging_server, capsys):
     url, log, _ = logging_server
     before = post(url, TEXT, prompt="a", max_tokens=4).json()
     shutil.rmtree(log)
@@ -107,7 +107,7 @@ def test_answers_are_sent_although_the_log_cannot_be_written_to(logging_server, 
     assert "rljax_unlogged_answers_total 1.0" in httpx.get(f"{url}/metrics", trust_env=False).text
     assert give_feedback(url, id=before["id"], reward=1).status_code == 503
     log.mkdir()
-    assert give_feedback(url, id=before["id"], reward=1).status_code == 200  # the answer is still known
+    assert give_feedback(url, id=before["id"], reward=1).status_code == 200  # The server still remembers the answer.
 
 
 def test_old_answers_are_forgotten(monkeypatch, logging_server):
@@ -117,14 +117,14 @@ def test_old_answers_are_forgotten(monkeypatch, logging_server):
     assert [give_feedback(url, id=name, reward=1).status_code for name in (first, second)] == [404, 200]
 
 
-def test_without_a_log_there_is_no_feedback(folder):
+def test_feedback_needs_a_log(folder):
     with serving(folder) as (url, _):
-        refusal = give_feedback(url, id="x", reward=1)
-        assert refusal.status_code == 404
-        assert "--log" in refusal.json()["error"]["message"]
+        response = give_feedback(url, id="x", reward=1)
+        assert response.status_code == 404
+        assert "--log" in response.json()["error"]["message"]
 
 
-def test_a_log_at_the_path_of_a_file_is_refused(tmp_path):
+def test_log_path_of_a_file_is_rejected(tmp_path):
     (tmp_path / "log").write_text("")
     with pytest.raises(InputError, match="choose another --log"):
         AnswerLog(tmp_path / "log")

@@ -1,4 +1,4 @@
-"""`--best-of` and `--majority` of a server: which sample is sent, what is counted, and what is refused."""
+"""Tests of the server options `--best-of` and `--majority`: the chosen sample, the token counts, and rejected requests."""
 
 import json
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def samples(folder):
-    """Choices of a server without options: four samples of a text and of a chat."""
+    """Responses of a server without these options: four samples for a text prompt, and four for a chat."""
     with serving(folder) as (url, _):
         text = post(url, TEXT, prompt="a", n=4, logprobs=0, **SAMPLING).json()
         chat = post(url, CHAT, messages=MESSAGES, n=4, logprobs=True, **SAMPLING).json()
@@ -38,7 +38,7 @@ def mean_logp(choice):
     return np.mean(choice["logprobs"]["token_logprobs"])
 
 
-def test_the_most_confident_of_n_samples_is_sent_and_all_are_counted(folder, samples, tmp_path):
+def test_best_of_sends_the_most_confident_sample(folder, samples, tmp_path):
     text, chat = samples
     means = [mean_logp(choice) for choice in text["choices"]]
     assert len({round(mean, 4) for mean in means}) > 1
@@ -60,34 +60,34 @@ def test_the_most_confident_of_n_samples_is_sent_and_all_are_counted(folder, sam
         assert streamed[-1]["usage"] == complete["usage"] == chat["usage"]
         rows = [json.loads(line) for line in (tmp_path / "log" / "answers.jsonl").read_text().splitlines()]
         assert [row["text"] for row in rows[:2]] == [choice["text"] for choice in found["choices"]]
-        assert [row["id"] for row in rows[:2]] == [f"{found['id']}-{place}" for place in range(2)]
-        assert len(rows) == 4  # the samples that were not sent are not logged
+        assert [row["id"] for row in rows[:2]] == [f"{found['id']}-{index}" for index in range(2)]
+        assert len(rows) == 4  # Only the samples that are sent are logged.
         tokens = 2 * (text["usage"]["completion_tokens"] + chat["usage"]["completion_tokens"])
         assert f"rljax_completion_tokens_total {tokens:.1f}" in httpx.get(f"{url}/metrics", trust_env=False).text
 
 
-def test_at_temperature_0_there_is_one_sample(folder):
-    ask = {"prompt": "a", "max_tokens": 5, "temperature": 0, "return_token_ids": True}
+def test_best_of_takes_one_sample_at_temperature_0(folder):
+    body = {"prompt": "a", "max_tokens": 5, "temperature": 0, "return_token_ids": True}
     with serving(folder) as (url, _):
-        expected = post(url, TEXT, **ask).json()
+        expected = post(url, TEXT, **body).json()
     with serving(folder, extensions=ExtensionSettings(best_of=4)) as (url, _):
-        found = post(url, TEXT, **ask).json()
+        found = post(url, TEXT, **body).json()
     assert found["usage"] == expected["usage"]
     assert found["choices"] == expected["choices"]
 
 
-def test_the_best_by_a_reward_is_sent(folder, samples, tmp_path):
+def test_choose_by_sends_the_sample_with_the_best_reward(folder, samples, tmp_path):
     rules = tmp_path / "rules.yaml"
     texts = [choice["text"] for choice in samples[0]["choices"]]
     letters = sorted({*"".join(texts)} - {*texts[2]})
-    rules.write_text(json.dumps({f"letter {place}": {"must_not": f"[{letter}]"} for place, letter in enumerate(letters)}))
+    rules.write_text(json.dumps({f"letter {index}": {"must_not": f"[{letter}]"} for index, letter in enumerate(letters)}))
     with serving(folder, extensions=ExtensionSettings(best_of=4, choose_by=f"constitution:{rules}")) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
     assert choice["token_ids"] == samples[0]["choices"][2]["token_ids"]
     assert choice["score"] == 0
 
 
-def test_the_majority_votes_with_the_results_that_the_reward_reads(folder, samples, monkeypatch):
+def test_majority_votes_by_the_results_that_the_reward_reads(folder, samples, monkeypatch):
     rewards = []
 
     def first_letter(name):
@@ -97,13 +97,13 @@ def test_the_majority_votes_with_the_results_that_the_reward_reads(folder, sampl
     monkeypatch.setattr(serving_extensions, "vote_for", first_letter)
     texts = [choice["text"] for choice in samples[0]["choices"]]
     votes = [text[:1] for text in texts]
-    most = max(map(votes.count, votes))
+    most_votes = max(map(votes.count, votes))
     with serving(folder, extensions=ExtensionSettings(majority=4)) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
-    assert most > 1
-    assert choice["agreement"] == most / 4
-    assert votes.count(choice["text"][:1]) == most
-    assert rewards == ["exact"]  # the default for a model folder without a run
+    assert most_votes > 1
+    assert choice["agreement"] == most_votes / 4
+    assert votes.count(choice["text"][:1]) == most_votes
+    assert rewards == ["exact"]  # The default for a model folder that is not a run.
 
 
 class FakeChoice:
@@ -111,16 +111,16 @@ class FakeChoice:
         self.text, self.logp = text, logp
 
 
-def test_votes_are_equal_results_and_ties_go_to_the_more_confident():
+def test_votes_count_equal_results_and_break_ties_by_confidence():
     texts = ["7+5=12;#12", "12", "so it is #12.0", "#13", "#13"]
     answers = [SampledAnswer(Prompt((1,), {}), None, FakeChoice(text, [-0.1])) for text in texts]
     ranking = by_votes(vote_for("exact"))(answers)
-    assert ranking.scores.tolist() == [0.4, 0, 0.4, 0.4, 0.4]  # a text without "#" states no result
+    assert ranking.scores.tolist() == [0.4, 0, 0.4, 0.4, 0.4]  # A text without "#" contains no result.
     assert best_index(ranking.scores, np.array([-0.4, -0.1, -0.3, -0.2, -0.2])) == 3
     assert best_index(np.array([np.nan, np.nan]), np.array([-2.0, -1.0])) == 1
 
 
-def test_requests_that_leave_no_choice_to_the_server_are_refused(folder):
+def test_requests_for_several_choices_are_rejected(folder):
     with serving(folder, extensions=ExtensionSettings(best_of=4), queue=8) as (url, _):
         several = post(url, TEXT, prompt="a", n=2)
         assert (several.status_code, several.json()["error"]["code"]) == (400, "chooses_answers")
@@ -132,7 +132,7 @@ def test_requests_that_leave_no_choice_to_the_server_are_refused(folder):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         (ExtensionSettings(best_of=4, majority=4), "give one of them"),
         (ExtensionSettings(choose_by="format"), "needs --best-of"),
@@ -143,11 +143,11 @@ def test_requests_that_leave_no_choice_to_the_server_are_refused(folder):
         (ExtensionSettings(best_of=2, choose_by="formats"), "there is no reward 'formats'"),
     ],
 )
-def test_invalid_options_are_refused(folder, settings, words):
-    with pytest.raises(InputError, match=words), serving(folder, extensions=settings):
+def test_invalid_options_are_rejected(folder, settings, message):
+    with pytest.raises(InputError, match=message), serving(folder, extensions=settings):
         pass
 
 
-def test_the_command_has_the_flags(folder, capsys):
+def test_invalid_flags_are_rejected(folder, capsys):
     refused(capsys, "give one of them", "serve", str(folder), "--port", "0", "--best-of", "2", "--majority", "2")
     refused(capsys, "without a reference", "serve", str(folder), "--port", "0", "--best-of", "2", "--choose-by", "exact")

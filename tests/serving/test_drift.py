@@ -1,4 +1,4 @@
-"""A server's drift alarm: what it compares, when it is raised and cleared, and how often it is raised by chance."""
+"""Tests of a server's drift alarm: the compared answers, when the alarm is raised and cleared, and false alarms."""
 
 import httpx
 import numpy as np
@@ -34,7 +34,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prompts(run):
-    """Token ids of the held-out problems."""
+    """Token ids of the held-out prompts."""
     return [list(tokens) for tokens in load(run).worker.prompts.tokens]
 
 
@@ -49,18 +49,19 @@ def drift_metrics(url):
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
-def test_held_out_answers_match_those_of_the_server(run, prompts, temperature):
+def test_heldout_answers_match_the_server(run, prompts, temperature):
     with serve_with_drift(run, temperature) as (url, served):
-        usual = {"max_tokens": MAX_TOKENS, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
+        settings = {"max_tokens": MAX_TOKENS, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
         found = [
-            post(url, TEXT, prompt=tokens, seed=index, **usual).json()["choices"][0] for index, tokens in enumerate(prompts)
+            post(url, TEXT, prompt=tokens, seed=index, **settings).json()["choices"][0]
+            for index, tokens in enumerate(prompts)
         ]
     values = [(len(choice["token_ids"]), np.mean(choice["logprobs"]["token_logprobs"])) for choice in found]
     np.testing.assert_allclose(served.extensions[0].heldout.values, values, atol=1e-4)
     assert len({length for length, _ in values}) > 1
 
 
-def test_other_prompts_raise_the_alarm_once_and_usual_ones_clear_it(run, prompts, monkeypatch, capsys):
+def test_unusual_prompts_raise_the_alarm_and_usual_ones_clear_it(run, prompts, monkeypatch, capsys):
     monkeypatch.setattr(drift, "WINDOW", 30)
     with serve_with_drift(run, 0) as (url, served):
 
@@ -69,29 +70,29 @@ def test_other_prompts_raise_the_alarm_once_and_usual_ones_clear_it(run, prompts
             assert post(url, TEXT, prompt=rows, **body).status_code == 200
             return drift_metrics(url)
 
-        usual = ask(prompts[:30])
-        assert (usual["alarm"], usual["answers_total"]) == (0, 30)
+        settings = ask(prompts[:30])
+        assert (settings["alarm"], settings["answers_total"]) == (0, 30)
         heldout = served.extensions[0].heldout
         for column, name in enumerate(drift.MEASURES):
             mean = heldout.values[:, column].mean()
-            assert usual[f'mean{{measure="{name}",of="heldout"}}'] == pytest.approx(mean)
-            new = usual[f'mean{{measure="{name}",of="window"}}']
+            assert settings[f'mean{{measure="{name}",of="heldout"}}'] == pytest.approx(mean)
+            new = settings[f'mean{{measure="{name}",of="window"}}']
             assert new == pytest.approx(heldout.values[:30, column].mean(), rel=1e-4)
             t = scipy.stats.ttest_ind(heldout.values[:30, column], heldout.values[:, column], equal_var=False).statistic
-            assert usual[f't{{measure="{name}"}}'] == pytest.approx(t, abs=1e-3)
+            assert settings[f't{{measure="{name}"}}'] == pytest.approx(t, abs=1e-3)
         assert "drift:" not in capsys.readouterr().out
-        odd = prompts[int(np.abs(heldout.values[:, 1] - heldout.values[:, 1].mean()).argmax())]
-        assert ask([odd] * 60)["alarm"] == 1
+        unusual_prompt = prompts[int(np.abs(heldout.values[:, 1] - heldout.values[:, 1].mean()).argmax())]
+        assert ask([unusual_prompt] * 60)["alarm"] == 1
         assert capsys.readouterr().out.count("warning: drift: mean of 30 answers:") == 1
         assert ask(prompts[:30])["alarm"] == 0
-        assert ask([odd] * 30)["alarm"] == 1
+        assert ask([unusual_prompt] * 30)["alarm"] == 1
         assert capsys.readouterr().out.count("warning: drift:") == 1
 
 
-def test_only_answers_sampled_like_the_held_out_ones_are_compared(run, prompts):
+def test_only_answers_sampled_like_heldout_answers_are_compared(run, prompts):
     with serve_with_drift(run, 0.7, best_of=2) as (url, served):
         longest = served.extensions[0].heldout.longest
-        usual = {"prompt": prompts[0], "max_tokens": longest, "temperature": 0.7}
+        settings = {"prompt": prompts[0], "max_tokens": longest, "temperature": 0.7}
         for change in (
             {"temperature": 1},
             {"top_k": 3},
@@ -100,13 +101,13 @@ def test_only_answers_sampled_like_the_held_out_ones_are_compared(run, prompts):
             {"stop_token_ids": [5]},
             {"max_tokens": longest - 1},
         ):
-            assert post(url, TEXT, **usual | change).status_code == 200
+            assert post(url, TEXT, **settings | change).status_code == 200
         assert drift_metrics(url)["answers_total"] == 0
-        assert post(url, TEXT, **usual).status_code == 200
-        assert drift_metrics(url)["answers_total"] == 1  # only the first of the two samples
+        assert post(url, TEXT, **settings).status_code == 200
+        assert drift_metrics(url)["answers_total"] == 1  # Only the first of the two samples counts.
 
 
-def test_welch_test_matches_scipy_and_is_defined_at_zero_variance():
+def test_welch_test_matches_scipy_and_accepts_zero_variance():
     rng = np.random.default_rng(0)
     one, other = rng.normal(size=30), rng.exponential(size=50)
     expected = scipy.stats.ttest_ind(one, other, equal_var=False)
@@ -115,8 +116,8 @@ def test_welch_test_matches_scipy_and_is_defined_at_zero_variance():
     assert welch_test(np.zeros(3), np.ones(4)) == (-np.inf, 0)
 
 
-def rejection_share(rng, sample_values, shift, *, heldout, windows=4000):
-    """Return the share of windows that differ in one measure; each window has its own held-out answers."""
+def rejection_rate(rng, sample_values, shift, *, heldout, windows=4000):
+    """Return the fraction of windows in which one measure differs significantly; each window has new held-out answers."""
     old, new = sample_values(rng, (windows, heldout)), sample_values(rng, (windows, WINDOW)) + shift
     first, second = new.var(1, ddof=1) / WINDOW, old.var(1, ddof=1) / heldout
     freedom = (first + second) ** 2 / (first**2 / (WINDOW - 1) + second**2 / (heldout - 1))
@@ -129,20 +130,20 @@ def rejection_share(rng, sample_values, shift, *, heldout, windows=4000):
     "sample_values",
     [
         lambda rng, size: rng.normal(size=size),
-        lambda rng, size: rng.exponential(size=size),  # the distribution of lengths if each token may end an answer
+        lambda rng, size: rng.exponential(size=size),  # Lengths, if every token ends the answer with the same probability.
         lambda rng, size: -rng.gamma(2.0, size=size) / np.sqrt(2),
     ],
     ids=["normal", "lengths", "mean_logprob"],
 )
-def test_false_alarms_are_rare_and_a_shift_of_one_standard_deviation_is_detected(sample_values, heldout):
+def test_false_alarms_are_rare_and_shifts_are_detected(sample_values, heldout):
     rng = np.random.default_rng(1)
     assert (
-        rejection_share(rng, sample_values, 0.0, heldout=heldout, windows=20_000) < 2 * ALPHA
+        rejection_rate(rng, sample_values, 0.0, heldout=heldout, windows=20_000) < 2 * ALPHA
     )  # per window, for one measure
-    assert rejection_share(rng, sample_values, 1.0, heldout=heldout) > 0.9
+    assert rejection_rate(rng, sample_values, 1.0, heldout=heldout) > 0.9
 
 
-def test_new_weights_need_no_held_out_problems(run, tmp_path):
+def test_new_weights_need_no_heldout_problems(run, tmp_path):
     second = make_run(tmp_path / "second", heldout_problems=8)
     with serve_with_drift(run, 0) as (url, _):
         answer = httpx.post(f"{url}/weights", json={"folder": str(second), "version": 1}, timeout=60, trust_env=False)
@@ -150,14 +151,14 @@ def test_new_weights_need_no_held_out_problems(run, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["needs the held-out problems of a run", "at least 50 held-out problems; the run has 8"])
-def test_a_model_without_enough_held_out_problems_is_refused(tmp_path, words):
+def test_too_few_heldout_problems_are_rejected(tmp_path, words):
     folder = make_model(tmp_path / NAME) if "needs" in words else make_run(tmp_path / "run", heldout_problems=8)
     with pytest.raises(InputError, match=words), serve_with_drift(folder, 0):
         pass
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_an_environment_is_refused(run):
+def test_environment_is_rejected(run):
     opened = open_policy(ServeSettings(str(run), extensions=ExtensionSettings(drift=0)), str(run))
     with pytest.raises(InputError, match="has an environment"):
         answer_heldout(opened._replace(skipped="mine.py:World"), None, 0, most_tokens=MAX_TOKENS)

@@ -1,4 +1,4 @@
-"""Filters of a server: what they withhold, what a client and an operator see of that, and what they cannot judge."""
+"""Tests of a server's filters: which texts they withhold, what clients and logs show, and filters that fail."""
 
 import json
 
@@ -18,7 +18,7 @@ from rljax.programs.serving import ExtensionSettings
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SAMPLING = {"seed": 3, "top_k": 2, "max_tokens": 5}
-JUDGE = """
+FILTER = """
 def judge(completions, **columns):
     if any("crash" in completion for completion in completions):
         raise ValueError("crash")
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts(folder):
-    """Texts of four samples; the first one contains a letter that the last one does not."""
+    """The texts of four samples; the first contains a letter that the last does not."""
     with serving(folder) as (url, _):
         found = [choice["text"] for choice in post(url, TEXT, prompt="a", n=4, **SAMPLING).json()["choices"]]
     assert set(found[0]) - set(found[3])
@@ -42,21 +42,21 @@ def texts(folder):
 
 @pytest.fixture(scope="module")
 def rules(texts, tmp_path_factory):
-    """Path of a constitution that the first sample breaks and the last one follows, and which samples break it."""
+    """The name of a constitution, and for each sample whether it breaks the rules; the first does and the last does not."""
     letter = min(set(texts[0]) - set(texts[3]))
     path = tmp_path_factory.mktemp("rules") / "rules.yaml"
     path.write_text(json.dumps({"letter": {"must_not": f"[{letter}]"}, "long": {"max_characters": 300, "weight": 0.5}}))
     return f"constitution:{path}", [letter in text for text in texts]
 
 
-def metric(url, name):
+def read_metrics(url, name):
     lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)}
 
 
-def counts(url, what):
+def count_verdicts(url, what):
     """Count the texts that passed, were withheld, and could not be judged."""
-    found = metric(url, "rljax_filtered_texts_total")
+    found = read_metrics(url, "rljax_filtered_texts_total")
     verdicts = ("passed", "withheld", "unjudged")
     return [
         sum(value for key, value in found.items() if f'verdict="{verdict}"' in key and f'what="{what}"' in key)
@@ -64,10 +64,10 @@ def counts(url, what):
     ]
 
 
-def test_answers_that_break_a_rule_are_withheld_counted_and_logged(folder, texts, rules, tmp_path):
+def test_answers_that_break_a_rule_are_withheld(folder, texts, rules, tmp_path):
     name, broken = rules
     with serving(folder, extensions=ExtensionSettings(filter_answers=(name,)), log=tmp_path / "log") as (url, _):
-        assert counts(url, "answer") == [0, 0, 0]
+        assert count_verdicts(url, "answer") == [0, 0, 0]
         body = post(url, TEXT, prompt="a", n=4, logprobs=2, return_token_ids=True, **SAMPLING).json()
         for choice, text, is_broken in zip(body["choices"], texts, broken, strict=True):
             assert choice["text"] == ("" if is_broken else text)
@@ -79,14 +79,14 @@ def test_answers_that_break_a_rule_are_withheld_counted_and_logged(folder, texts
         assert [row.get("filtered") for row in rows] == [name if is_broken else None for is_broken in broken]
         assert [row["text"] for row in rows] == texts
         assert body["usage"]["completion_tokens"] == sum(row["tokens"] for row in rows)
-        assert counts(url, "answer") == [4 - sum(broken), sum(broken), 0]
+        assert count_verdicts(url, "answer") == [4 - sum(broken), sum(broken), 0]
         streamed = events(post(url, TEXT, prompt="a", n=4, stream=True, **SAMPLING).text)
         assert [event["choices"][0]["text"] for event in streamed] == [choice["text"] for choice in body["choices"]]
         ends = [event["choices"][0]["finish_reason"] for event in streamed]
         assert ends == [choice["finish_reason"] for choice in body["choices"]]
 
 
-def test_prompts_that_break_a_rule_are_refused_before_sampling(folder, tmp_path):
+def test_prompts_that_break_a_rule_are_rejected(folder, tmp_path):
     path = tmp_path / "rules.yaml"
     path.write_text(json.dumps({"secret": {"must_not": "(?i)secret"}}))
     with serving(folder, extensions=ExtensionSettings(filter_prompts=(f"constitution:{path}",)), log=tmp_path / "log") as (
@@ -100,12 +100,12 @@ def test_prompts_that_break_a_rule_are_refused_before_sampling(folder, tmp_path)
             (TEXT, {"prompt": ids}),
             (CHAT, {"messages": chat, "stream": True}),
         ]
-        for path_of, body in requests:
-            refusal = post(url, path_of, **body)
-            assert refusal.status_code == 400
-            assert refusal.json()["error"]["code"] == "content_filter"
-        assert metric(url, "rljax_completion_tokens_total") == {"rljax_completion_tokens_total": 0}
-        assert counts(url, "prompt") == [1, 3, 0]
+        for endpoint, body in requests:
+            response = post(url, endpoint, **body)
+            assert response.status_code == 400
+            assert response.json()["error"]["code"] == "content_filter"
+        assert read_metrics(url, "rljax_completion_tokens_total") == {"rljax_completion_tokens_total": 0}
+        assert count_verdicts(url, "prompt") == [1, 3, 0]
         rows = [json.loads(line) for line in (tmp_path / "log" / "answers.jsonl").read_text().splitlines()]
         assert [row.get("prompt", row.get("prompt_ids")) for row in rows] == ["secret", ids, chat]
         assert {row["filtered_prompt"] for row in rows} == {f"constitution:{path}"}
@@ -113,7 +113,7 @@ def test_prompts_that_break_a_rule_are_refused_before_sampling(folder, tmp_path)
         assert answer.json()["choices"][0]["finish_reason"] != "content_filter"
 
 
-def test_the_best_of_the_samples_that_pass_is_sent(folder, texts, rules):
+def test_best_sample_that_passes_is_sent(folder, texts, rules):
     name, broken = rules
     with serving(folder, extensions=ExtensionSettings(best_of=4, filter_answers=(name,))) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
@@ -122,12 +122,12 @@ def test_the_best_of_the_samples_that_pass_is_sent(folder, texts, rules):
     with serving(folder, extensions=ExtensionSettings(best_of=4, filter_answers=(strict,))) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
         assert (choice["text"], choice["finish_reason"], "mean_logprob" in choice) == ("", "content_filter", False)
-        assert counts(url, "answer") == [0, 4, 0]
+        assert count_verdicts(url, "answer") == [0, 4, 0]
 
 
 @pytest.fixture(scope="module")
 def reward_model(tmp_path_factory):
-    """Folder of a reward model with random weights."""
+    """The folder of a reward model with random weights."""
     path, tokenizer = tmp_path_factory.mktemp("models") / "random", ByteTokenizer()
     shape = TransformerConfig(
         vocab_size=tokenizer.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32
@@ -137,7 +137,7 @@ def reward_model(tmp_path_factory):
     return path
 
 
-def test_a_reward_model_withholds_answers_below_a_score_and_chooses_the_best(folder, texts, reward_model):
+def test_reward_model_can_filter_and_choose(folder, texts, reward_model):
     scores = np.array(make_reward_function(reward_model, make_mesh(1, 1))(["a"] * 4, texts))
     least = float(np.sort(scores)[1:3].mean())
     with serving(folder, extensions=ExtensionSettings(filter_answers=(f"model:{reward_model},least={least}",))) as (url, _):
@@ -149,19 +149,19 @@ def test_a_reward_model_withholds_answers_below_a_score_and_chooses_the_best(fol
     assert choice["score"] == pytest.approx(scores.max(), abs=1e-5)
 
 
-def test_what_a_filter_cannot_judge_is_withheld(folder, tmp_path):
-    (tmp_path / "judge.py").write_text(JUDGE)
+def test_texts_that_a_filter_cannot_judge_are_withheld(folder, tmp_path):
+    (tmp_path / "judge.py").write_text(FILTER)
     with serving(folder, extensions=ExtensionSettings(filter_prompts=(f"{tmp_path / 'judge.py'}:judge,least=0",))) as (
         url,
         _,
     ):
         statuses = [post(url, TEXT, prompt=text, max_tokens=1).status_code for text in ("a", "a?", "crash")]
-        assert statuses == [200, 400, 400]  # the reward abstains on the second prompt and fails on the third
-        assert counts(url, "prompt") == [1, 0, 2]
+        assert statuses == [200, 400, 400]  # The filter abstains on the second prompt, and raises an error on the third.
+        assert count_verdicts(url, "prompt") == [1, 0, 2]
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("format", "write format,least=NUMBER"),
         ("model:/nowhere", "write model:/nowhere,least=NUMBER"),
@@ -171,6 +171,6 @@ def test_what_a_filter_cannot_judge_is_withheld(folder, tmp_path):
         ("constitution:/nowhere", "/nowhere"),
     ],
 )
-def test_filters_that_cannot_be_used_are_refused(folder, name, words):
-    with pytest.raises(InputError, match=words), serving(folder, extensions=ExtensionSettings(filter_answers=(name,))):
+def test_invalid_filters_are_rejected(folder, name, message):
+    with pytest.raises(InputError, match=message), serving(folder, extensions=ExtensionSettings(filter_answers=(name,))):
         pass

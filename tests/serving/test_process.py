@@ -1,4 +1,4 @@
-"""`rljax serve` in its own process and on the command line: signals, ports, keys and missing packages."""
+"""Tests of `rljax serve` as a process and on the command line: signals, ports, keys and missing packages."""
 
 import concurrent.futures
 import signal
@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
     return make_model(tmp_path_factory.mktemp("models") / NAME)
 
 
-def test_sigterm_completes_running_requests_and_refuses_new_ones(folder):
+def test_sigterm_completes_running_requests_and_rejects_new_ones(folder):
     with server_process(folder, *FLAGS) as (process, url), concurrent.futures.ThreadPoolExecutor(4) as threads:
         body = {"prompt": [9], "n": 8, "max_tokens": 1000, "seed": 1, "top_k": 100}
         running = threads.submit(post, url, "/v1/completions", **body)
@@ -36,31 +36,31 @@ def test_sigterm_completes_running_requests_and_refuses_new_ones(folder):
             post(url, "/v1/completions", **body)
 
 
-def test_ctrl_c_ends_an_idle_server(folder):
+def test_ctrl_c_stops_an_idle_server(folder):
     with server_process(folder) as (process, _):
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 
 
-def test_a_port_in_use_is_refused_in_one_sentence(folder, capsys):
+def test_port_in_use_is_rejected(folder, capsys):
     with listen("127.0.0.1", 0) as listener:
         port = str(listener.getsockname()[1])
         refused(capsys, f"cannot listen on 127.0.0.1:{port} .*in use", "serve", str(folder), "--port", port)
     refused(capsys, "choose another --host or --port", "serve", str(folder), "--port", "70000")
 
 
-def test_unusable_settings_are_refused(folder, tmp_path, capsys):
+def test_invalid_settings_are_rejected(folder, tmp_path, capsys):
     refused(capsys, "a response must be shorter than the context", "serve", str(folder), "--port", "0", "--context", "100")
     (tmp_path / "key").write_text("\n")
     refused(capsys, "is empty", "serve", str(folder), "--port", "0", "--api-key-file", str(tmp_path / "key"))
 
 
-def test_a_missing_package_is_named(folder, monkeypatch, capsys):
+def test_missing_package_error_names_the_package(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     refused(capsys, r"pip install -e '.\[serve\]'", "serve", str(folder))
 
 
-def test_help_has_the_flags(capsys):
+def test_help_lists_the_flags(capsys):
     with pytest.raises(SystemExit, match="0"):
         printed(capsys, "serve", "--help")
     assert "--api-key-file" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A server with keys and values in pages: the same tokens, fewer bytes, and no response that runs out of pages."""
+"""Tests of a server with a paged cache: the same tokens, less memory, and no response that runs out of pages."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from rljax.serving.rows import begin_rows, continue_rows, pages_of
 
 TEXT = "/v1/completions"
 ROWS, POOL = 32, 5
-"""Rows of the server, four on each of eight devices, and pages of a device: 0.4 of 4 rows of 192 tokens, 64 tokens per page."""
+"""Rows of the server, four on each of eight devices; and 64-token pages per device, for 40% of four 192-token rows."""
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,10 @@ def paged(folder):
         yield url, served
 
 
-def ask(url, place):
-    """Request a response with settings that differ for each place."""
-    prompt = [6 + (place * step) % 90 for step in range(1, 1 + (7 * place) % 110)]
-    settings = {"temperature": place % 3 / 2, "seed": place, "n": 1 + place % 2, "max_tokens": 5 + (11 * place) % 60}
+def ask(url, index):
+    """Request responses; prompt and settings depend on `index`."""
+    prompt = [6 + (index * step) % 90 for step in range(1, 1 + (7 * index) % 110)]
+    settings = {"temperature": index % 3 / 2, "seed": index, "n": 1 + index % 2, "max_tokens": 5 + (11 * index) % 60}
     body = post(url, TEXT, prompt=prompt or [7], return_token_ids=True, logprobs=0, **settings).json()
     return [(choice["token_ids"], choice["logprobs"]["token_logprobs"]) for choice in body["choices"]]
 
@@ -43,29 +43,29 @@ def free_pages(served):
     return int(count_free(served.batcher.decoder.rows.state.pages)[1])
 
 
-def test_responses_equal_those_of_contiguous_rows_while_requests_wait_for_pages(folder, paged, monkeypatch):
+def test_paged_server_equals_contiguous_server(folder, paged, monkeypatch):
     url, served = paged
-    decoder, fewest = served.batcher.decoder, []
+    decoder, free_counts = served.batcher.decoder, []
     original = decoder.proceed
     monkeypatch.setattr(
-        decoder, "proceed", lambda *args, **options: (original(*args, **options), fewest.append(free_pages(served)))[0]
+        decoder, "proceed", lambda *args, **options: (original(*args, **options), free_counts.append(free_pages(served)))[0]
     )
     before = begin_rows._cache_size(), continue_rows._cache_size()
     with ThreadPoolExecutor(24) as pool:
-        found = list(pool.map(lambda place: ask(url, place), range(24)))
-    assert (begin_rows._cache_size(), continue_rows._cache_size()) == before, "nothing is compiled"
+        found = list(pool.map(lambda index: ask(url, index), range(24)))
+    assert (begin_rows._cache_size(), continue_rows._cache_size()) == before, "nothing must be compiled"
     assert served.batcher.load[:2] == (0, 0)
     assert decoder.functions.pages == POOL
-    assert min(fewest) < 24, "most pages are in use"
+    assert min(free_counts) < 24, "the test must use most of the pages"
     with serving(folder, rows=ROWS) as (other, _):
-        expected = [ask(other, place) for place in range(24)]
+        expected = [ask(other, index) for index in range(24)]
     for one, two in zip(found, expected, strict=True):
         for (tokens, logp), (others, other_logp) in zip(one, two, strict=True):
             assert tokens == others
             np.testing.assert_allclose(logp, other_logp, atol=1e-4)
 
 
-def test_pages_of_cancelled_responses_are_free_again(paged):
+def test_cancelled_responses_free_their_pages(paged):
     url, served = paged
     body = {"model": NAME, "prompt": [9] * 100, "max_tokens": 64, "n": 8, "stop": ["never"]}
     with (
@@ -83,18 +83,18 @@ def test_pages_of_cancelled_responses_are_free_again(paged):
     assert free_pages(served) == 8 * POOL
 
 
-def test_a_row_is_chosen_where_its_longest_response_fits(paged):
+def test_choose_row_needs_pages_for_the_longest_response(paged):
     decoder = paged[1].batcher.decoder
     assert pages_of(192) == 4
     assert decoder.choose_row([192, 0, 0, 0, *[192] * 4, *[0] * 4, *[192] * 20], 192) == 8, (
-        "on a device with five free pages"
+        "row 8 is on a device with five free pages"
     )
-    assert decoder.choose_row([192, 0, 0, 0] * 8, 100) is None, "two pages, and one is free on each device"
+    assert decoder.choose_row([192, 0, 0, 0] * 8, 100) is None, "100 tokens need two pages, and each device has only one"
     assert decoder.choose_row([192, 0, 0, 0] * 8, 50) == 1
     assert decoder.choose_row([50] * ROWS, 1) is None, "no row is free"
 
 
-def test_the_cache_takes_the_chosen_share(folder):
+def test_paged_cache_has_the_requested_size(folder):
     sizes = {}
     for share in (None, 0.4):
         settings = ServeSettings(str(folder), context=1024, most_tokens=64, rows=64, paged_cache=share)
@@ -103,7 +103,7 @@ def test_the_cache_takes_the_chosen_share(folder):
     assert 0.4 <= sizes[0.4] / sizes[None] < 0.45
 
 
-def test_bad_shares_and_models_without_pages_are_refused(folder):
+def test_invalid_paged_cache_is_rejected(folder):
     settings = ServeSettings(str(folder), paged_cache=1.5)
     opened = open_policy(settings, str(folder))
     with pytest.raises(InputError, match=r"paged_cache is 1\.5"):

@@ -1,4 +1,4 @@
-"""The server: answers match `rljax sample`, settings may differ within a batch, and bad input gets the right status."""
+"""Tests of the server: answers match `rljax sample`, settings may differ within a batch, and bad input is rejected."""
 
 import asyncio
 import json
@@ -36,22 +36,22 @@ def server(folder):
         yield url, served
 
 
-def ids_of(body):
+def token_ids_of(body):
     return [choice["token_ids"] for choice in body["choices"]]
 
 
 def test_greedy_tokens_match_rljax_sample(server, opened):
     url, _ = server
-    prompts = [[6 + place, 20, 33][: 1 + place % 3] for place in range(12)]
+    prompts = [[6 + index, 20, 33][: 1 + index % 3] for index in range(12)]
     found = post(url, TEXT, prompt=prompts, max_tokens=30, temperature=0, return_token_ids=True).json()
     expected = sample_tokens(opened, prompts, 30)
-    assert ids_of(found) == expected
+    assert token_ids_of(found) == expected
     assert found["usage"]["prompt_tokens"] == sum(map(len, prompts))
     assert found["usage"]["completion_tokens"] == sum(map(len, expected))
 
 
-def sample_tokens(opened, prompts, most, **settings):
-    worker = opened.worker.with_sampling(max_tokens=most)
+def sample_tokens(opened, prompts, max_tokens, **settings):
+    worker = opened.worker.with_sampling(max_tokens=max_tokens)
     rows = opened._replace(worker=worker).sample_ids(prompts, **settings)
     return [row for group in rows for row in group]
 
@@ -64,13 +64,13 @@ def test_chat_text_matches_rljax_sample(server, opened):
     assert body["choices"][0]["message"] == {"role": "assistant", "content": expected}
 
 
-def test_log_probabilities_match_the_scorer(server, opened):
+def test_log_probabilities_match_the_policy_score(server, opened):
     url, _ = server
     body = post(
         url, TEXT, prompt=[9, 8, 7], max_tokens=25, seed=3, temperature=0.7, logprobs=5, return_token_ids=True
     ).json()
     choice = body["choices"][0]
-    tokens = jnp.tile(jnp.array([[9, 8, 7, *choice["token_ids"]]]), (8, 1))  # one row per device
+    tokens = jnp.tile(jnp.array([[9, 8, 7, *choice["token_ids"]]]), (8, 1))  # One row per device.
     rows, count = tokens.shape
     scored, place = jnp.tile(jnp.arange(3, count), (rows, 1)), jnp.arange(rows * (count - 3)).reshape(rows, -1)
     packed = Packed(tokens, jnp.tile(jnp.arange(count), (rows, 1)), jnp.ones((rows, count), int), scored, place)
@@ -79,7 +79,7 @@ def test_log_probabilities_match_the_scorer(server, opened):
     assert all(len(row) >= 1 for row in choice["logprobs"]["top_logprobs"])
 
 
-def test_rows_of_a_batch_have_their_own_settings(server):
+def test_settings_may_differ_within_a_batch(server):
     url, _ = server
     kinds = [
         {"temperature": 0},
@@ -90,7 +90,7 @@ def test_rows_of_a_batch_have_their_own_settings(server):
 
     async def ask(client, kind):
         answer = await client.post(url + TEXT, json={"model": NAME, "prompt": [9], "return_token_ids": True} | kind)
-        return ids_of(answer.json())[0]
+        return token_ids_of(answer.json())[0]
 
     async def ask_all(kinds):
         async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
@@ -99,32 +99,32 @@ def test_rows_of_a_batch_have_their_own_settings(server):
     together = asyncio.run(ask_all(kinds * 3))
     alone = [asyncio.run(ask_all([kind]))[0] for kind in kinds]
     assert together == alone * 3
-    assert alone[0] == alone[3]  # both always sample the most likely token
+    assert alone[0] == alone[3]  # Both always choose the most likely token.
     assert alone[0] != alone[1]
 
 
-def test_a_seed_gives_the_same_tokens_as_in_the_engine(server, opened):
+def test_seed_gives_the_same_tokens_as_the_engine(server, opened):
     url, _ = server
     body = post(url, TEXT, prompt=[9, 10], n=2, max_tokens=12, seed=11, top_k=50, return_token_ids=True).json()
-    request = opened.worker.with_sampling(max_tokens=12, temperature=1.0, top_k=50).sampling
+    sampling = opened.worker.with_sampling(max_tokens=12, temperature=1.0, top_k=50).sampling
     from rljax.rollout.request import Request
 
-    requests = [Request((9, 10), 0, 0, request, 11 + place) for place in range(2)]
+    requests = [Request((9, 10), 0, 0, sampling, 11 + index) for index in range(2)]
     responses = opened.worker.engine.generate(opened.params, requests)
-    assert ids_of(body) == [response.tokens.tolist() for response in responses]
+    assert token_ids_of(body) == [response.tokens.tolist() for response in responses]
     found = [choice["sampler_logprobs"] for choice in body["choices"]]
     for values, response in zip(found, responses, strict=True):
         np.testing.assert_allclose(values, response.behaviour_logp, atol=1e-4)
 
 
-def test_sixty_four_openai_clients_at_once(server):
+def test_64_concurrent_openai_clients(server):
     url, served = server
 
-    async def talk(client, place):
+    async def talk(client, index):
         stream = await client.chat.completions.create(
             model=NAME,
-            messages=[{"role": "user", "content": f"hello {place % 4}"}],
-            max_tokens=8 + place % 5,
+            messages=[{"role": "user", "content": f"hello {index % 4}"}],
+            max_tokens=8 + index % 5,
             temperature=0,
             stream=True,
             stream_options={"include_usage": True},
@@ -133,21 +133,21 @@ def test_sixty_four_openai_clients_at_once(server):
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         complete = await client.chat.completions.create(
             model=NAME,
-            messages=[{"role": "user", "content": f"hello {place % 4}"}],
-            max_tokens=8 + place % 5,
+            messages=[{"role": "user", "content": f"hello {index % 4}"}],
+            max_tokens=8 + index % 5,
             temperature=0,
         )
         assert text == complete.choices[0].message.content
         assert chunks[-1].usage.completion_tokens == complete.usage.completion_tokens > 0
         assert complete.choices[0].finish_reason in ("stop", "length")
-        return place % 20, text
+        return index % 20, text
 
     async def talk_all():
         async with openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key="none", http_client=openai.DefaultAsyncHttpxClient(trust_env=False)
         ) as client:
             assert [model.id async for model in client.models.list()] == [NAME]
-            return await asyncio.gather(*[talk(client, place) for place in range(64)])
+            return await asyncio.gather(*[talk(client, index) for index in range(64)])
 
     before = begin_rows._cache_size(), continue_rows._cache_size()
     found = asyncio.run(talk_all())
@@ -156,7 +156,7 @@ def test_sixty_four_openai_clients_at_once(server):
     assert served.batcher.load[:2] == (0, 0)
 
 
-def test_a_stop_string_ends_a_response_and_is_not_sent(server):
+def test_stop_string_ends_a_response_and_is_not_sent(server):
     url, _ = server
     complete = post(url, TEXT, prompt="ab", max_tokens=40, temperature=0).json()["choices"][0]["text"]
     stop = complete[9:11]
@@ -169,26 +169,26 @@ def test_a_stop_string_ends_a_response_and_is_not_sent(server):
     assert streamed[-1]["choices"][0]["finish_reason"] == "stop"
 
 
-def test_a_stop_token_ends_a_response(server):
+def test_stop_token_ends_a_response(server):
     url, _ = server
-    (complete,) = ids_of(post(url, TEXT, prompt="ab", max_tokens=20, temperature=0, return_token_ids=True).json())
+    (complete,) = token_ids_of(post(url, TEXT, prompt="ab", max_tokens=20, temperature=0, return_token_ids=True).json())
     stop = complete[5]
     body = post(url, TEXT, prompt="ab", max_tokens=20, temperature=0, stop_token_ids=[stop], return_token_ids=True).json()
-    assert ids_of(body) == [complete[: complete.index(stop) + 1]]
+    assert token_ids_of(body) == [complete[: complete.index(stop) + 1]]
     assert body["choices"][0]["finish_reason"] == "stop"
 
 
-def test_a_stream_has_the_same_ids_and_log_probabilities(server):
+def test_stream_equals_complete_response(server):
     url, _ = server
     settings = {"prompt": [9, 10], "n": 2, "seed": 1, "max_tokens": 20, "logprobs": 1, "return_token_ids": True}
     complete = post(url, TEXT, **settings).json()["choices"]
     chunks = [event["choices"][0] for event in events(post(url, TEXT, stream=True, **settings).text)]
     for choice in complete:
-        own = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
-        assert [token for chunk in own for token in chunk["token_ids"]] == choice["token_ids"]
-        logp = [value for chunk in own for value in chunk["logprobs"]["token_logprobs"]]
+        own_chunks = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
+        assert [token for chunk in own_chunks for token in chunk["token_ids"]] == choice["token_ids"]
+        logp = [value for chunk in own_chunks for value in chunk["logprobs"]["token_logprobs"]]
         np.testing.assert_allclose(logp, choice["logprobs"]["token_logprobs"], atol=1e-5)
-        assert own[0]["prompt_token_ids"] == [9, 10]
+        assert own_chunks[0]["prompt_token_ids"] == [9, 10]
 
 
 def test_chat_log_probabilities_include_the_most_likely_tokens(server):
@@ -201,18 +201,18 @@ def test_chat_log_probabilities_include_the_most_likely_tokens(server):
         assert entry["top_logprobs"][0]["logprob"] == pytest.approx(entry["logprob"], abs=1e-5)
 
 
-def test_tokens_of_log_probabilities_are_their_bytes(server, opened):
-    """Most bytes are not a character, so the text of single tokens would be the same for most of them."""
+def test_logprob_tokens_are_distinguished_by_their_bytes(server, opened):
+    """Most single bytes are not valid text, so the decoded text would be the same for most tokens."""
     url, _ = server
     settings = {"max_tokens": 40, "seed": 3, "temperature": 2}
     chat = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20}
-    parts = 0
+    byte_tokens = 0
     for choice in post(url, CHAT, n=6, **chat, **settings).json()["choices"]:
         entries = [entry for entry in choice["logprobs"]["content"] if entry["token"] not in SPECIALS]
-        parts += sum(entry["token"].startswith("bytes:") for entry in entries)
+        byte_tokens += sum(entry["token"].startswith("bytes:") for entry in entries)
         text = b"".join(bytes(entry["bytes"]) for entry in entries).decode(errors="replace")
         assert text == choice["message"]["content"]
-    assert parts > 10
+    assert byte_tokens > 10
     (choice,) = post(url, TEXT, prompt="a", logprobs=5, return_token_ids=True, **settings).json()["choices"]
     assert [len(row) for row in choice["logprobs"]["top_logprobs"]] == [5] * len(choice["token_ids"])
     assert all(
@@ -222,15 +222,15 @@ def test_tokens_of_log_probabilities_are_their_bytes(server, opened):
         )
         if token in row
     )
-    for place, offset in enumerate(choice["logprobs"]["text_offset"]):
-        before = opened.tokenizer.decode(choice["token_ids"][:place])
+    for index, offset in enumerate(choice["logprobs"]["text_offset"]):
+        before = opened.tokenizer.decode(choice["token_ids"][:index])
         assert 0 <= len(before) - offset <= 1 or before.endswith("\N{REPLACEMENT CHARACTER}")
         assert choice["text"].startswith(before[:offset])
 
 
-def test_equal_prompts_without_a_seed_get_different_samples(server):
+def test_samples_differ_without_a_seed(server):
     body = post(server[0], TEXT, prompt=["ab"] * 3, n=2, max_tokens=20, return_token_ids=True).json()
-    assert len(set(map(tuple, ids_of(body)))) == 6
+    assert len(set(map(tuple, token_ids_of(body)))) == 6
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_equal_prompts_without_a_seed_get_different_samples(server):
         {"role": "user", "content": [{"type": "image_url", "text": "a"}]},
     ],
 )
-def test_entries_of_a_message_that_would_be_lost_are_refused(server, message):
+def test_unused_message_entries_are_rejected(server, message):
     answer = post(server[0], CHAT, messages=[message], max_tokens=2)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0]")
 
@@ -250,28 +250,28 @@ def test_entries_of_a_message_that_would_be_lost_are_refused(server, message):
 def test_new_weights_get_a_new_version(folder, tmp_path):
     second, wider = make_model(tmp_path / "second", seed=1), make_model(tmp_path / "wider", width=32)
     with serving(folder) as (url, _):
-        ask = {"prompt": [9, 10], "max_tokens": 12, "temperature": 0, "return_token_ids": True}
-        before = post(url, TEXT, **ask).json()
+        body = {"prompt": [9, 10], "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+        before = post(url, TEXT, **body).json()
 
-        def change(**body):
+        def load_weights(**body):
             return httpx.post(f"{url}/weights", json=body, timeout=60, trust_env=False)
 
-        assert change(folder=str(second), version=3).json() == {"weights_version": 3}
-        after = post(url, TEXT, **ask).json()
+        assert load_weights(folder=str(second), version=3).json() == {"weights_version": 3}
+        after = post(url, TEXT, **body).json()
         assert (before["weights_version"], after["weights_version"]) == (0, 3)
-        assert ids_of(before) != ids_of(after)
+        assert token_ids_of(before) != token_ids_of(after)
         expected = sample_tokens(load(second, problems=[Problem("", "")], max_response_tokens=64), [[9, 10]], 12)
-        assert ids_of(after) == expected
-        assert change(folder=str(folder), version=3).status_code == 409
-        refusal = change(folder=str(wider), version=4)
-        assert refusal.status_code == 400
-        assert "another model or tokenizer" in refusal.json()["error"]["message"]
-        assert change(folder=str(tmp_path / "absent"), version=4).status_code == 400
-        assert change(folder=7, version=4).status_code == 400
-        assert post(url, TEXT, **ask).json()["weights_version"] == 3
+        assert token_ids_of(after) == expected
+        assert load_weights(folder=str(folder), version=3).status_code == 409
+        response = load_weights(folder=str(wider), version=4)
+        assert response.status_code == 400
+        assert "another model or tokenizer" in response.json()["error"]["message"]
+        assert load_weights(folder=str(tmp_path / "absent"), version=4).status_code == 400
+        assert load_weights(folder=7, version=4).status_code == 400
+        assert post(url, TEXT, **body).json()["weights_version"] == 3
 
 
-def test_a_client_that_disconnects_frees_its_rows(folder):
+def test_disconnected_clients_free_their_rows(folder):
     with serving(folder, context=1024, most_tokens=1000, rows=2) as (url, served):
         body = {"model": NAME, "prompt": [9], "max_tokens": 1000, "n": 64, "stop": ["never"]}
         with (
@@ -284,12 +284,12 @@ def test_a_client_that_disconnects_frees_its_rows(folder):
         cancelled = b"rljax_cancelled_requests_total 2.0"
         deadline = time.monotonic() + 10
         while cancelled not in httpx.get(f"{url}/metrics", trust_env=False).content and time.monotonic() < deadline:
-            time.sleep(0.02)  # a busy server may start the second request only after its client has disconnected
+            time.sleep(0.02)  # A busy server may start the second request only after its client has disconnected.
         assert cancelled in httpx.get(f"{url}/metrics", trust_env=False).content
         assert served.batcher.load[:2] == (0, 0)
 
 
-def test_a_full_queue_returns_429(folder):
+def test_full_queue_returns_429(folder):
     with serving(folder, rows=1, queue=2) as (url, _):
 
         async def ask(client):
@@ -317,7 +317,7 @@ def test_every_path_except_health_needs_the_key(folder):
         assert post(url, TEXT, prompt="a").json()["error"]["type"] == "authentication_error"
 
 
-REFUSED = [
+INVALID_REQUESTS = [
     (TEXT, {"prompt": "a", "model": "gpt-4"}, 404, "model_not_found"),
     (TEXT, {"prompt": "a", "model": 3}, 400, None),
     (TEXT, {}, 400, None),
@@ -353,8 +353,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "status", "code"), REFUSED)
-def test_bad_input_is_refused(server, path, body, status, code):
+@pytest.mark.parametrize(("path", "body", "status", "code"), INVALID_REQUESTS)
+def test_invalid_request_is_rejected(server, path, body, status, code):
     answer = post(server[0], path, **body)
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
@@ -372,17 +372,17 @@ def test_fields_without_effect_are_accepted(server):
     "content",
     [b"", b"{", b"[]", b"null", b'"a"', b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000, b'{"model": "\\ud800"}', b"9" * 5000],
 )
-def test_garbage_is_refused(server, content):
+def test_invalid_json_is_rejected(server, content):
     answer = httpx.post(server[0] + TEXT, content=content, trust_env=False)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "invalid_json"
 
 
-def test_a_large_body_is_refused(server):
+def test_large_body_is_rejected(server):
     assert httpx.post(server[0] + TEXT, content=b" " * 2_000_000, trust_env=False).status_code == 413
 
 
-def test_a_path_or_method_that_does_not_exist_is_refused(server):
+def test_unknown_path_or_method_is_rejected(server):
     for method, path, status in [
         ("GET", "/v2", 404),
         ("GET", TEXT, 405),
@@ -396,8 +396,8 @@ def test_a_path_or_method_that_does_not_exist_is_refused(server):
 def test_tool_calls_are_read(monkeypatch, server):
     url, served = server
     text = 'Let me see.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
-    own = type(served.tokenizer)
-    monkeypatch.setattr(own, "decode", lambda self, ids: text)
+    tokenizer_type = type(served.tokenizer)
+    monkeypatch.setattr(tokenizer_type, "decode", lambda self, ids: text)
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
     ask = {"messages": [{"role": "user", "content": "a"}], "tools": tools, "max_tokens": 4, "seed": 0}
     message = post(url, CHAT, **ask).json()["choices"][0]["message"]
@@ -411,22 +411,22 @@ def test_tools_reach_the_prompt(server):
     url, served = server
     tools = [{"type": "function", "function": {"name": "ad", "parameters": {}}}]
     ask = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "return_token_ids": True}
-    long, plain = (
+    with_tools, without_tools = (
         post(url, CHAT, **ask, **more).json() for more in ({"tools": tools}, {"tools": tools, "tool_choice": "none"})
     )
-    texts = [served.tokenizer.inner.decode(body["choices"][0]["prompt_token_ids"]) for body in (long, plain)]
+    texts = [served.tokenizer.inner.decode(body["choices"][0]["prompt_token_ids"]) for body in (with_tools, without_tools)]
     assert '"name": "ad"' in texts[0]
     assert texts[1] == "<u>a<end><a>"
 
 
-def random_json(random_, depth=0):
+def random_json(rng, depth=0):
     """Return a random JSON value."""
     kinds = [None, True, -1, 0, 3, 1e300, 10**30, "", "a", "<end>", "\U0001f600", [], {}, NAME]
-    if depth < 2 and random_.random() < 0.4:
-        return [random_json(random_, depth + 1) for _ in range(random_.randrange(4))]
-    if depth < 2 and random_.random() < 0.2:
-        return {random_.choice(["role", "content", "type", "x"]): random_json(random_, depth + 1) for _ in range(2)}
-    return random_.choice(kinds)
+    if depth < 2 and rng.random() < 0.4:
+        return [random_json(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if depth < 2 and rng.random() < 0.2:
+        return {rng.choice(["role", "content", "type", "x"]): random_json(rng, depth + 1) for _ in range(2)}
+    return rng.choice(kinds)
 
 
 FIELDS = (
@@ -447,16 +447,16 @@ FIELDS = (
 
 def fuzz(url, count, seed):
     """Send requests with random values in some fields; return the number of replies with each status."""
-    random_, statuses = random.Random(seed), {}
+    rng, statuses = random.Random(seed), {}
     with httpx.Client(timeout=60, trust_env=False) as client:
         for _ in range(count):
-            path = random_.choice([TEXT, CHAT, "/weights"])
+            path = rng.choice([TEXT, CHAT, "/weights"])
             good = {"prompt": "a"} if path == TEXT else {"messages": [{"role": "user", "content": "a"}]}
             body = {"model": NAME, "max_tokens": 2} | ({} if path == "/weights" else good)
-            body |= {random_.choice(FIELDS): random_json(random_) for _ in range(random_.randrange(3))}
+            body |= {rng.choice(FIELDS): random_json(rng) for _ in range(rng.randrange(3))}
             content = json.dumps(body).encode()
-            if random_.random() < 0.1:
-                content = content[: random_.randrange(len(content))]
+            if rng.random() < 0.1:
+                content = content[: rng.randrange(len(content))]
             answer = client.post(url + path, content=content)
             assert answer.status_code in (200, 400, 404, 413, 429), (content, answer.text)
             assert "Traceback" not in answer.text
@@ -465,7 +465,7 @@ def fuzz(url, count, seed):
     return statuses
 
 
-def test_garbage_in_fields_never_crashes_the_server(server):
+def test_random_fields_never_crash_the_server(server):
     url, _ = server
     found = fuzz(url, 300, seed=0)
     assert found[400] > 100

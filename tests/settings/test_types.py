@@ -1,4 +1,4 @@
-"""Settings of the wrong type are refused by name; lists, paths and NumPy's numbers are converted."""
+"""Tests of setting types: an error names the setting of the wrong type; lists, paths and NumPy numbers are converted."""
 
 import re
 from pathlib import Path
@@ -20,13 +20,13 @@ RUN_SETTINGS = {flag: hint for group in TrainConfig().groups().values() for flag
 
 
 @pytest.mark.parametrize("flag", RUN_SETTINGS)
-def test_a_setting_of_a_run_refuses_an_object(flag):
+def test_run_setting_rejects_an_object(flag):
     with pytest.raises(InputError, match=rf"{flag} is <object .*(expected|; choose .*)\.$"):
         TrainConfig.flat(**{flag: object()})
 
 
 @pytest.mark.parametrize("flag", [flag for flag, hint in RUN_SETTINGS.items() if "tuple" in str(hint)])
-def test_a_list_setting_refuses_a_single_text(flag):
+def test_list_setting_rejects_a_string(flag):
     with pytest.raises(InputError, match=f"{flag} is 'attention', but a list"):
         TrainConfig.flat(**{flag: "attention"})
 
@@ -43,20 +43,20 @@ def test_a_list_setting_refuses_a_single_text(flag):
         ({"difficulty_window": 0.3}, "a list of 2 entries (each a number) or null"),
     ],
 )
-def test_the_expected_type_is_reported(settings, expected):
+def test_error_states_the_expected_type(settings, expected):
     name, value = next(iter(settings.items()))
     with pytest.raises(InputError, match=re.escape(f"{name} is {value!r}, but {expected} is expected.")):
         TrainConfig.flat(**settings)
 
 
-def test_equal_values_of_other_types_are_equal_settings():
+def test_convertible_values_give_equal_settings():
     plain = TrainConfig.flat(learning_rate=1.0, steps=3, stop=("a",), dataset="x.jsonl")
     assert TrainConfig.flat(learning_rate=1, steps=np.int64(3), stop=["a"], dataset=Path("x.jsonl")) == plain
     assert TrainConfig.flat(learning_rate=jnp.float32(1), steps=np.array(3), stop=("a",), dataset="x.jsonl") == plain
 
 
 @pytest.mark.parametrize("record", [*ANSWERING, PreferenceConfig, RewardModelConfig, AdaptationConfig])
-def test_every_setting_of_a_program_refuses_an_object(record, without_type_checks):
+def test_program_setting_rejects_an_object(record, without_type_checks):
     required = {"target": "run", "feedback": Path("queue.jsonl")} if record is AdaptationConfig else {}
     check_types(record(**required))
     for name in record.__dataclass_fields__:
@@ -64,7 +64,7 @@ def test_every_setting_of_a_program_refuses_an_object(record, without_type_check
             check_types(record(**required | {name: object()}))
 
 
-def test_the_texts_of_an_evaluation_are_a_list(without_type_checks):
+def test_choose_setting_rejects_a_string(without_type_checks):
     with pytest.raises(InputError, match=r"choose is 'votes', but a list \(each text\) is expected"):
         EvalSettings(samples=2, choose="votes").check()
 
@@ -72,5 +72,5 @@ def test_the_texts_of_an_evaluation_are_a_list(without_type_checks):
 @pytest.mark.parametrize(
     ("value", "hint", "fitted"), [("a", Path, Path("a")), (Path("a"), str, "a"), ("x", Literal["x"], "x")]
 )
-def test_paths_and_texts(value, hint, fitted):
+def test_fit_setting_converts_paths_and_strings(value, hint, fitted):
     assert fit_setting("name", value, hint) == fitted

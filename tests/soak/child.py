@@ -1,4 +1,4 @@
-"""One tiny run that the soak starts, stops and starts again: `python tests/soak/child.py FAMILY FOLDER`."""
+"""A tiny run that the soak test starts, stops and starts again: `python tests/soak/child.py FAMILY FOLDER`."""
 
 import sys
 
@@ -32,8 +32,8 @@ TINY = SMALL.replace(
 )
 
 
-class Guessing:
-    """Guess a digit, at most three times; a wrong guess is answered "<" or ">", and anything else "?"."""
+class GuessingGame:
+    """Guess a digit in at most three turns. Observations: "<<" or ">>" after a wrong guess, "?" after anything else."""
 
     max_turns = 3
 
@@ -54,7 +54,7 @@ GUESSES = [Problem(f"{number}?=", str(number % 10)) for number in range(10, 56)]
 
 
 def make_config(family: str, folder: str) -> TrainConfig:
-    """Settings of a run of this family."""
+    """Return the settings of a run of the family."""
     return TINY.replace(run=folder, **FAMILIES[family])
 
 
@@ -62,7 +62,7 @@ def main() -> int:
     """Begin the run, or continue it."""
     try:
         if sys.argv[1] == "environment":
-            parts = {"environment": Guessing(), "problems": (GUESSES[:40], GUESSES[40:])}
+            parts = {"environment": GuessingGame(), "problems": (GUESSES[:40], GUESSES[40:])}
         else:
             parts = {"reward": even_length}
         rljax.train(make_config(*sys.argv[1:]), **parts, resume="auto")

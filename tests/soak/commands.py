@@ -1,12 +1,12 @@
-"""Stop commands at random and run them again: in the end they must leave the same files as a command that was never stopped.
+"""Stop commands at random and run them again; the final files must equal those of commands that were never stopped.
 
     python tests/soak/commands.py long --stops 150 --minutes 60 --result tests/soak/commands.json
     python tests/soak/commands.py every --result tests/soak/commands.json
 
 `long` stops the commands that save their progress: plain training, training with an environment, training on pairs, tuning, and
-adapting. `every` starts each command of `rljax` four times: it kills the first three in their first second, and lets the last one
-finish. Then it starts the command twice more: it kills the first of these at a later moment, and lets the second one finish. If the
-result file exists, rows are added to it, and its seeds are not run again.
+adapting. `every` starts each command of `rljax` four times: it kills the first three in their first second, and lets the
+fourth finish. Then it starts the command twice more: it kills the first of these at a later moment, and lets the second
+finish. If the result file exists, new rows are added to the file, and the seeds in the file are not run again.
 """
 
 import argparse
@@ -31,14 +31,14 @@ from digit_pairs import even_pairs
 from served_model import NAME, make_model, post, server_process
 from small_runs import SMALL
 from smallest import SMALLEST
-from soak.run import CHILD, LIMIT, WORK, arrays, rows
+from soak.run import CHILD, LIMIT, WORK, read_arrays, read_rows
 
 from rljax.cli import COMMANDS
 from rljax.errors import InputError
 from rljax.training.checkpoints.checkpoint import newest_complete
 
 INPUTS = WORK / "world"
-"""Folder of everything that the commands read."""
+"""Folder of all files that the commands read."""
 SIZES = (*SMALLEST, "--replicas", "1", "--quiet")
 PAIRS = ("--tokenizer", "characters", "--batch", "4", "--steps", "30", "--max-tokens", "16", "--learning-rate", "1e-2")
 SAVING = ("--checkpoint-every", "2", "--eval-every", "5")
@@ -48,22 +48,22 @@ TIMES = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d"
 )
 SKIPPED = ("log.txt", "starts.jsonl", ".lock", ".tuning.lock", "tuning.png", "curves.png", "wandb.id")
-"""Files that contain times, and pictures of data that is compared elsewhere."""
+"""Files that are not compared, because they contain times, or plots of data that is compared in other files."""
 
 
 class Command(NamedTuple):
-    """A command that is stopped."""
+    """A command that the test stops and runs again."""
 
     begin: Callable[[Path], list[str]]
-    """Given the output folder, returns the arguments of the first start."""
+    """Function from the output folder to the arguments of the first start."""
     resume: Callable[[Path], list[str]] | None = None
-    """Given the output folder, returns the arguments of a start after a stop; None: the same as the first."""
+    """Function from the output folder to the arguments of a start after a stop; None if they do not differ."""
     ended: str = "\0"
-    """What a resumed command prints, with exit code 2, if it had already finished when it was stopped."""
+    """Text of the error, with exit code 2, that a resumed command prints if the stopped command had already finished."""
 
 
 def training_arguments(folder: Path, *arguments: str) -> list[str]:
-    """Arguments of a command that trains a tiny run."""
+    """Return the arguments of a command that trains a tiny run."""
     return [
         "train",
         "--config",
@@ -76,8 +76,8 @@ def training_arguments(folder: Path, *arguments: str) -> list[str]:
     ]
 
 
-def pair_training(command: str) -> Command:
-    """A command that trains on pairs, and continues with `--resume`."""
+def pair_training_command(command: str) -> Command:
+    """Return a command that trains on pairs, and continues with `--resume`."""
 
     def begin(folder: Path) -> list[str]:
         return [command, str(INPUTS / "pairs.jsonl"), *SIZES, *PAIRS, *SAVING, "--output", str(folder)]
@@ -89,27 +89,27 @@ def pair_training(command: str) -> Command:
 
 
 def tuning_arguments(folder: Path) -> list[str]:
-    """Arguments of a command that tunes two learning rates."""
+    """Return the arguments of a command that compares two learning rates."""
     arguments = training_arguments(folder)[1:-2]
     return ["tune", *arguments, "--try", "learning_rate=1e-3,1e-2", "--steps", "6", "--out", str(folder)]
 
 
 def adapting_arguments(folder: Path) -> list[str]:
-    """Arguments of a command that trains on a queue of feedback."""
+    """Return the arguments of a command that trains on a queue of feedback."""
     arguments = ("--feedback", str(INPUTS / "queue.jsonl"), "--batch", "8", "--heldout", "6", "--max-kl", "None", "--once")
     return ["adapt", str(INPUTS / "run"), *arguments, "--run", str(folder)]
 
 
 def relocating_arguments(folder: Path) -> list[str]:
-    """Arguments of a command that changes the place of the reward in a copy of a run's settings."""
+    """Return the arguments of a command that changes the reward's path in a copy of a run's settings."""
     shutil.copy(INPUTS / "run" / "config.json", folder / "config.json")
     return ["relocate", str(folder), str(INPUTS / "mine.py"), str(INPUTS / "rows.jsonl")]
 
 
-LONG = {
+SAVING_COMMANDS = {
     "environment": Command(lambda folder: [str(CHILD), "environment", str(folder)]),
-    "preference": pair_training("preference"),
-    "reward-model": pair_training("reward-model"),
+    "preference": pair_training_command("preference"),
+    "reward-model": pair_training_command("reward-model"),
     "tune": Command(tuning_arguments),
     "adapt": Command(adapting_arguments),
     "train": Command(lambda folder: training_arguments(folder, "--resume", "auto", "--trust")),
@@ -118,7 +118,7 @@ LONG = {
 RUN, OTHER, CHAT_MODEL = str(INPUTS / "run"), str(INPUTS / "other"), str(INPUTS / NAME)
 SFT = ("--dataset", str(INPUTS / "demonstrations.jsonl"), *SIZES, "--steps", "6", "--batch", "4", "--checkpoint-every", "2")
 ABLATED = (*SIZES, "--config", str(INPUTS / "tiny.json"), "--reward", "exact", "--seeds", "1", "--steps", "2")
-EVERY = {
+ALL_COMMANDS = {
     "config": lambda out: ["config", "--steps", "3"],
     "eval": lambda out: ["eval", RUN, "--trust"],
     "show": lambda out: ["show", RUN, "--out", str(out / "rollouts.html")],
@@ -170,11 +170,11 @@ EVERY = {
     "recommend": lambda out: ["recommend"],
     "errata": lambda out: ["errata"],
     "completion": lambda out: ["completion", "bash"],
-    **{name: command.begin for name, command in LONG.items() if name != "environment"},
+    **{name: command.begin for name, command in SAVING_COMMANDS.items() if name != "environment"},
 }
-"""All commands: their arguments, as functions of the output folder."""
-FOLDER_CREATORS = {*LONG, "sft", "pretrain", "ablate"}
-"""Commands that create their output folder, and whose printed progress is not compared."""
+"""Command name -> function from the output folder to the arguments, for all commands."""
+FOLDER_CREATORS = {*SAVING_COMMANDS, "sft", "pretrain", "ablate"}
+"""Commands that create their output folder themselves. Their printed output, which shows progress, is not compared."""
 
 
 def start_command(arguments: list[str], output: Path) -> subprocess.Popen[str]:
@@ -185,7 +185,7 @@ def start_command(arguments: list[str], output: Path) -> subprocess.Popen[str]:
             "JAX_COMPILATION_CACHE_DIR": str(WORK / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PLATFORMS": "cpu",
-            "PYTHONHASHSEED": "0",  # Tyro prints sets in the completion script
+            "PYTHONHASHSEED": "0",  # Tyro prints sets in the completion script, in an order that depends on the seed.
             "PYTHONPATH": os.pathsep.join(map(str, CHILD.parents[1:3])),
         }
     )
@@ -201,7 +201,7 @@ def run_command(arguments: list[str], output: Path) -> int:
 
 
 def make_inputs() -> None:
-    """Create what the commands read: runs (one has a critic), a chat model, pairs, demonstrations, a queue, rows and code."""
+    """Create the inputs of the commands: runs, one with a critic, a chat model, data files, and code."""
     if (INPUTS / "ready").exists():
         return
     shutil.rmtree(INPUTS, ignore_errors=True)
@@ -231,8 +231,8 @@ def make_inputs() -> None:
     rng = random.Random(0)
     lines = ({"id": n, "prompt": "3+4=", "response": str(rng.randint(0, 99)), "reward": rng.random()} for n in range(100))
     (INPUTS / "queue.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shown = ({"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(40))
-    (INPUTS / "demonstrations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shown))
+    demonstrations = ({"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(40))
+    (INPUTS / "demonstrations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in demonstrations))
     (INPUTS / "typed.txt").write_text("hello\n")
     make_model(INPUTS / NAME)
     critic = ("--algorithm", "vapo", "--value-pretraining-steps", "2")
@@ -250,19 +250,22 @@ def make_inputs() -> None:
     (INPUTS / "ready").touch()
 
 
-def contents(folder: Path) -> dict[str, Any]:
-    """What a command has left in a folder, without times: rows, arrays of the newest checkpoints, and bytes of other files."""
+def read_outputs(folder: Path) -> dict[str, Any]:
+    """Read a command's output folder, without times: rows, arrays of the newest checkpoints, and other files."""
     found: dict[str, Any] = {}
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
         parts = file.relative_to(folder).parts
         if "checkpoints" in parts:
-            if file.parent.name == "checkpoints" and file.name in ("last", "best"):  # not checkpoints that were set aside
-                newest = arrays(file / str(newest_complete(file)[0]))
+            if file.parent.name == "checkpoints" and file.name in (
+                "last",
+                "best",
+            ):  # Checkpoints that were set aside are skipped.
+                newest = read_arrays(file / str(newest_complete(file)[0]))
                 found |= {f"{name}/{path}": array.tobytes() for path, array in newest.items()}
         elif file.is_file() and file.name not in SKIPPED and "tensorboard" not in parts:
             if file.suffix == ".jsonl":
-                found[name] = rows(file)
+                found[name] = read_rows(file)
             elif file.suffix == ".safetensors":
                 found[name] = file.read_bytes()
             else:
@@ -271,13 +274,13 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def describe_differences(ours: Path, theirs: Path) -> str:
-    """Names of the files that differ; empty if none do."""
-    one, other = contents(ours), contents(theirs)
+    """Return the names of the files that differ, or an empty string."""
+    one, other = read_outputs(ours), read_outputs(theirs)
     return "; ".join(sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)))[:1000]
 
 
 def run_undisturbed(name: str, begin: Callable[[Path], list[str]], kind: str) -> Path:
-    """Run a command without stopping it, unless that was done before; return its output folder."""
+    """Run a command without stopping it, unless an earlier result exists; return its output folder."""
     folder = WORK / kind / name
     if not (WORK / kind / f"{name}.done").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -290,52 +293,52 @@ def run_undisturbed(name: str, begin: Callable[[Path], list[str]], kind: str) ->
 
 
 def find_paths(folder: Path, *patterns: str) -> set[Path]:
-    """Paths in a folder, or in a run within it, that match a pattern. The command that is running may remove any of them."""
-    places = (folder, *folder.glob("runs/*"))
-    return {path for place in places for pattern in patterns for path in place.glob(pattern)}
+    """Return the matching paths in a folder and its runs. The running command may remove these paths at any time."""
+    folders = (folder, *folder.glob("runs/*"))
+    return {path for parent in folders for pattern in patterns for path in parent.glob(pattern)}
 
 
 def unfinished_writes(folder: Path) -> set[Path]:
-    """Folders and files that are being written."""
+    """Return the folders and files that are being written, or whose write was interrupted."""
     return find_paths(folder, "checkpoints/*/*.orbax-checkpoint-tmp*", ".unfinished-*", "*/.unfinished-*")
 
 
 def was_writing(folder: Path) -> bool:
-    """Whether a write was interrupted: its temporary files are left, or a checkpoint has no manifest."""
+    """Return whether a write was interrupted, so that temporary files remain or a checkpoint has no manifest."""
     saves = find_paths(folder, "checkpoints/[lb]*/*")
     return bool(unfinished_writes(folder)) or any(not (path / "sha256.json").exists() for path in saves)
 
 
-def row_count(folder: Path) -> int:
-    """Number of rows of metrics in a folder."""
+def count_rows(folder: Path) -> int:
+    """Count the rows of metrics in a folder."""
     count = 0
     for file in find_paths(folder, "metrics.jsonl"):
-        with contextlib.suppress(FileNotFoundError):  # the run begins again
+        with contextlib.suppress(FileNotFoundError):  # The run starts over and has removed the file.
             count += file.read_bytes().count(b"\n")
     return count
 
 
 def choose_moment(folder: Path, rng: random.Random) -> tuple[str, Callable[[], bool]]:
-    """Choose a random moment; return its name, and a function that tells whether it has come."""
+    """Choose a random moment; return its kind, and a function that returns whether the moment has come."""
     kind = rng.choices(["in a write", "after a row", "first second"], [0.5, 0.3, 0.2])[0]
     if kind == "in a write":
         skip, seen = rng.randint(0, 3), set()
 
-        def writing() -> bool:
+        def has_begun_write() -> bool:
             seen.update(unfinished_writes(folder))
             return len(seen) > skip
 
-        return kind, writing
+        return kind, has_begun_write
     if kind == "first second":
         end = time.monotonic() + rng.random()
         return kind, lambda: time.monotonic() > end
-    wanted = row_count(folder) + rng.randint(1, 5)
-    return kind, lambda: row_count(folder) >= wanted
+    wanted = count_rows(folder) + rng.randint(1, 5)
+    return kind, lambda: count_rows(folder) >= wanted
 
 
 def stop_repeatedly(name: str, seed: int, max_stops: int = 8) -> Iterator[dict[str, Any]]:
-    """Stop a long command several times, and compare its final output; yield one row per stop."""
-    rng, folder, command = random.Random(seed), WORK / "stopped" / f"{name}-{seed}", LONG[name]
+    """Stop a command several times, compare its files with those of an undisturbed command, and yield a row per stop."""
+    rng, folder, command = random.Random(seed), WORK / "stopped" / f"{name}-{seed}", SAVING_COMMANDS[name]
     reference, output = run_undisturbed(name, command.begin, "whole"), WORK / "stopped" / f"{name}-{seed}.txt"
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -367,7 +370,7 @@ def stop_repeatedly(name: str, seed: int, max_stops: int = 8) -> Iterator[dict[s
 
 
 def kill_after(arguments: list[str], output: Path, seconds: float) -> bool:
-    """Start a command and kill it; return whether it had ended."""
+    """Start a command and kill it after some time; return whether it had already ended."""
     process = start_command(arguments, output)
     time.sleep(seconds)
     has_ended = process.poll() is not None
@@ -383,14 +386,14 @@ def ask_server(arguments: list[str]) -> str:
 
 
 def kill_repeatedly(name: str, seed: int) -> Iterator[dict[str, Any]]:
-    """Kill a command three times in its first second, and once later; compare what the last start leaves and prints."""
-    begin, rng, folder = EVERY[name], random.Random(f"{name}-{seed}"), WORK / "killed" / name
-    output, resume = WORK / "killed" / f"{name}.txt", LONG[name].resume if name in LONG else None
+    """Kill a command three times in its first second, and once later; compare the files and output of the final start."""
+    begin, rng, folder = ALL_COMMANDS[name], random.Random(f"{name}-{seed}"), WORK / "killed" / name
+    output, resume = WORK / "killed" / f"{name}.txt", SAVING_COMMANDS[name].resume if name in SAVING_COMMANDS else None
     is_server = name == "serve"
     reply = ask_server(begin(folder)) if is_server else ""
     reference = folder if is_server else run_undisturbed(name, begin, "every")
     duration = 8.0 if is_server else float((WORK / "every" / f"{name}.done").read_text())
-    early = [(place + rng.random()) / 3 for place in range(3)]
+    early = [(index + rng.random()) / 3 for index in range(3)]
     for kind, moments in (("first second", early), ("later", [rng.uniform(min(1.0, 0.5 * duration), duration)])):
         shutil.rmtree(folder, ignore_errors=True)
         (folder.parent if name in FOLDER_CREATORS else folder).mkdir(parents=True, exist_ok=True)
@@ -401,24 +404,26 @@ def kill_repeatedly(name: str, seed: int) -> Iterator[dict[str, Any]]:
             fault = "" if found == reply else f"replies {found!r} instead of {reply!r}"
         else:
             code, text = run_command((resume or begin)(folder), output), output.read_text()
-            if code and name in LONG and LONG[name].ended in text:  # the killed process was about to end
+            if (
+                code and name in SAVING_COMMANDS and SAVING_COMMANDS[name].ended in text
+            ):  # The killed process had already saved everything.
                 code = 0
-            places = ((output, folder), (WORK / "every" / f"{name}.txt", reference))
-            ours, theirs = (TIMES.sub("", path.read_text().replace(str(place), "OUT")) for path, place in places)
-            wording = "" if name in FOLDER_CREATORS or ours == theirs else f"prints: {text[:600]}"
-            fault = f"exit {code}: {text[-1500:]}" if code else describe_differences(folder, reference) or wording
+            outputs = ((output, folder), (WORK / "every" / f"{name}.txt", reference))
+            ours, theirs = (TIMES.sub("", path.read_text().replace(str(parent), "OUT")) for path, parent in outputs)
+            difference = "" if name in FOLDER_CREATORS or ours == theirs else f"prints: {text[:600]}"
+            fault = f"exit {code}: {text[-1500:]}" if code else describe_differences(folder, reference) or difference
         yield row | {"ended": ended, "identical": not fault, "fault": fault}
 
 
-def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """Count the stops and kills, and those that left identical files."""
+def summarize(result: dict[str, Any]) -> dict[str, Any]:
+    """Count the stops and kills, and how many of them led to identical files."""
     long, every = result.get("long", []), result.get("every", [])
     counts = {
         "stops": len(long),
         "identical": sum(row["identical"] for row in long),
         "in_a_write": sum(row["in_write"] for row in long),
         "in_the_first_second": sum(row["moment"] == "first second" for row in long),
-        "by_command": {name: sum(row["command"] == name for row in long) for name in LONG},
+        "by_command": {name: sum(row["command"] == name for row in long) for name in SAVING_COMMANDS},
         "every_command": len({row["command"] for row in every}),
         "kills_of_every_command": sum(len(row["seconds"]) for row in every),
         "kills_of_every_command_identical": sum(len(row["seconds"]) for row in every if row["identical"]),
@@ -427,7 +432,7 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run one part; the exit code is 1 if anything went wrong."""
+    """Run one part of the test; the exit code is 1 if anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["long", "every"])
     parser.add_argument("--only", nargs="*", default=None)
@@ -439,13 +444,13 @@ def main() -> int:
     typed = shlex.join(["python", "tests/soak/commands.py", *sys.argv[1:]])
     result["command"] = [*dict.fromkeys([*result.get("command", []), typed])]
     table, end = result.setdefault(options.part, []), time.monotonic() + 60 * options.minutes
-    if missing := COMMANDS.keys() ^ (EVERY.keys()):
-        raise SystemExit(f"{', '.join(sorted(missing))}: in only one of rljax.cli.COMMANDS and EVERY.")
-    names = options.only or list(LONG if options.part == "long" else EVERY)
+    if missing := COMMANDS.keys() ^ (ALL_COMMANDS.keys()):
+        raise SystemExit(f"{', '.join(sorted(missing))}: in only one of rljax.cli.COMMANDS and ALL_COMMANDS.")
+    names = options.only or list(SAVING_COMMANDS if options.part == "long" else ALL_COMMANDS)
     make_inputs()
     done = {(row["command"], row["seed"]) for row in table}
-    places = [(name, seed) for seed in range(1000 if options.part == "long" else 1) for name in names]
-    for name, seed in places:
+    tasks = [(name, seed) for seed in range(1000 if options.part == "long" else 1) for name in names]
+    for name, seed in tasks:
         if (options.part == "long" and len(table) >= options.stops) or time.monotonic() > end:
             break
         if (name, seed) in done:
@@ -453,7 +458,7 @@ def main() -> int:
         new = list((stop_repeatedly if options.part == "long" else kill_repeatedly)(name, seed))
         table.extend(new)
         print(json.dumps(new), flush=True)
-        ordered = summary(result) | {part: result[part] for part in ("long", "every") if part in result}
+        ordered = summarize(result) | {part: result[part] for part in ("long", "every") if part in result}
         options.result.write_text(json.dumps(ordered, indent=1) + "\n")
     return int(any(row["fault"] for row in table))
 

@@ -1,4 +1,4 @@
-"""Kinds of runs for the soak, which differ in what a checkpoint contains beyond parameters and optimizer state."""
+"""Families of runs for the soak test, which differ in what a checkpoint contains besides parameters and optimizer state."""
 
 FAMILIES = {
     "dynamic sampling": {
@@ -35,5 +35,6 @@ FAMILIES = {
         "warm_start_steps": 0,
     },
 }
-"""Settings by name. In this order, the checkpoints contain: carried groups, a critic, a history, rewards, a reference, an adapter,
-factored moments, no moments of frozen parameters, changed settings; and the last family has episodes."""
+"""Family name -> settings. In this order, the checkpoints contain carried groups, a critic, a history, rewards, a
+reference, an adapter, factored moments, no moments of frozen parameters, and changed settings. The last family plays
+episodes."""

@@ -1,7 +1,8 @@
-"""Memory, descriptors, threads and processes during 1,000 tiny steps: `python tests/soak/flat.py --result tests/soak/flat.json`.
+"""Check that 1,000 tiny steps leak no resources: `python tests/soak/flat.py --result tests/soak/flat.json`.
 
-Everything is read from `/proc` after every step, so this runs only on Linux. From the second quarter of the steps to the last, the
-medians of descriptors, threads and processes must not grow, and the median of the memory may grow by at most one percent.
+Memory, descriptors, threads and processes are read from `/proc` after every step, so this runs only on Linux. From the
+second quarter of the steps to the last, the median numbers of descriptors, threads and processes must not grow, and the
+median memory may grow by at most one percent.
 """
 
 import argparse
@@ -28,7 +29,7 @@ KINDS = ("megabytes", "descriptors", "threads", "processes")
 
 
 def children_of(thread: Path) -> list[str]:
-    """Processes that a thread has started; none if it has just ended, because then they belong to another thread."""
+    """Return the processes that a thread has started; none if the thread has ended, because another one inherits them."""
     try:
         return (thread / "children").read_text().split()
     except FileNotFoundError:
@@ -36,14 +37,14 @@ def children_of(thread: Path) -> list[str]:
 
 
 def measure() -> dict[str, float]:
-    """What this process uses now."""
+    """Measure the resources that this process uses now."""
     own = Path("/proc/self")
     pages = int((own / "statm").read_text().split()[1])
     threads = list((own / "task").iterdir())
     children = [process for thread in threads for process in children_of(thread)]
     megabytes = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-    numbers = (megabytes, len(list((own / "fd").iterdir())), len(threads), len(children))
-    return dict(zip(KINDS, numbers, strict=True))
+    measurements = (megabytes, len(list((own / "fd").iterdir())), len(threads), len(children))
+    return dict(zip(KINDS, measurements, strict=True))
 
 
 class Meter:
@@ -53,7 +54,7 @@ class Meter:
         self.rows: list[dict[str, float]] = []
 
     def log(self, phase: str, step: int, numbers: Mapping[str, Any]) -> None:
-        """Measure."""
+        """Measure the process after an RL step."""
         if phase == "rl":
             self.rows.append(measure())
 
@@ -65,13 +66,13 @@ class Meter:
 
 
 def quarters(rows: Sequence[Mapping[str, float]], kind: str) -> list[float]:
-    """The median of one measurement in each quarter of the steps."""
+    """Return the median of one measurement in each quarter of the steps."""
     size = len(rows) // 4
     return [round(statistics.median(row[kind] for row in rows[i * size : (i + 1) * size]), 1) for i in range(4)]
 
 
 def main() -> int:
-    """Run the training, and write what the process used; the exit code is 1 if anything grew."""
+    """Run the training, and write the measurements; the exit code is 1 if anything grew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--result", type=Path, required=True)

@@ -1,10 +1,10 @@
-"""Stop tiny runs at random, damage their checkpoints and fill their disk; compare the results bit for bit.
+"""Stop tiny runs at random, damage their checkpoints, or fill their disk; the final results must be bitwise equal.
 
     python tests/soak/run.py kills --seed 1 --minutes 2 --result tests/soak/result.json
     python tests/soak/run.py damage --seed 1 --count 30 --result tests/soak/result.json
-    python tests/soak/run.py full --seed 1 --count 5 --result tests/soak/result.json  # needs the right to mount a tmpfs
+    python tests/soak/run.py full --seed 1 --count 5 --result tests/soak/result.json  # needs permission to mount a tmpfs
 
-Each command adds its rows to the result and writes a table next to it. A command that is interrupted keeps the rows so far.
+Each command adds rows to the result file and writes a table next to the file. An interrupted command keeps its rows so far.
 """
 
 import argparse
@@ -39,10 +39,10 @@ from soak.families import FAMILIES
 CHILD = Path(__file__).with_name("child.py")
 SOURCES = sorted((Path(__file__).resolve().parents[2] / "rljax").rglob("*.py"))
 VERSION = hashlib.sha256(b"".join(file.read_bytes() for file in SOURCES)).hexdigest()[:8]
-WORK = Path(tempfile.gettempdir()) / f"rljax-soak-{VERSION}"  # a reference run of other sources has other rows
+WORK = Path(tempfile.gettempdir()) / f"rljax-soak-{VERSION}"  # Other sources need new reference runs.
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
 LIMIT = 300.0
-"""Longest time of one start, in seconds."""
+"""Time limit of one start, in seconds."""
 
 
 def start(family: str, folder: Path) -> subprocess.Popen[str]:
@@ -58,7 +58,7 @@ def start(family: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def reference_run(family: str) -> Path:
-    """A run of the family that was never stopped."""
+    """Return a run of the family that was never stopped; train the run if it does not exist."""
     folder = WORK / "whole" / family
     if not (folder / "curves.png").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,8 +69,8 @@ def reference_run(family: str) -> Path:
     return folder
 
 
-def arrays(checkpoint: Path) -> dict[str, np.ndarray]:
-    """Every array of a checkpoint by path."""
+def read_arrays(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Read every array of a checkpoint, by path."""
     found = {}
     for item in ("state", "history", "carried"):
         if (checkpoint / item).is_dir():
@@ -79,8 +79,8 @@ def arrays(checkpoint: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def rows(file: Path) -> list[dict[str, Any]]:
-    """Rows of a file without their times."""
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Read the rows of a file, without their times."""
     parsed = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [
         {name: value for name, value in row.items() if not name.endswith(("seconds", "tokens_per_second"))}
@@ -88,16 +88,16 @@ def rows(file: Path) -> list[dict[str, Any]]:
     ]
 
 
-def differences(run: Path, reference: Path) -> list[str]:
-    """What differs between two finished runs; nothing if they are the same bit for bit."""
+def find_differences(run: Path, reference: Path) -> list[str]:
+    """Return what differs between two finished runs; the list is empty if they are bitwise equal."""
     different = []
     for name in ("metrics.jsonl", "samples.jsonl", "heldout.jsonl", "remedies.jsonl"):
         ours, theirs = run / name, reference / name
-        if ours.exists() != theirs.exists() or (ours.exists() and rows(ours) != rows(theirs)):
+        if ours.exists() != theirs.exists() or (ours.exists() and read_rows(ours) != read_rows(theirs)):
             different.append(name)
     for kind in ("last", "best"):
         folders = [path / "checkpoints" / kind for path in (run, reference)]
-        ours, theirs = (arrays(folder / str(newest_complete(folder)[0])) for folder in folders)
+        ours, theirs = (read_arrays(folder / str(newest_complete(folder)[0])) for folder in folders)
         if ours.keys() != theirs.keys():
             different.append(f"{kind}: other arrays")
         names = ours.keys() & theirs.keys()
@@ -106,16 +106,16 @@ def differences(run: Path, reference: Path) -> list[str]:
 
 
 def choose_moment(run: Path, rng: random.Random) -> tuple[str, Callable[[], bool]]:
-    """Choose a random moment of a run; return its name, and a function that tells whether it has come."""
+    """Choose a random moment of a run; return its kind, and a function that returns whether the moment has come."""
     kind = rng.choices(["in a write", "after a row", "at the start"], [0.45, 0.45, 0.1])[0]
     if kind == "in a write":
         skip, seen = rng.randint(0, 3), set()
 
-        def writing() -> bool:
+        def has_begun_write() -> bool:
             seen.update(path.name for path in (run / "checkpoints").glob("*/*.orbax-checkpoint-tmp*"))
             return len(seen) > skip
 
-        return kind, writing
+        return kind, has_begun_write
     if kind == "at the start":
         end = time.monotonic() + rng.uniform(0.1, 8)
         return kind, lambda: time.monotonic() > end
@@ -125,13 +125,13 @@ def choose_moment(run: Path, rng: random.Random) -> tuple[str, Callable[[], bool
 
 
 def was_writing(run: Path) -> bool:
-    """Whether a save was interrupted: its temporary folder is left, or its manifest is missing."""
+    """Return whether a save was interrupted, so that its temporary folder remains or its manifest is missing."""
     saves = list((run / "checkpoints").glob("[lb]*/*"))
     return any("tmp" in path.name or not (path / "sha256.json").exists() for path in saves)
 
 
 def stop_repeatedly(family: str, seed: int, kills: int = 4) -> Iterator[dict[str, Any]]:
-    """Stop a run several times, and compare its end with a run that was not stopped; yield one row per stop."""
+    """Stop a run several times, and compare its final result with that of an undisturbed run; yield one row per stop."""
     rng, run = random.Random(seed), WORK / "stopped" / f"{family}-{seed}"
     reference = reference_run(family)
     shutil.rmtree(run, ignore_errors=True)
@@ -154,7 +154,7 @@ def stop_repeatedly(family: str, seed: int, kills: int = 4) -> Iterator[dict[str
             yield from ({**stop, "identical": False, "fault": output[-2000:]} for stop in stops)
             return
         output = process.communicate(timeout=LIMIT)[0]
-        fault = output[-2000:] if process.returncode else "; ".join(differences(run, reference))[:2000]
+        fault = output[-2000:] if process.returncode else "; ".join(find_differences(run, reference))[:2000]
         yield from ({**stop, "identical": not fault, "fault": fault} for stop in stops)
         if not fault:
             shutil.rmtree(run)
@@ -162,7 +162,7 @@ def stop_repeatedly(family: str, seed: int, kills: int = 4) -> Iterator[dict[str
 
 
 def damage(checkpoint: Path, rng: random.Random) -> str:
-    """Damage a checkpoint, and return how."""
+    """Damage a checkpoint at random, and return a description of the damage."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     file = rng.choice(files)
     kind = rng.choice(["a bit flipped", "cut", "longer", "deleted", "emptied", "item deleted", "all deleted"])
@@ -187,7 +187,7 @@ def damage(checkpoint: Path, rng: random.Random) -> str:
 
 
 def damage_run(family: str, seed: int) -> dict[str, Any]:
-    """Damage a run's newest checkpoint, or both: the run must continue from the one before, or report why it cannot."""
+    """Damage a run's newest checkpoint, or both: the run must continue from the intact one, or report that none is left."""
     rng, run = random.Random(seed), WORK / "damaged" / f"{family}-{seed}"
     reference = reference_run(family)
     shutil.rmtree(run, ignore_errors=True)
@@ -201,7 +201,11 @@ def damage_run(family: str, seed: int) -> dict[str, Any]:
     paragraph = output.strip().splitlines()[-1]
     refused = process.returncode == 2 and paragraph.startswith("rljax: No checkpoint in") and "Traceback" not in output
     fault = (
-        "" if both and refused else output[-2000:] if process.returncode else "; ".join(differences(run, reference))[:2000]
+        ""
+        if both and refused
+        else output[-2000:]
+        if process.returncode
+        else "; ".join(find_differences(run, reference))[:2000]
     )
     has_message = refused or " is damaged: " in output
     return {
@@ -217,13 +221,13 @@ def damage_run(family: str, seed: int) -> dict[str, Any]:
 @contextmanager
 def small_disk(size: str) -> Iterator[Path]:
     """Mount a small disk in memory."""
-    place = WORK / "disk"
-    place.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
+    mount_point = WORK / "disk"
+    mount_point.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mount_point)], check=True)
     try:
-        yield place
+        yield mount_point
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+        subprocess.run(["umount", "-l", str(mount_point)], check=True)
 
 
 def fill(file: Path) -> None:
@@ -238,7 +242,7 @@ def fill(file: Path) -> None:
 
 
 def fill_disk_of_run(family: str, seed: int) -> dict[str, Any]:
-    """Fill a run's disk at a random moment, and make room again when the run reports that it waits."""
+    """Fill a run's disk at a random moment, and make room again when the run reports that it is waiting."""
     rng, reference = random.Random(seed), reference_run(family)
     with small_disk("64m") as disk:
         run, waited = disk / "run", 0
@@ -256,13 +260,13 @@ def fill_disk_of_run(family: str, seed: int) -> dict[str, Any]:
                 (disk / "filler").unlink(missing_ok=True)
         process.wait(timeout=LIMIT)
         output = "".join(lines)
-        fault = output[-2000:] if process.returncode else "; ".join(differences(run, reference))[:2000]
-        again = "There is room again" in output
-        return {"family": family, "seed": seed, "waited": waited, "survived": not fault and again, "fault": fault}
+        fault = output[-2000:] if process.returncode else "; ".join(find_differences(run, reference))[:2000]
+        has_continued = "There is room again" in output
+        return {"family": family, "seed": seed, "waited": waited, "survived": not fault and has_continued, "fault": fault}
 
 
-def table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
-    """The result as text and a table."""
+def format_table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
+    """Format the result as Markdown text and a table."""
     kills, damages, disks = (result.get(name, []) for name in ("kills", "damage", "full"))
     further = []
     if damages:
@@ -294,7 +298,7 @@ def table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
 
 
 def main() -> int:
-    """Run a part of the soak; the exit code is 1 if anything went wrong."""
+    """Run one part of the soak test; the exit code is 1 if anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["kills", "damage", "full"])
     parser.add_argument("--seed", type=int, default=0)
@@ -304,7 +308,7 @@ def main() -> int:
     options = parser.parse_args()
     result = json.loads(options.result.read_text()) if options.result.exists() else {}
     families, end, failed = list(FAMILIES), time.monotonic() + 60 * options.minutes, False
-    one = {"kills": stop_repeatedly, "damage": lambda *a: [damage_run(*a)], "full": lambda *a: [fill_disk_of_run(*a)]}[
+    run_once = {"kills": stop_repeatedly, "damage": lambda *a: [damage_run(*a)], "full": lambda *a: [fill_disk_of_run(*a)]}[
         options.part
     ]
     for number in range(options.count):
@@ -312,14 +316,14 @@ def main() -> int:
             break
         seed = options.seed + number
         try:
-            new = list(one(families[seed % len(families)], seed))
+            new = list(run_once(families[seed % len(families)], seed))
         except InputError as error:
             new = [{"family": families[seed % len(families)], "seed": seed, "fault": str(error)}]
         result.setdefault(options.part, []).extend(new)
         failed |= any(row["fault"] for row in new)
         print(json.dumps(new), flush=True)
         options.result.write_text(json.dumps(result, indent=1) + "\n")
-        options.result.with_suffix(".md").write_text(table(result, str(date.today())))
+        options.result.with_suffix(".md").write_text(format_table(result, str(date.today())))
     return int(failed)
 
 

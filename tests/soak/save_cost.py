@@ -1,7 +1,8 @@
-"""What saves and alarms cost on the default task: `python tests/soak/save_cost.py --result tests/soak/save_cost.json`.
+"""Measure the cost of saves and alarms: `python tests/soak/save_cost.py --result tests/soak/save_cost.json`.
 
-The step waits for a copy of the state (foreground); the writing shares the cores with the steps after it (background). The share of
-the step time at the default interval counts both, as if the writing took cores away from the steps all the time.
+The run uses the default task. A step waits while the state is copied (foreground); the write then shares the cores with
+later steps (background). `share_foreground` and `share_both` are fractions of the step time at the default checkpoint
+interval. `share_both` is an upper bound, which counts the write as if the steps stopped meanwhile.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def with_timing(function: Callable, seconds: list[float]) -> Callable:
 
 
 def main() -> None:
-    """Train a few steps with a save after every second one, and write the times."""
+    """Train a few steps with a save after every second step, and write the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--result", type=Path, required=True)
     result = parser.parse_args().result
@@ -70,7 +71,7 @@ def main() -> None:
         size = sum(path.stat().st_size for path in (Path(folder) / "run/checkpoints/last").rglob("*") if path.is_file()) / 2
     step, every = statistics.median(rows[2:]), TrainConfig().run.checkpoint_every
     fore, back = statistics.median(foreground), statistics.median(background)
-    numbers = {
+    result_row = {
         "command": "python tests/soak/save_cost.py --result tests/soak/save_cost.json",
         "date": str(date.today()),
         "load_before": round(load, 1),
@@ -83,8 +84,8 @@ def main() -> None:
         "alarm_seconds": round(statistics.median(alarms), 6),
         "share_alarms": round(statistics.median(alarms) / step, 6),
     }
-    result.write_text(json.dumps(numbers, indent=1) + "\n")
-    print(json.dumps(numbers, indent=1))
+    result.write_text(json.dumps(result_row, indent=1) + "\n")
+    print(json.dumps(result_row, indent=1))
 
 
 if __name__ == "__main__":
