@@ -1,4 +1,4 @@
-"""Critic losses and explained variance, checked against sums written from the formulas."""
+"""Critic losses and explained variance, checked against direct evaluations of their formulas."""
 
 from pathlib import Path
 
@@ -63,8 +63,8 @@ def test_clipped_value_loss_matches_formula(values, old, returns, mask, clip):
     with jax.enable_x64(True):
         expected = np.zeros((ROWS, TOKENS))
         for at in zip(*np.nonzero(mask), strict=True):
-            held = min(max(values[at], old[at] - clip), old[at] + clip)
-            expected[at] = max((values[at] - returns[at]) ** 2, (held - returns[at]) ** 2) / 2
+            clipped = min(max(values[at], old[at] - clip), old[at] + clip)
+            expected[at] = max((values[at] - returns[at]) ** 2, (clipped - returns[at]) ** 2) / 2
         dirty = [poisoned(x, mask) for x in (values, old, returns)]
         actual = jit_clipped(*dirty, jnp.array(mask), clip=clip)
         np.testing.assert_allclose(actual, expected, **EXACT)
@@ -91,28 +91,28 @@ def test_value_loss_gradients_match_central_differences():
     np.testing.assert_allclose(on_returns, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_clipped_value_loss_stops_only_values_that_moved_towards_their_target():
+def test_clip_stops_only_moves_towards_the_target():
     values, old, returns = jnp.array([1.0, -1.0, 0.1]), jnp.zeros(3), jnp.full(3, 2.0)
     slope = jax.jit(jax.grad(lambda v: ops.clipped_value_loss(v, old, returns, jnp.ones(3)).sum()))(values)
     np.testing.assert_allclose(slope, [0.0, -3.0, -1.9], rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
-def peer():
+def other_library():
     path = Path(__file__).resolve().parents[3] / "shared" / "oracles" / "peer_values.npz"
     if not path.is_file():
-        pytest.skip(f"another library's numbers {path} are not on this machine")
+        pytest.skip(f"another library's results, {path}, are not on this machine")
     return np.load(path)
 
 
 @pytest.mark.usefixtures("x64")
-def test_clipped_value_loss_agrees_with_another_library(peer):
+def test_clipped_value_loss_agrees_with_another_library(other_library):
     # The other library clips at 0.5 by default, keeps the factor 1/2, and takes the token mean over the batch.
     values, old, returns, mask = (
-        jnp.array(peer[f"in_{name}"]) for name in ("new_values", "values", "value_returns", "mask")
+        jnp.array(other_library[f"in_{name}"]) for name in ("new_values", "values", "value_returns", "mask")
     )
     loss = (jit_clipped(values, old, returns, mask, clip=0.5) * mask / mask.sum()).sum()
-    np.testing.assert_allclose(loss, peer["out_value_loss_clip05_token_mean"], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(loss, other_library["out_value_loss_clip05_token_mean"], rtol=1e-9, atol=1e-9)
 
 
 # Explained variance
@@ -123,7 +123,7 @@ def test_explained_variance_matches_formula(values, returns, mask):
     with jax.enable_x64(True):
         kept, error = returns[mask], (returns - values)[mask]
         if kept.size and 0 < np.ptp(kept) < 1e-3:
-            return  # the ratio of two rounding errors
+            return  # the formula would divide one rounding error by another
         expected = 1 - np.var(error) / np.var(kept) if kept.size and np.ptp(kept) else 0.0
         actual = jit_explained(poisoned(values, mask), poisoned(returns, mask), jnp.array(mask))
         np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-7)
@@ -138,7 +138,7 @@ def test_explained_variance_of_equal_returns_is_zero(constant):
     assert jit_explained(returns, returns, mask) == 0
 
 
-def test_explained_variance_ignores_a_constant_error_and_an_empty_batch():
+def test_explained_variance_edge_cases():
     returns, mask = jnp.array([[0.0, 1.0, 4.0]]), jnp.ones((1, 3))
     assert jit_explained(returns + 5.0, returns, mask) == 1
     assert jit_explained(jnp.full((1, 3), 5.0), returns, mask) == 0
@@ -149,7 +149,7 @@ def test_explained_variance_ignores_a_constant_error_and_an_empty_batch():
 # Shapes, dtypes and units
 
 
-def test_leading_axes_are_free_and_half_precision_is_widened():
+def test_leading_axes_and_half_precision():
     x, mask = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((2, 3, 4), bool)
     outs = {
         "loss": jax.eval_shape(ops.value_loss, x, x, mask),
@@ -168,7 +168,6 @@ def test_explained_variance_does_not_depend_on_the_unit(unit):
 
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
 N = jnp.ones((2, 3), int)
-WEIGHT = {"total_steps": 10, "reliability": 0.5, "eta": 1.0}
 
 
 @pytest.mark.usefixtures("without_type_checks")

@@ -1,4 +1,4 @@
-"""Weighted preference optimization, checked against loops over tokens and vocabulary, and its limits."""
+"""Weighted preference optimization (WPO): weight and loss, checked against loops, and their limiting cases."""
 
 import math
 
@@ -19,7 +19,7 @@ weights = hnp.arrays(np.float64, (2, PAIRS), elements=st.floats(0.01, 3))
 
 
 def slow_weight(logits, tokens):
-    """exp of the mean log of each token's probability over the expected probability of a sampled token."""
+    """exp(mean over tokens of log(π(token) / Σ_v π(v)²)); the sum is the expected probability of a sampled token."""
     total = 0.0
     for row, token in zip(logits, tokens, strict=True):
         exponentials = [math.exp(x) for x in row]
@@ -29,7 +29,7 @@ def slow_weight(logits, tokens):
 
 
 @given(hnp.arrays(np.float64, (3, 5), elements=st.floats(-4, 4)), hnp.arrays(np.int64, 3, elements=st.integers(0, 4)))
-def test_the_weight_matches_a_loop_over_tokens_and_vocabulary(logits, tokens):
+def test_wpo_weight_matches_loop(logits, tokens):
     with jax.enable_x64(True):
         logp = jax.nn.log_softmax(jnp.array(logits))
         token_logp = jnp.take_along_axis(logp, jnp.array(tokens)[:, None], 1)[:, 0]
@@ -38,23 +38,23 @@ def test_the_weight_matches_a_loop_over_tokens_and_vocabulary(logits, tokens):
     np.testing.assert_allclose(found, [slow_weight(logits, tokens)], rtol=1e-9)
 
 
-def test_a_response_of_an_even_or_a_certain_distribution_weighs_1():
+def test_wpo_weight_limits():
     for size in (1, 2, 100):
-        even = jnp.log(jnp.array([1 / size]))
-        np.testing.assert_allclose(wpo_weight(even, jnp.log(jnp.array([size * (1 / size) ** 2]))), 1.0, rtol=1e-5)
+        uniform = jnp.log(jnp.array([1 / size]))
+        np.testing.assert_allclose(wpo_weight(uniform, jnp.log(jnp.array([size * (1 / size) ** 2]))), 1.0, rtol=1e-5)
     assert float(wpo_weight(jnp.array([-1000.0]), jnp.zeros(1))[0]) == 0.0
 
 
 @given(logps, weights, st.floats(0.05, 2), st.floats(0.5, 2))
-def test_wpo_loss_and_its_gradient(four, two, beta, cap):
+def test_wpo_loss_and_its_gradient(pair_logps, pair_weights, beta, cap):
     expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
-    for at in range(PAIRS):
-        margin = beta * ((four[0, at] - four[2, at]) - (four[1, at] - four[3, at]))
-        weight = min(two[0, at] * two[1, at], cap)
-        expected[at] = -weight * math.log(1 / (1 + math.exp(-margin)))
-        slopes[at] = -weight * beta / (1 + math.exp(margin))
+    for pair in range(PAIRS):
+        margin = beta * ((pair_logps[0, pair] - pair_logps[2, pair]) - (pair_logps[1, pair] - pair_logps[3, pair]))
+        weight = min(pair_weights[0, pair] * pair_weights[1, pair], cap)
+        expected[pair] = -weight * math.log(1 / (1 + math.exp(-margin)))
+        slopes[pair] = -weight * beta / (1 + math.exp(margin))
     with jax.enable_x64(True):
-        arrays = [*jnp.array(four), *jnp.array(two)]
+        arrays = [*jnp.array(pair_logps), *jnp.array(pair_weights)]
         np.testing.assert_allclose(wpo_loss(*arrays, beta=beta, cap=cap), expected, rtol=1e-7, atol=1e-12)
         gradient = jax.grad(lambda arrays: wpo_loss(*arrays, beta=beta, cap=cap).sum())(arrays)
         np.testing.assert_allclose(gradient[0], slopes, rtol=1e-7, atol=1e-12)
@@ -62,12 +62,14 @@ def test_wpo_loss_and_its_gradient(four, two, beta, cap):
         assert not gradient[4].any(), "the weights are constants"
         assert not gradient[5].any()
         uncapped = wpo_loss(*arrays, beta=beta)
-        np.testing.assert_allclose(uncapped, two[0] * two[1] * dpo_loss(*arrays[:4], beta=beta), rtol=1e-12)
+        np.testing.assert_allclose(
+            uncapped, pair_weights[0] * pair_weights[1] * dpo_loss(*arrays[:4], beta=beta), rtol=1e-12
+        )
 
 
-def test_a_pair_that_the_policy_would_not_generate_is_ignored():
-    zero, never = jnp.zeros(1), jnp.zeros(1)
-    assert float(wpo_loss(zero, zero, zero, zero, never, jnp.ones(1))[0]) == 0.0
+def test_wpo_loss_ignores_pairs_of_weight_0():
+    zero, zero_weight = jnp.zeros(1), jnp.zeros(1)
+    assert float(wpo_loss(zero, zero, zero, zero, zero_weight, jnp.ones(1))[0]) == 0.0
 
 
 def test_half_precision_is_computed_in_float32():
@@ -77,7 +79,7 @@ def test_half_precision_is_computed_in_float32():
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_errors_name_the_argument():
+def test_invalid_arguments_are_refused():
     one, two = jnp.ones(1), jnp.ones(2)
     for wrong in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="cap must be positive"):

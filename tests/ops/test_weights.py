@@ -1,4 +1,4 @@
-"""Loss weights, checked against loops written from the formula."""
+"""The weights of tokens in the loss, checked against loops."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def rows(mask):
     return mask.reshape(-1, mask.shape[-1])
 
 
-def responses(mask):
+def count_responses(mask):
     return sum(1 for row in rows(mask) if any(row))
 
 
@@ -36,20 +36,20 @@ def test_token_mean_matches_formula(mask):
 
 @given(masks)
 def test_sequence_mean_matches_formula(mask):
-    expected = [[1 / (responses(mask) * sum(row)) if m else 0.0 for m in row] for row in rows(mask)]
+    expected = [[1 / (count_responses(mask) * sum(row)) if m else 0.0 for m in row] for row in rows(mask)]
     np.testing.assert_allclose(rows(sequence_mean(jnp.array(mask))), expected, rtol=1e-6)
 
 
 @given(masks, st.integers(1, 50))
 def test_constant_length_matches_formula(mask, max_length):
-    expected = [[1 / (responses(mask) * max_length) if m else 0.0 for m in row] for row in rows(mask)]
+    expected = [[1 / (count_responses(mask) * max_length) if m else 0.0 for m in row] for row in rows(mask)]
     actual = constant_length(jnp.array(mask), max_length=max_length)
     np.testing.assert_allclose(rows(actual), expected, rtol=1e-6)
 
 
 @given(masks)
 def test_sequence_sum_matches_formula(mask):
-    expected = [[1 / responses(mask) if m else 0.0 for m in row] for row in rows(mask)]
+    expected = [[1 / count_responses(mask) if m else 0.0 for m in row] for row in rows(mask)]
     np.testing.assert_allclose(rows(sequence_sum(jnp.array(mask))), expected, rtol=1e-6)
 
 
@@ -64,13 +64,13 @@ def test_token_mean_per_group_matches_formula(mask):
     np.testing.assert_allclose(actual.sum(), 1.0 if mask.any() else 0.0, rtol=1e-6)
 
 
-def test_token_mean_per_group_differs_from_token_mean_if_groups_differ_in_length():
+def test_token_mean_per_group_weights_groups_equally():
     mask = jnp.array(np.arange(T) < np.array([[4, 4, 4], [1, 1, 1]])[..., None])
     assert token_mean(mask).sum((1, 2)).tolist() == pytest.approx([0.8, 0.2])
     assert token_mean_per_group(mask).sum((1, 2)).tolist() == pytest.approx([0.5, 0.5])
 
 
-def test_token_mean_per_group_takes_further_axes_as_more_groups():
+def test_token_mean_per_group_leading_axes():
     mask = np.random.default_rng(0).random((4, G, T)) < 0.5
     deep = token_mean_per_group(jnp.array(mask.reshape(2, 2, G, T)))
     np.testing.assert_allclose(deep.reshape(4, G, T), token_mean_per_group(jnp.array(mask)))
@@ -85,7 +85,7 @@ def test_overlong_filter_matches_formula(mask, truncated):
         np.testing.assert_array_equal(rows(kept), expected)
 
 
-def test_overlong_filter_leaves_the_others_their_full_weight():
+def test_overlong_filter_keeps_other_responses():
     mask = jnp.ones((2, T))
     assert sequence_mean(weights.overlong_filter(mask, jnp.array([True, False]))).sum(-1).tolist() == [0.0, 1.0]
 
@@ -100,11 +100,11 @@ def test_overlong_filter_leaves_the_others_their_full_weight():
         lambda mask: weights.constant_length(mask, max_length=9),
     ],
 )
-def test_an_empty_batch_has_zero_weights(weighting):
+def test_empty_batch_has_zero_weights(weighting):
     assert not weighting(jnp.zeros((P, G, T))).any()
 
 
-def test_an_empty_batch_divides_nothing_by_zero():
+def test_empty_batch_does_not_divide_by_zero():
     with jax.debug_nans(True):
         for weighting in (weights.token_mean, weights.sequence_mean):
             np.testing.assert_array_equal(weighting(jnp.zeros((2, 3), bool)), 0)

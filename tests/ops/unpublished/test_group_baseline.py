@@ -1,4 +1,4 @@
-"""Group baselines: checked against loops, with their invariants and refusals."""
+"""Group baselines: formulas, checked against loops, invariants, and refused arguments."""
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,8 @@ def slow_std(numbers, ddof):
 
 
 def slow_rank(r):
-    places = sorted(r)
-    rank = [mean([place for place, y in enumerate(places, start=1) if y == x]) for x in r]
+    ordered = sorted(r)
+    rank = [mean([position for position, y in enumerate(ordered, start=1) if y == x]) for x in r]
     return [(k - (len(r) + 1) / 2) / (len(r) / 2) for k in rank]
 
 
@@ -39,7 +39,7 @@ def slow_weighted(r, w):
 
 
 def apply_to_valid(slow, valid, *columns):
-    """Apply `slow` to the valid members of each row; the others are 0, as is a row with fewer than 2 valid members."""
+    """Apply `slow` to each row's valid members; other entries, and rows with fewer than 2 valid members, are 0."""
     result = np.zeros(valid.shape)
     for p, keep in enumerate(valid):
         if keep.sum() >= 2:
@@ -67,15 +67,15 @@ def numeric_gradient(function, x, step=1e-6):
 
 @given(reward_arrays)
 def test_rank_matches_formula(rewards):
-    everyone = np.ones(rewards.shape, bool)
+    all_valid = np.ones(rewards.shape, bool)
     with jax.enable_x64(True):
         np.testing.assert_allclose(
-            rank(jnp.array(rewards)), apply_to_valid(slow_rank, everyone, rewards), rtol=1e-9, atol=1e-9
+            rank(jnp.array(rewards)), apply_to_valid(slow_rank, all_valid, rewards), rtol=1e-9, atol=1e-9
         )
 
 
 @given(reward_arrays, valid_arrays)
-def test_rank_in_a_ragged_group_is_the_rank_among_its_valid_members(rewards, valid):
+def test_rank_uses_only_valid_members(rewards, valid):
     dirty = np.where(valid, rewards, np.inf)
     with jax.enable_x64(True):
         actual = np.array(rank(jnp.array(dirty), valid=jnp.array(valid)))
@@ -85,7 +85,7 @@ def test_rank_in_a_ragged_group_is_the_rank_among_its_valid_members(rewards, val
 
 
 @given(reward_arrays)
-def test_rank_does_not_change_under_an_increasing_transformation(rewards):
+def test_rank_is_invariant_under_increasing_maps(rewards):
     with jax.enable_x64(True):
         np.testing.assert_array_equal(rank(jnp.array(np.exp(rewards))), rank(jnp.array(rewards)))
 
@@ -99,25 +99,25 @@ ROW_WISE = {
 
 
 @pytest.mark.parametrize("case", ROW_WISE)
-def test_leading_axes_are_free(case, x64):
+def test_leading_axes_are_batch_axes(case, x64):
     rng = np.random.default_rng(6)
     rewards, valid = jnp.array(rng.normal(size=(2, P, G))), jnp.array(rng.random((2, P, G)) < 0.8)
-    whole = ROW_WISE[case](rewards, valid=valid)
+    batched = ROW_WISE[case](rewards, valid=valid)
     for row in np.ndindex(2, P):
-        np.testing.assert_allclose(whole[row], ROW_WISE[case](rewards[row], valid=valid[row]), rtol=1e-12, atol=1e-12)
-    assert np.abs(whole).max() > 0.1
+        np.testing.assert_allclose(batched[row], ROW_WISE[case](rewards[row], valid=valid[row]), rtol=1e-12, atol=1e-12)
+    assert np.abs(batched).max() > 0.1
 
 
 @given(reward_arrays, weight_arrays, valid_arrays)
-def test_weighted_matches_formula_and_ignores_responses_that_are_not_valid(rewards, weights, valid):
+def test_weighted_ignores_invalid_responses(rewards, weights, valid):
     expected = apply_to_valid(slow_weighted, valid, rewards, weights)
     dirty_rewards, dirty_weights = np.where(valid, rewards, np.inf), np.where(valid, weights, np.nan)
     with jax.enable_x64(True):
         actual = weighted(jnp.array(dirty_rewards), jnp.array(dirty_weights), valid=jnp.array(valid))
         np.testing.assert_allclose(actual, expected, atol=1e-12)
-        everyone = np.ones(valid.shape, bool)
+        all_valid = np.ones(valid.shape, bool)
         actual = weighted(jnp.array(rewards), jnp.array(weights))
-        np.testing.assert_allclose(actual, apply_to_valid(slow_weighted, everyone, rewards, weights), atol=1e-12)
+        np.testing.assert_allclose(actual, apply_to_valid(slow_weighted, all_valid, rewards, weights), atol=1e-12)
 
 
 @given(reward_arrays)
@@ -137,7 +137,7 @@ def test_identical_rewards_get_exactly_zero(dtype, x64):
         assert not advantage.any()
 
 
-def test_weighted_gradient_in_rewards_and_weights(x64):
+def test_weighted_gradients(x64):
     rng = np.random.default_rng(2)
     rewards, cotangent = rng.normal(size=(2, P, G))
     weights = rng.uniform(0.5, 2.0, size=(P, G))
@@ -178,7 +178,7 @@ def test_quality_weights_match_their_formulas(x64):
     hnp.arrays(np.float64, (P, G, 4), elements=st.integers(-8, 8).map(lambda k: k / 4)),
     hnp.arrays(bool, (P, G, 4)),
 )
-def test_raters_that_abstain_do_not_count(scores, valid):
+def test_reliability_ignores_abstaining_raters(scores, valid):
     dirty = np.where(valid, scores, np.nan)
     with jax.enable_x64(True):
         actual = group_baseline.reliability_quality(jnp.array(dirty), floor=0.5, valid=jnp.array(valid))
@@ -187,7 +187,7 @@ def test_raters_that_abstain_do_not_count(scores, valid):
         assert actual[p, i] == pytest.approx(1 / (0.5 + slow_std(known, 1) ** 2) if len(known) > 1 else 0.0)
 
 
-def test_raw_sequence_probability_underflows_where_confidence_does_not():
+def test_confidence_of_long_responses_does_not_underflow():
     logp = jnp.log(jnp.array([0.9, 0.8]))[:, None] * jnp.ones((2, 1000))
     assert not jnp.exp(logp.sum(-1)).all()
     np.testing.assert_allclose(confidence_quality(logp, jnp.ones((2, 1000))), [0.9, 0.8], rtol=1e-4)
@@ -199,10 +199,10 @@ def minus_mean(x, peers):
 
 def slow_hierarchical(rewards, types, valid, alpha):
     result = np.zeros(rewards.shape)
-    everyone = [rewards[q, j] for q, j in np.ndindex(rewards.shape) if valid[q, j]]
+    all_rewards = [rewards[q, j] for q, j in np.ndindex(rewards.shape) if valid[q, j]]
     for p, i in zip(*np.nonzero(valid), strict=True):
         peers = [rewards[q, j] for q, j in np.ndindex(rewards.shape) if valid[q, j] and types[q] == types[p]]
-        result[p, i] = alpha * minus_mean(rewards[p, i], peers) + (1 - alpha) * minus_mean(rewards[p, i], everyone)
+        result[p, i] = alpha * minus_mean(rewards[p, i], peers) + (1 - alpha) * minus_mean(rewards[p, i], all_rewards)
     return result
 
 
@@ -214,19 +214,19 @@ def test_hierarchical_matches_formula(rewards, types, valid, alpha):
         np.testing.assert_allclose(actual, slow_hierarchical(rewards, types, valid, alpha), atol=1e-12)
         assert not np.array(actual)[~valid].any()
         actual = hierarchical(jnp.array(rewards), jnp.array(types))
-        everyone = np.ones(valid.shape, bool)
-        np.testing.assert_allclose(actual, slow_hierarchical(rewards, types, everyone, 0.7), atol=1e-12)
+        all_valid = np.ones(valid.shape, bool)
+        np.testing.assert_allclose(actual, slow_hierarchical(rewards, types, all_valid, 0.7), atol=1e-12)
         np.testing.assert_allclose(actual.sum(), 0.0, atol=1e-12)
 
 
 @given(reward_arrays)
-def test_hierarchical_with_a_type_for_every_prompt_is_group_centered(rewards):
+def test_hierarchical_with_one_prompt_per_type_is_group_centered(rewards):
     with jax.enable_x64(True):
         local = hierarchical(jnp.array(rewards), jnp.arange(P), local_weight=1.0)
         np.testing.assert_allclose(local, group_centered(jnp.array(rewards)), atol=1e-12)
 
 
-def test_hierarchical_treats_leading_axes_as_parts_of_the_batch(x64):
+def test_hierarchical_leading_axes_are_batch_axes(x64):
     rewards = np.random.default_rng(0).normal(size=(4, G))
     types = np.array([0, 1, 1, 0])
     shallow = hierarchical(jnp.array(rewards), jnp.array(types))
@@ -234,14 +234,14 @@ def test_hierarchical_treats_leading_axes_as_parts_of_the_batch(x64):
     np.testing.assert_allclose(deep.reshape(4, G), shallow)
 
 
-def test_hierarchical_is_exactly_zero_within_a_type_of_identical_rewards(x64):
+def test_hierarchical_is_zero_for_types_with_identical_rewards(x64):
     rewards = jnp.array([[0.1] * 10, [0.1] * 10, [0.7] * 10, [5.0] * 10])
     local = hierarchical(rewards, jnp.array([2, 2, 1, 1]), local_weight=1.0)
     assert not local[:2].any()
     assert local[2:].all()
 
 
-def test_hierarchical_gradient_matches_the_formula_and_is_zero_outside_the_mask(x64):
+def test_hierarchical_gradient(x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, 4, 3))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)

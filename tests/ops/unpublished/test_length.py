@@ -1,4 +1,4 @@
-"""Length penalties, weights, group sizes and bins: checked against loops, with their refusals."""
+"""Length penalties, weights, group sizes and bins: formulas, checked against loops, and refused arguments."""
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +99,7 @@ def test_median_length_matches_formula(mask):
 
 
 @pytest.mark.parametrize(("lengths", "median"), [([3], 3.0), ([0, 4, 1], 2.5), ([5, 0, 1, 2], 2.0), ([5, 1, 2, 4], 3.0)])
-def test_the_median_is_the_middle_one_or_the_mean_of_the_middle_two(lengths, median):
+def test_median_of_odd_and_even_counts(lengths, median):
     assert length.median_length(jnp.array(np.arange(6) < np.array(lengths)[:, None])) == median
 
 
@@ -112,22 +112,22 @@ def test_length_reweighted_matches_formula(mask, alpha, base):
         expected[index] = base[index] * (sum(mask[index[:2]]) / median) ** -alpha
     dirty = np.where(mask, base, np.nan)
     with jax.enable_x64(True):
-        counts = jnp.array(mask)
-        actual = length_reweighted(jnp.array(dirty), counts, alpha=alpha, reference=median_length(counts))
+        token_mask = jnp.array(mask)
+        actual = length_reweighted(jnp.array(dirty), token_mask, alpha=alpha, reference=median_length(token_mask))
         np.testing.assert_allclose(actual, expected, rtol=1e-12)
-        gradient = jax.grad(lambda w: (length_reweighted(w, counts, alpha=alpha, reference=2.0) * base).sum())
+        gradient = jax.grad(lambda w: (length_reweighted(w, token_mask, alpha=alpha, reference=2.0) * base).sum())
         expected *= (2.0 / median if median else 1.0) ** alpha
         np.testing.assert_allclose(gradient(jnp.array(dirty)), expected, rtol=1e-12)
 
 
-def test_length_reweighted_changes_the_sum_and_at_alpha_1_is_proportional_to_sequence_mean():
+def test_length_reweighted_with_alpha_1_is_proportional_to_sequence_mean():
     mask = jnp.array(np.arange(T) < np.array([[4, 1, 2], [4, 4, 3]])[..., None])
     tilted = length_reweighted(token_mean(mask), mask, alpha=1.0, reference=1.0)
     np.testing.assert_allclose(tilted.sum(), 6 / 18, rtol=1e-6)
     np.testing.assert_allclose(tilted / tilted.sum(), sequence_mean(mask), rtol=1e-6)
 
 
-def test_an_empty_batch_has_zero_weights():
+def test_empty_batch_has_zero_weights():
     mask = jnp.zeros((P, G, T))
     assert not length_reweighted(token_mean(mask), mask, alpha=0.5, reference=median_length(mask)).any()
 
@@ -141,11 +141,11 @@ def test_adaptive_group_size_matches_formula(lengths, base, reference, floor):
         assert size.dtype == jnp.int32
 
 
-def test_adaptive_group_size_uses_the_documents_values_by_default():
+def test_adaptive_group_size_defaults():
     assert adaptive_group_size(jnp.array([100, 512, 2048, 2049, 9000])).tolist() == [40, 8, 2, 2, 2]
 
 
-def test_equation_27_as_printed_makes_groups_of_one_beyond_2048_tokens():
+def test_printed_equation_27_gives_groups_of_one():
     lengths = [512, 2048, 2049, 4096, 20480]
     printed = [max(1, (8 * 512) // length) for length in lengths]
     assert printed == [8, 2, 1, 1, 1]
@@ -159,14 +159,14 @@ def test_length_percentiles_match_formula(lengths):
     ordered = sorted(int(n) for n in lengths)
     expected = []
     for q in (25, 50, 75, 95):
-        place = (len(ordered) - 1) * q / 100
-        below, part = int(place), place - int(place)
+        position = (len(ordered) - 1) * q / 100
+        below, fraction = int(position), position - int(position)
         above = ordered[min(below + 1, len(ordered) - 1)]
-        expected.append(ordered[below] + part * (above - ordered[below]))
+        expected.append(ordered[below] + fraction * (above - ordered[below]))
     np.testing.assert_allclose(length.length_percentiles(jnp.array(lengths.reshape(2, 3))), expected, rtol=1e-6)
 
 
-def test_length_percentiles_can_be_chosen():
+def test_chosen_length_percentiles():
     assert length.length_percentiles(jnp.array([1.0, 2.0, 5.0]), percentiles=(0, 100)).tolist() == [1.0, 5.0]
 
 
@@ -179,7 +179,7 @@ def test_length_bins_match_formula(lengths, edges):
     assert bins.dtype == jnp.int32
 
 
-def test_a_length_is_not_rounded_to_the_precision_of_the_edges():
+def test_length_bins_do_not_round_lengths():
     assert length.length_bins(jnp.array([256, 257]), jnp.array([256.0], jnp.bfloat16)).tolist() == [0, 1]
 
 

@@ -1,4 +1,4 @@
-"""Mixtures: checked against loops, with their gradients and refusals."""
+"""Mixtures of advantages, values, objectives and policies: formulas, gradients, and refused arguments."""
 
 import math
 from functools import partial
@@ -71,7 +71,7 @@ def test_entropy_bonus_matches_formula(entropy, mask):
         np.testing.assert_allclose(bonus, expected, atol=1e-12)
 
 
-def test_entropy_bonus_gradient_matches_the_formula_and_is_zero_outside_the_mask(x64):
+def test_entropy_bonus_gradient(x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, 4, 3))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)
@@ -98,7 +98,7 @@ def test_pretrained_value_weight_matches_formula(step, total, initial, decay, re
 
 
 @pytest.mark.usefixtures("x64")
-def test_pretrained_value_weight_defaults_are_the_documents():
+def test_pretrained_value_weight_defaults():
     weight = partial(mixture.pretrained_value_weight, total_steps=100, reliability=jnp.array(0.5), eta=1.0)
     expected = [0.8 / 1.5, 0.8 * math.exp(-1) / 1.5, 0.8 * math.exp(-2) / 1.5]
     np.testing.assert_allclose(jax.jit(weight)(jnp.array([0, 50, 100])), expected, rtol=1e-12)
@@ -119,21 +119,22 @@ def test_multi_head_gradients_match_central_differences(wrt):
 
     def total(x):
         return (
-            jnp.array([1.0, -2.0]) * mixture.multi_head_value(*(x if at == wrt else jnp.array(pair[at]) for at in (0, 1)))
+            jnp.array([1.0, -2.0])
+            * mixture.multi_head_value(*(x if index == wrt else jnp.array(pair[index]) for index in (0, 1)))
         ).sum()
 
     expected = central_differences(jax.jit(total), pair[wrt])
     np.testing.assert_allclose(jax.jit(jax.grad(total))(jnp.array(pair[wrt])), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_multi_head_value_with_a_head_switched_off():
+def test_multi_head_value_ignores_disabled_heads():
     values, logits = jnp.array([1.0, 5.0, 3.0]), jnp.array([0.0, -jnp.inf, 0.0])
     out, slope = jax.jit(jax.value_and_grad(mixture.multi_head_value, argnums=1))(values, logits)
     assert out == 2.0
     assert np.isfinite(slope).all()
 
 
-def test_values_take_any_leading_axes_and_widen_half_precision():
+def test_value_mixtures_leading_axes_and_half_precision():
     x, heads = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((2, 3, 4, 5), jnp.bfloat16)
     mixed = jax.eval_shape(partial(mixture.mix_values, weight=0.5), x, x)
     blended = jax.eval_shape(mixture.multi_head_value, heads, heads)
@@ -165,20 +166,20 @@ def test_mixture_matches_formula(logp, symbolic, alpha):
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_mixture_is_exact_at_both_ends(dtype, traced):
+def test_mixture_is_exact_at_alpha_0_and_1(dtype, traced):
     with jax.enable_x64(True):
         logp = jnp.array([-0.3, -500.0, -jnp.inf, -0.1, -jnp.inf], dtype)
         symbolic = jnp.array([-0.7, -1.0 / 3, -0.2, -jnp.inf, -jnp.inf], dtype)
-        for alpha, only in ((1, logp), (0, symbolic)):
-            share = jnp.array(alpha, dtype) if traced else alpha
+        for weight, expected in ((1, logp), (0, symbolic)):
+            alpha = jnp.array(weight, dtype) if traced else weight
             mix = jit_mixture if traced else mixture.neural_symbolic_mixture
-            np.testing.assert_array_equal(mix(logp, symbolic, alpha=share), only)
+            np.testing.assert_array_equal(mix(logp, symbolic, alpha=alpha), expected)
 
 
 @jax.jit
-def mixture_slopes(logp, symbolic, alpha, counted):
+def mixture_slopes(logp, symbolic, alpha, possible):
     def total(logp, symbolic, alpha):
-        return mixture.neural_symbolic_mixture(logp, symbolic, alpha=alpha).sum(where=counted)
+        return mixture.neural_symbolic_mixture(logp, symbolic, alpha=alpha).sum(where=possible)
 
     return jax.grad(total, (0, 1, 2))(logp, symbolic, alpha)
 
@@ -207,7 +208,7 @@ def test_mixture_gradients_match_the_formula(alpha):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1e-30, 0.5, 1.0])
-def test_mixture_gradient_is_finite_where_probability_vanishes(alpha):
+def test_mixture_gradient_is_finite_at_probability_0(alpha):
     logp, symbolic = jnp.array([-jnp.inf, -jnp.inf, 0.0, -300.0, -300.0]), jnp.array([-jnp.inf, 0.0, -jnp.inf, 0.0, -800.0])
     slopes = mixture_probability_slopes(logp, symbolic, jnp.array(alpha))
     assert all(np.isfinite(slope).all() for slope in slopes)

@@ -1,4 +1,4 @@
-"""Advantages whose λ changes with the offset, checked against sums written from the formula, and the claims made about them."""
+"""Advantages whose λ depends on the offset, checked against sums, and the design document's claims about them."""
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def sum_td(case):
 
 
 def sum_weighted(td, mask, weight):
-    """A_t = Σ_l weight(row, l, t+l) δ_{t+l}, l counting response tokens."""
+    """A_t = Σ_l weight(row, l, t+l) δ_{t+l}, where l counts response tokens."""
     out = np.zeros(td.shape)
     for i, row in enumerate(mask):
         tokens = tokens_of(row)
@@ -111,7 +111,7 @@ def test_offset_decayed_gae_matches_formula(case, settings):
 
 
 @given(cases, offset_settings, unit, st.sampled_from([1, 4, 100]))
-def test_complexity_weighted_gae_matches_formula_in_any_chunk(case, settings, beta, chunk):
+def test_complexity_weighted_gae_matches_formula(case, settings, beta, chunk):
     with jax.enable_x64(True):
         mask, td, complexity = case["mask"], case["rewards"], case["values"]
         by_complexity = {"beta": beta, "max_complexity": 3.0, "chunk": chunk}
@@ -146,17 +146,17 @@ def test_offset_gradients_match_central_differences(wrt, lambda_base):
 
 
 @given(cases)
-def test_offset_decay_reduces_to_gae_without_alpha(case):
+def test_offset_decay_with_alpha_0_is_gae(case):
     with jax.enable_x64(True):
         mask = jnp.array(case["mask"])
         case = {**case, "bootstrap": np.zeros(ROWS)}
         base = case["lambda_"][0]
-        numbers = {"gamma": case["gamma"], "lambda_base": base, "alpha": 0.0, "max_length": 5.0}
+        settings = {"gamma": case["gamma"], "lambda_base": base, "alpha": 0.0, "max_length": 5.0}
         expected = sum_gae(case, [base] * ROWS)
         td = jnp.array(sum_td(case))
-        np.testing.assert_allclose(jit_offset(td, mask, **numbers), expected, **EXACT)
-        none = jit_complexity(td, td, mask, **numbers, beta=0.0, max_complexity=9.0, chunk=4)
-        np.testing.assert_allclose(none, expected, **EXACT)
+        np.testing.assert_allclose(jit_offset(td, mask, **settings), expected, **EXACT)
+        unweighted = jit_complexity(td, td, mask, **settings, beta=0.0, max_complexity=9.0, chunk=4)
+        np.testing.assert_allclose(unweighted, expected, **EXACT)
 
 
 @given(cases, unit)
@@ -164,14 +164,14 @@ def test_constant_complexity_is_gae_with_a_smaller_lambda(case, beta):
     with jax.enable_x64(True):
         mask = jnp.array(case["mask"])
         case = {**case, "bootstrap": np.zeros(ROWS)}
-        numbers = {"gamma": case["gamma"], "lambda_base": 0.9, "alpha": 0.0, "max_length": 5.0}
+        settings = {"gamma": case["gamma"], "lambda_base": 0.9, "alpha": 0.0, "max_length": 5.0}
         td = jnp.array(sum_td(case))
-        actual = jit_complexity(td, jnp.full_like(td, -2.0), mask, **numbers, beta=beta, max_complexity=4.0, chunk=4)
+        actual = jit_complexity(td, jnp.full_like(td, -2.0), mask, **settings, beta=beta, max_complexity=4.0, chunk=4)
         np.testing.assert_allclose(actual, sum_gae(case, [0.9 * (1 - beta / 2)] * ROWS), **EXACT)
 
 
 @given(cases, offset_settings)
-def test_without_a_complexity_factor_it_is_the_offset_decay(case, settings):
+def test_complexity_weighted_gae_with_beta_0_is_offset_decay(case, settings):
     with jax.enable_x64(True):
         td, mask = jnp.array(case["rewards"]), jnp.array(case["mask"])
         actual = jit_complexity(td, td, mask, **settings, beta=0.0, max_complexity=3.0, chunk=4)
@@ -179,25 +179,25 @@ def test_without_a_complexity_factor_it_is_the_offset_decay(case, settings):
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_offset_decay_has_the_documented_defaults():
+def test_offset_decay_defaults():
     td, mask = jnp.array([[0.0, 0.0, 1.0]]), jnp.ones((1, 3))
     expected = [[0.95**2 * np.exp(-0.5 * 4 / 3), 0.95 * np.exp(-0.5 / 3), 1.0]]
     np.testing.assert_allclose(jit_offset(td, mask, alpha=0.5, max_length=3), expected, **EXACT)
-    none = {"beta": 0.0, "max_complexity": 1.0}
-    np.testing.assert_allclose(jit_complexity(td, td, mask, alpha=0.5, max_length=3, **none), expected, **EXACT)
+    no_complexity = {"beta": 0.0, "max_complexity": 1.0}
+    np.testing.assert_allclose(jit_complexity(td, td, mask, alpha=0.5, max_length=3, **no_complexity), expected, **EXACT)
 
 
-def kernel_of_offset(length, **numbers):
-    """The weight of each offset, measured from outside: what an impulse on the last token adds to each earlier token."""
+def kernel_of_offset(length, **settings):
+    """The weight of each offset: what a TD error of 1 at the last token adds to each earlier token's advantage."""
     impulse = jnp.zeros((1, length)).at[0, -1].set(1.0)
-    return np.asarray(jit_offset(impulse, jnp.ones((1, length), bool), **numbers))[0, ::-1]
+    return np.asarray(jit_offset(impulse, jnp.ones((1, length), bool), **settings))[0, ::-1]
 
 
 @pytest.mark.usefixtures("x64")
-def test_offset_decay_is_neither_a_recursion_nor_vapos_lambda():
+def test_offset_decay_is_neither_recursive_nor_length_adaptive():
     kernel = kernel_of_offset(TOKENS, lambda_base=0.95, alpha=1.0, max_length=TOKENS)
-    steps = kernel[1:] / kernel[:-1]
-    assert (np.diff(steps) < -0.01).all()  # a recursion A_t = δ_t + c A_{t+1} would have the same step c everywhere
+    ratios = kernel[1:] / kernel[:-1]
+    assert (np.diff(ratios) < -0.01).all()  # a recursion A_t = δ_t + c A_{t+1} would have the same ratio c everywhere
     lambdas = kernel[1:] ** (1 / np.arange(1, TOKENS))
     assert (np.diff(lambdas) < 0).all()  # λ falls with the offset ...
     assert (np.diff(length_adaptive_lambda(jnp.array([100, 200, 400]))) > 0).all()  # ... VAPO's grows with the length
@@ -218,13 +218,13 @@ def test_variance_theorem_of_the_offset_decay_is_false(length, true_ratio, claim
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_complexity_bound_applies_only_to_response_tokens():
+def test_complexity_bound_ignores_masked_tokens():
     td, mask = jnp.array([[1.0, 2.0, 3.0]]), jnp.array([[1, 0, 1]])
-    small = {"alpha": 0.5, "max_length": 3, "beta": 0.5, "max_complexity": 0.25}
-    within = ops.complexity_weighted_gae(td, jnp.array([[0.25, 9.0, -0.25]]), mask, **small)
+    settings = {"alpha": 0.5, "max_length": 3, "beta": 0.5, "max_complexity": 0.25}
+    within = ops.complexity_weighted_gae(td, jnp.array([[0.25, 9.0, -0.25]]), mask, **settings)
     expected = [[1.0 + 3.0 * 0.95 * 0.5 * np.exp(-0.5 / 3), 0.0, 3.0]]
     np.testing.assert_allclose(within, expected, **EXACT)
-    assert not ops.complexity_weighted_gae(td, td, jnp.zeros((1, 3)), **small).any()
+    assert not ops.complexity_weighted_gae(td, td, jnp.zeros((1, 3)), **settings).any()
 
 
 def largest_array(jaxpr):
@@ -238,12 +238,12 @@ def largest_array(jaxpr):
     return max(sizes, default=0)
 
 
-def test_complexity_weighted_gae_never_allocates_a_square_array():
+def test_complexity_weighted_gae_allocates_no_square_array():
     length, chunk = 64, 4
-    numbers = {"alpha": 0.5, "max_length": 64, "beta": 0.5, "max_complexity": 1.0, "chunk": chunk}
+    settings = {"alpha": 0.5, "max_length": 64, "beta": 0.5, "max_complexity": 1.0, "chunk": chunk}
 
     def total(td, complexity):
-        return ops.complexity_weighted_gae(td, complexity, jnp.ones(length), **numbers).sum()
+        return ops.complexity_weighted_gae(td, complexity, jnp.ones(length), **settings).sum()
 
     x = jnp.zeros(length)
     assert largest_array(jax.make_jaxpr(total)(x, x).jaxpr) == chunk * length
@@ -251,20 +251,20 @@ def test_complexity_weighted_gae_never_allocates_a_square_array():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_estimates_of_half_and_single_precision_are_float32(dtype):
+def test_estimates_are_float32(dtype):
     x, mask = jnp.ones((2, 3), dtype), jnp.ones((2, 3), bool)
 
-    def every_array(x):
+    def compute(x):
         return (
             ops.offset_decayed_gae(x, mask, alpha=0.1, max_length=3),
             ops.complexity_weighted_gae(x, x, mask, alpha=0.1, max_length=3, beta=0.5, max_complexity=1.0),
         )
 
-    assert [out.dtype for out in jax.eval_shape(every_array, x)] == [jnp.float32] * 2
+    assert [out.dtype for out in jax.eval_shape(compute, x)] == [jnp.float32] * 2
 
 
-def every_estimate(td, complexity, mask):
-    """Each estimate of a full batch by its name, with settings that make every argument matter."""
+def compute_estimates(td, complexity, mask):
+    """Compute each estimate of a batch by its name, with settings that make every argument matter."""
     decay = {"gamma": 0.9, "lambda_base": 0.9, "alpha": 0.5, "max_length": 4}
     by_complexity = {"beta": 0.5, "max_complexity": 9.0, "chunk": 4}
     return {
@@ -273,44 +273,44 @@ def every_estimate(td, complexity, mask):
     }
 
 
-jit_every_estimate = jax.jit(every_estimate)
+jit_compute_estimates = jax.jit(compute_estimates)
 
 
 @pytest.mark.usefixtures("x64")
-def test_leading_axes_are_free():
+def test_leading_axes_are_batch_axes():
     rng = np.random.default_rng(0)
     td, complexity = (jnp.array(rng.normal(size=(2, 3, TOKENS))) for _ in range(2))
     mask = jnp.array(rng.random((2, 3, TOKENS)) < 0.7)
-    whole = jit_every_estimate(td, complexity, mask)
-    flat = jit_every_estimate(*(x.reshape(6, TOKENS) for x in (td, complexity, mask)))
-    single = jit_every_estimate(td[1, 2], complexity[1, 2], mask[1, 2])
-    for name, estimate in whole.items():
+    batched = jit_compute_estimates(td, complexity, mask)
+    flat = jit_compute_estimates(*(x.reshape(6, TOKENS) for x in (td, complexity, mask)))
+    single = jit_compute_estimates(td[1, 2], complexity[1, 2], mask[1, 2])
+    for name, estimate in batched.items():
         np.testing.assert_allclose(estimate.reshape(6, TOKENS), flat[name], err_msg=name, **EXACT)
         np.testing.assert_allclose(estimate[1, 2], single[name], err_msg=name, **EXACT)
 
 
 @pytest.mark.usefixtures("x64")
 @given(st.lists(st.booleans(), min_size=9, max_size=9).filter(lambda inserted: sum(inserted) == 4))
-def test_observations_and_padding_change_no_response_token(inserted):
+def test_masked_tokens_change_no_estimate(inserted):
     with jax.enable_x64(True):
         rng = np.random.default_rng(3)
         td, complexity = rng.normal(size=(2, 1, 5))
-        where = np.flatnonzero(~np.array(inserted))
+        positions = np.flatnonzero(~np.array(inserted))
         spread = [np.full((1, 9), np.nan) for _ in range(2)]
         mask = np.zeros((1, 9))
-        spread[0][:, where], spread[1][:, where], mask[:, where] = td, complexity, 1
-        plain = jit_every_estimate(jnp.array(td), jnp.array(complexity), jnp.ones((1, 5)))
-        dirty = jit_every_estimate(jnp.array(spread[0]), jnp.array(spread[1]), jnp.array(mask))
+        spread[0][:, positions], spread[1][:, positions], mask[:, positions] = td, complexity, 1
+        plain = jit_compute_estimates(jnp.array(td), jnp.array(complexity), jnp.ones((1, 5)))
+        dirty = jit_compute_estimates(jnp.array(spread[0]), jnp.array(spread[1]), jnp.array(mask))
         for name, estimate in dirty.items():
-            np.testing.assert_allclose(np.asarray(estimate)[:, where], plain[name], err_msg=name, **EXACT)
-            assert not np.delete(np.asarray(estimate), where, axis=1).any(), name
+            np.testing.assert_allclose(np.asarray(estimate)[:, positions], plain[name], err_msg=name, **EXACT)
+            assert not np.delete(np.asarray(estimate), positions, axis=1).any(), name
 
 
-def test_row_without_tokens_is_zero_with_a_finite_gradient():
+def test_row_without_tokens():
     x, mask = jnp.full((2, 5), jnp.nan), jnp.zeros((2, 5))
 
     def total(td, complexity):
-        return sum(estimate.sum() for estimate in every_estimate(td, complexity, mask).values())
+        return sum(estimate.sum() for estimate in compute_estimates(td, complexity, mask).values())
 
     out, slopes = jax.jit(jax.value_and_grad(total, (0, 1)))(x, x)
     assert out == 0

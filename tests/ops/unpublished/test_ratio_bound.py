@@ -1,4 +1,4 @@
-"""The bound on the importance ratio."""
+"""The bounded importance ratio: values, gradient, and refused arguments."""
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +14,15 @@ log_ratios = hnp.arrays(np.float64, (2, 3, 4), elements=st.integers(-40, 40).map
 
 
 @jax.jit
-def bounded(log_ratio):
-    value, pull = jax.vjp(lambda x: ratio_bound.bounded_ratio(x, bound=10.0), log_ratio)
-    return value, pull(jnp.ones_like(log_ratio))[0]
+def value_and_slope(log_ratio):
+    value, vjp = jax.vjp(lambda x: ratio_bound.bounded_ratio(x, bound=10.0), log_ratio)
+    return value, vjp(jnp.ones_like(log_ratio))[0]
 
 
 @given(log_ratios)
 def test_bounded_ratio_matches_formula(log_ratio):
     with jax.enable_x64(True):
-        value, slope = (np.asarray(x) for x in bounded(jnp.array(log_ratio)))
+        value, slope = (np.asarray(x) for x in value_and_slope(jnp.array(log_ratio)))
     for index in np.ndindex(*log_ratio.shape):
         x = log_ratio[index]
         assert np.exp(value[index]) == pytest.approx(max(1 / 10, min(10, np.exp(x))))
@@ -35,7 +35,7 @@ def test_infinite_log_ratios_are_bounded():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_the_dtype_is_kept(dtype, x64):
+def test_dtype_is_preserved(dtype, x64):
     assert ratio_bound.bounded_ratio(jnp.full((2, 3), -1.0, dtype), bound=10.0).dtype == dtype
 
 

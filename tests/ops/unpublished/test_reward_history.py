@@ -14,7 +14,7 @@ from rljax.ops import group
 from rljax.ops.unpublished import reward_history
 from rljax.ops.unpublished.group_baseline import rank_based
 
-N, H, P, G = 4, 3, 2, 4  # more responses per step than are remembered
+N, H, P, G = 4, 3, 2, 4  # G > H: a step has more responses than the history can store
 tenths = st.integers(-30, 30).map(lambda k: k / 10)
 steps = st.lists(
     st.tuples(
@@ -43,15 +43,15 @@ def slow_advantage(memory, prompts, rewards, valid):
 
 
 @given(steps)
-def test_a_run_matches_a_dictionary_of_lists(run):
+def test_history_matches_dictionary_of_lists(run):
     memory = defaultdict(lambda: deque(maxlen=H))
     with jax.enable_x64(True):
         history = reward_history.empty_history(N, H)
         for prompts, rewards, valid in run:
-            ids, dirty, counts = jnp.array(prompts), jnp.array(np.where(valid, rewards, np.nan)), jnp.array(valid)
-            advantage = temporal(history, ids, dirty, valid=counts)
+            ids, dirty, is_valid = jnp.array(prompts), jnp.array(np.where(valid, rewards, np.nan)), jnp.array(valid)
+            advantage = temporal(history, ids, dirty, valid=is_valid)
             np.testing.assert_allclose(advantage, slow_advantage(memory, prompts, rewards, valid), atol=1e-12)
-            history = push(history, ids, dirty, valid=counts)
+            history = push(history, ids, dirty, valid=is_valid)
             for prompt, row, row_valid in zip(prompts, rewards, valid, strict=True):
                 memory[int(prompt)].extend(r for r, v in zip(row, row_valid, strict=True) if v)
             for prompt in range(N):
@@ -59,7 +59,7 @@ def test_a_run_matches_a_dictionary_of_lists(run):
                 assert sorted(kept.tolist()) == sorted(memory[prompt])
 
 
-def test_join_gives_this_steps_responses_first_then_earlier_ones():
+def test_join_history_appends_earlier_rewards():
     history = reward_history.empty_history(2, 3)
     history = push(history, jnp.array([1]), jnp.array([[5.0, 6.0]]))
     rewards, valid = reward_history.join_history(history, jnp.array([1, 0]), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -67,7 +67,7 @@ def test_join_gives_this_steps_responses_first_then_earlier_ones():
     assert valid.tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
 
 
-def test_without_history_it_is_the_plain_advantage_and_any_advantage_works(x64):
+def test_temporal_advantage_without_history(x64):
     rewards = jnp.array([[1.0, 0.5, -1.0, 0.0]])
     history = reward_history.empty_history(1, 2)
     for advantage in (group.group_centered, group.group_normalized, group.leave_one_out, rank_based):
@@ -75,7 +75,7 @@ def test_without_history_it_is_the_plain_advantage_and_any_advantage_works(x64):
         np.testing.assert_allclose(actual, jax.jit(advantage)(rewards), atol=1e-12)
 
 
-def test_a_traced_prompt_id_out_of_range_is_ignored_and_has_no_history():
+def test_traced_prompt_ids_out_of_range_are_ignored():
     history = push(reward_history.empty_history(2, 2), jnp.array([0, 1]), jnp.array([[1.0], [2.0]]))
     after = push(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
     jax.tree.map(np.testing.assert_array_equal, after, history)
@@ -83,13 +83,13 @@ def test_a_traced_prompt_id_out_of_range_is_ignored_and_has_no_history():
     assert alone.tolist() == [[0.0], [0.0]]
 
 
-def test_a_history_may_have_more_prompts_than_slots():
+def test_history_with_more_prompts_than_slots():
     history = reward_history.empty_history(3, 1)
     history = reward_history.push_history(history, jnp.array([2]), jnp.array([[5.0, 6.0]]))
     assert history.rewards.tolist() == [[0.0], [0.0], [6.0]]
 
 
-def test_the_most_recent_of_too_many_responses_are_remembered():
+def test_history_keeps_the_most_recent_rewards():
     history = push(reward_history.empty_history(1, 3), jnp.array([0]), jnp.array([[1.0, 2.0]]))
     history = push(history, jnp.array([0]), jnp.arange(10.0, 18.0)[None])
     assert sorted(history.rewards[0].tolist()) == [15.0, 16.0, 17.0]
@@ -97,7 +97,7 @@ def test_the_most_recent_of_too_many_responses_are_remembered():
     assert history.size.tolist() == [3]
 
 
-def test_a_history_is_a_pytree_of_plain_arrays():
+def test_history_is_a_pytree_of_arrays():
     history = reward_history.empty_history(5, 3)
     assert [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(history)] == [
         ((5, 3), "float32"),
@@ -132,14 +132,14 @@ def test_invalid_arguments_are_refused(function, arguments, valid, message):
         function(EMPTY, *arguments, valid=valid)
 
 
-@pytest.mark.parametrize(("of_history", "of_rewards"), [("float32", "float64"), ("float64", "float32")])
-def test_rewards_of_another_precision_than_the_history_are_refused(of_history, of_rewards, x64):
-    history = EMPTY._replace(rewards=EMPTY.rewards.astype(of_history))
-    with pytest.raises(ValueError, match=f"rewards must have the history's dtype {of_history}, got {of_rewards}"):
-        reward_history.join_history(history, IDS, jnp.asarray(REWARDS, of_rewards))
+@pytest.mark.parametrize(("history_dtype", "rewards_dtype"), [("float32", "float64"), ("float64", "float32")])
+def test_mismatched_dtypes_are_refused(history_dtype, rewards_dtype, x64):
+    history = EMPTY._replace(rewards=EMPTY.rewards.astype(history_dtype))
+    with pytest.raises(ValueError, match=f"rewards must have the history's dtype {history_dtype}, got {rewards_dtype}"):
+        reward_history.join_history(history, IDS, jnp.asarray(REWARDS, rewards_dtype))
 
 
 @pytest.mark.parametrize(("prompts", "capacity"), [(0, 1), (1, 0)])
-def test_a_history_needs_at_least_one_prompt_and_one_slot(prompts, capacity):
+def test_history_without_prompts_or_slots_is_refused(prompts, capacity):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
         reward_history.empty_history(prompts, capacity)

@@ -1,4 +1,4 @@
-"""Schedules, checked against their formulas; the document's printed warmup formula is shown to be wrong."""
+"""Schedules, checked against their formulas, and a check that the design document's printed warmup is wrong."""
 
 import math
 from functools import partial
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rljax.ops.unpublished import schedule
 
 
-def rate(step, peak, warmup_steps, total_steps):
+def expected_rate(step, peak, warmup_steps, total_steps):
     warm = min(1.0, step / warmup_steps) if warmup_steps else 1.0
     return peak * warm * math.cos(math.pi * step / (2 * total_steps)) if step < total_steps else 0.0
 
@@ -28,7 +28,8 @@ def printed_rate(step, peak, warmup_steps, total_steps):
 def test_warmup_cosine_matches_formula(step, peak, warmup_steps, total_steps):
     with jax.enable_x64(True):
         settings = {"peak": peak, "warmup_steps": warmup_steps, "total_steps": total_steps}
-        assert schedule.warmup_cosine(step, **settings).item() == pytest.approx(rate(step, **settings), rel=1e-9, abs=1e-15)
+        actual = schedule.warmup_cosine(step, **settings).item()
+        assert actual == pytest.approx(expected_rate(step, **settings), rel=1e-9, abs=1e-15)
 
 
 def test_warmup_cosine_is_never_negative_and_stays_at_zero():
@@ -39,7 +40,7 @@ def test_warmup_cosine_is_never_negative_and_stays_at_zero():
     assert not rates[20:].any()
 
 
-def test_warmup_cosine_rises_from_zero_where_the_printed_formula_does_not():
+def test_printed_warmup_formula_does_not_warm_up():
     settings = {"peak": 1.0, "warmup_steps": 10, "total_steps": 1000}
     ours = [schedule.warmup_cosine(t, **settings).item() for t in (0, 1, 5, 10, 100)]
     np.testing.assert_allclose(ours, [0, 0.1, 0.5, 1.0, 0.988], atol=2e-3)
@@ -49,7 +50,7 @@ def test_warmup_cosine_rises_from_zero_where_the_printed_formula_does_not():
         printed_rate(0, **settings)
 
 
-def test_warmups_of_0_and_1_steps_at_the_first_step():
+def test_first_rate_with_0_or_1_warmup_steps():
     first = [schedule.warmup_cosine(0, peak=0.5, warmup_steps=n, total_steps=9).item() for n in (0, 1)]
     assert first == [0.5, 0.0]
 
@@ -57,12 +58,12 @@ def test_warmups_of_0_and_1_steps_at_the_first_step():
 def test_warmup_cosine_is_an_optax_schedule():
     settings = {"peak": 0.5, "warmup_steps": 2, "total_steps": 5}
     optimizer = optax.sgd(partial(schedule.warmup_cosine, **settings))
-    state, taken = optimizer.init(jnp.array(0.0)), []
+    state, steps = optimizer.init(jnp.array(0.0)), []
     update = jax.jit(optimizer.update)
     for _ in range(7):
         step, state = update(jnp.array(1.0), state)
-        taken.append(-step)
-    np.testing.assert_allclose(taken, [rate(t, **settings) for t in range(7)], atol=1e-7)
+        steps.append(-step)
+    np.testing.assert_allclose(steps, [expected_rate(t, **settings) for t in range(7)], atol=1e-7)
 
 
 @given(st.integers(0, 300), st.floats(0, 1), st.floats(0, 5), st.integers(1, 200))
@@ -74,7 +75,7 @@ def test_decays_match_formula(step, initial, decay, total_steps):
         assert schedule.exponential_decay(step, **settings).item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_decays_take_a_traced_step_and_arrays():
+def test_decays_accept_traced_arrays_of_steps():
     weight = partial(schedule.hybrid_weight, initial=0.5, decay=2.0, total_steps=10)
     expected = [0.5, 0.5 * math.exp(-1), 0.5 * math.exp(-2), 0.5 * math.exp(-4)]
     np.testing.assert_allclose(jax.jit(weight)(jnp.array([0, 5, 10, 20])), expected, rtol=1e-6)
