@@ -1,4 +1,4 @@
-"""Bytes sent between devices, checked against hand counts, for a compiled program and for every form of a line."""
+"""Bytes that devices send in collectives: a compiled program against a hand count, and every syntax of an HLO line."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from rljax.parallel.collectives import Collective, collectives, sent_by_kind
 WIDTH, ROWS, LAYERS = 64, 32, 5
 
 
-def test_the_bytes_of_a_loop_with_a_sharded_matrix_match_a_hand_count():
-    """A [64, 64] matrix over fsdp=4, rows over 8 devices: it is gathered in each pass, and its gradient summed in five rounds."""
+def test_bytes_of_a_loop_with_a_sharded_matrix():
+    """A [64, 64] matrix over fsdp=4, rows over 8 devices: each pass gathers the matrix, each of five layers sums its gradient."""
     mesh = make_mesh(2, 4)
 
     def sharding(*axes):
@@ -32,15 +32,15 @@ def test_the_bytes_of_a_loop_with_a_sharded_matrix_match_a_hand_count():
     program = jax.jit(gradient, out_shardings=sharding("fsdp")).lower(matrix, rows).compile()
     found = collectives(program.as_text())
     gathers = [each for each in found if each.kind == "all-gather"]
-    complete = 4 * WIDTH * WIDTH
-    assert {(each.size, each.devices) for each in gathers} == {(complete, 4)}
+    matrix_bytes = 4 * WIDTH * WIDTH
+    assert {(each.size, each.devices) for each in gathers} == {(matrix_bytes, 4)}
     sums = [each for each in found if each.kind in ("all-reduce", "reduce-scatter")]
     assert {each.times for each in sums} == {LAYERS}
     received = sum(each.size * (each.devices if each.kind == "reduce-scatter" else 1) for each in sums)
-    assert received in (complete, complete + complete // 4), (
-        "over all eight devices, or over fsdp and then each part over data"
+    assert received in (matrix_bytes, matrix_bytes + matrix_bytes // 4), (
+        "summed over all eight devices, or over fsdp and then each shard over data"
     )
-    assert sent_by_kind(found)["all-gather"] == sum(each.times for each in gathers) * complete * 3 / 4
+    assert sent_by_kind(found)["all-gather"] == sum(each.times for each in gathers) * matrix_bytes * 3 / 4
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_the_bytes_of_a_loop_with_a_sharded_matrix_match_a_hand_count():
         ("%a = f32[4]{0} add(%all-reduce.1, %y)", None),
     ],
 )
-def test_every_form_of_a_group_is_read(line, expected):
+def test_every_group_syntax_is_parsed(line, expected):
     text = f"%add (x: f32[], y: f32[]) -> f32[] {{\n}}\n\nENTRY %main (x: f32[8]) -> f32[8] {{\n  {line}\n}}\n"
     assert collectives(text) == ([] if expected is None else [expected])
 
 
-def test_nested_loops_multiply_and_both_branches_of_a_conditional_count():
+def test_nested_loops_and_conditional_branches():
     reduce = "all-reduce(%x), replica_groups=[1,4]<=[4], to_apply=%add"
     text = f"""
 %inner (x: f32[2]) -> f32[2] {{
@@ -104,7 +104,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {{
     assert sorted((each.size, each.times) for each in collectives(text)) == [(8, 22), (16, 1)]
 
 
-def test_the_trip_count_of_a_tpu_loop_is_the_bound_of_its_counter():
+def test_trip_count_of_a_tpu_loop():
     text = """
 %body (p: (s32[], f32[2])) -> (s32[], f32[2]) {
   %a = f32[2]{0} all-reduce(%x), channel_id=4, replica_groups=[1,4]<=[4], to_apply=%add
@@ -124,7 +124,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {
     assert [(each.size, each.times) for each in collectives(text)] == [(8, 12)]
 
 
-def test_parts_of_one_operation_count_once_and_its_bookkeeping_values_are_ignored():
+def test_split_operations_count_once():
     text = """
 %first (p: bf16[1,8]) -> bf16[4,8] {
   %g.1 = bf16[4,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=7, replica_groups=mesh['axis_0'=4] {'axis_0'}, dimensions={0}
@@ -141,7 +141,7 @@ ENTRY %main (x: bf16[1,8]) -> bf16[4,8] {
     assert sorted((each.kind, each.size) for each in collectives(text)) == [("all-gather", 64), ("collective-permute", 16)]
 
 
-def test_groups_in_an_unknown_form_are_refused():
+def test_unknown_group_syntax_is_refused():
     text = "ENTRY %main (x: f32[8]) -> f32[8] {\n  %a = f32[4]{0} all-reduce(%x), replica_groups=everyone\n}\n"
     with pytest.raises(ValueError, match="the groups of this operation cannot be read: %a = f32"):
         collectives(text)

@@ -1,4 +1,4 @@
-"""Devices that share the tokens of a row: what they keep and exchange, and runs on such a mesh."""
+"""Context parallelism: memory and communication of devices that share a sequence, and runs on such a mesh."""
 
 import jax
 import numpy as np
@@ -22,34 +22,36 @@ def even_length(completions):
     return [float(len(completion) % 2) for completion in completions]
 
 
-def gradient_of_scores(rows, mesh):
-    """Compile the gradient of the scores of `rows` sequences of `SLOTS` tokens."""
+def compile_gradient(rows, mesh):
+    """Compile the gradient of the log-probabilities of `rows` sequences of `SLOTS` tokens."""
     tokens = np.ones((rows, SLOTS // 2), np.int32)
     packed = pack(Sequences(tokens, tokens > 0, tokens, tokens > 0))
     packed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=row_sharding(mesh)), packed)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh, chunk=64)
     params = parameter_shapes(policy, mesh)
-    places = None, jax.tree.map(lambda leaf: leaf.sharding, params)
+    shardings = None, jax.tree.map(lambda leaf: leaf.sharding, params)
     score = jax.value_and_grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
-    program = jax.jit(score, out_shardings=places).lower(params, packed)
+    program = jax.jit(score, out_shardings=shardings).lower(params, packed)
     return program.compile(compiler_options=for_measuring(mesh))
 
 
-def test_a_sequence_takes_an_eighth_of_the_memory_on_each_of_eight_devices():
-    alone, divided = gradient_of_scores(8, make_mesh(1, 8)), gradient_of_scores(1, make_mesh(1, 1, 1, 8))
-    assert temporaries(divided) < 0.25 * temporaries(alone), "an eighth, and what does not depend on the tokens"
+def test_sharded_sequence_needs_an_eighth_of_the_memory():
+    unsharded, sharded = compile_gradient(8, make_mesh(1, 8)), compile_gradient(1, make_mesh(1, 1, 1, 8))
+    assert temporaries(sharded) < 0.25 * temporaries(unsharded), "an eighth, plus memory that does not depend on the tokens"
 
 
-def test_attention_exchanges_tokens_for_heads_and_nothing_else_is_gathered():
-    program = gradient_of_scores(1, make_mesh(1, 1, 1, 8))
-    stream = 4 * SLOTS * SHAPE.width
-    found = [each for each in collectives(program.as_text()) if each.size >= stream // 8]
-    exchanges = [each for each in found if each.kind == "all-to-all" and each.size == stream // 8]
-    assert len(exchanges) >= 12 * SHAPE.layers, "query, key, value and result: forward, again, and backward"
-    assert [each.kind for each in found if each.size >= stream] == ["all-gather"], "the hidden states before the head"
+def test_attention_exchanges_tokens_for_heads():
+    program = compile_gradient(1, make_mesh(1, 1, 1, 8))
+    hidden_bytes = 4 * SLOTS * SHAPE.width
+    found = [each for each in collectives(program.as_text()) if each.size >= hidden_bytes // 8]
+    exchanges = [each for each in found if each.kind == "all-to-all" and each.size == hidden_bytes // 8]
+    assert len(exchanges) >= 12 * SHAPE.layers, "query, key, value and result: forward, recomputed, and backward"
+    assert [each.kind for each in found if each.size >= hidden_bytes] == ["all-gather"], (
+        "only the hidden states before the head"
+    )
 
 
-def test_sampling_divides_rows_over_the_same_shards():
+def test_sampling_mesh_has_the_same_devices():
     mesh = make_mesh(1, 2, 1, 4)
     flat = mesh_for_sampling(mesh)
     assert dict(flat.shape) == {"data": 1, "fsdp": 8, "tensor": 1}
@@ -58,14 +60,14 @@ def test_sampling_divides_rows_over_the_same_shards():
 
 
 @pytest.mark.parametrize("settings", [{"algorithm": "ppo", "lora_rank": 2}], ids=["ppo-lora"])
-def test_a_run_continues_on_a_mesh_that_divides_its_sequences(settings, tmp_path):
+def test_run_resumes_on_a_mesh_with_context(settings, tmp_path):
     config = STEPPED.replace(**settings, heads=4, kv_heads=4, steps=4, run=str(tmp_path / "run"), fsdp=4)
     rljax.train(config, reward=even_length)
     expected = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    divided = config.replace(run=str(tmp_path / "divided"), steps=2, fsdp=2, context=2)
-    rljax.train(divided, reward=even_length)
-    rljax.train(divided.replace(steps=4, fsdp=1, context=4), reward=even_length, resume="auto")
-    found = read_metrics(tmp_path / "divided" / "metrics.jsonl")
+    sharded = config.replace(run=str(tmp_path / "sharded"), steps=2, fsdp=2, context=2)
+    rljax.train(sharded, reward=even_length)
+    rljax.train(sharded.replace(steps=4, fsdp=1, context=4), reward=even_length, resume="auto")
+    found = read_metrics(tmp_path / "sharded" / "metrics.jsonl")
     steps = [[row for row in rows if row["phase"] == "rl"] for rows in (found, expected)]
     assert [row["step"] for row in steps[0]] == [1, 2, 3, 4]
     assert all(0 < row["reward"] < 1 for row in steps[1])

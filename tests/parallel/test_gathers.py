@@ -1,4 +1,4 @@
-"""How often compiled programs gather sharded parameters, and how much of the gathered parameters is in memory at once.
+"""How often compiled programs gather sharded parameters, and how many gathered parameters are in memory at once.
 
 Nothing is run: the counts come from the CPU compiler, with the compiler options that `rljax plan` uses.
 """
@@ -31,38 +31,42 @@ MATRICES = [
 """Bytes of each matrix of a layer."""
 
 
-def compile_for(function, mesh, *shapes, places=None):
-    program = jax.jit(function, out_shardings=places).lower(*shapes)
+def compile_for(function, mesh, *shapes, out_shardings=None):
+    program = jax.jit(function, out_shardings=out_shardings).lower(*shapes)
     return program.compile(compiler_options=for_measuring(mesh))
 
 
 @pytest.mark.parametrize("chunk", [1, 16])
 @pytest.mark.parametrize("axes", [(1, 8, 1), (2, 4, 1), (2, 2, 2)], ids=["1x8x1", "2x4x1", "2x2x2"])
-def test_the_head_is_never_gathered_and_its_gradient_is_summed_once_for_any_number_of_chunks(axes, chunk):
-    """Chunks have 16 tokens per device, or a single token; the forward and backward passes are in one program."""
+def test_head_is_not_gathered_and_its_gradient_is_summed_once(axes, chunk):
+    """A chunk is one token or 16 tokens per device; one program contains the forward and the backward pass."""
     mesh = make_mesh(*axes)
-    place = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
+    sharding = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
     hidden = jax.ShapeDtypeStruct((ROWS, TOKENS, WIDTH), jnp.float32, sharding=row_sharding(mesh))
     tokens = jax.ShapeDtypeStruct((ROWS, TOKENS), jnp.int32, sharding=row_sharding(mesh))
-    head = jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.float32, sharding=place)
+    head = jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.float32, sharding=sharding)
 
     def total(hidden, head, tokens):
         return token_scores(hidden, head, tokens, chunk=chunk, mesh=mesh)[0].sum()
 
-    places = None, (row_sharding(mesh), place)
-    found = collectives(compile_for(jax.value_and_grad(total, (0, 1)), mesh, hidden, head, tokens, places=places).as_text())
-    part = 4 * VOCAB * WIDTH // (mesh.shape["tensor"] * mesh.shape["fsdp"])
-    large = Counter((each.kind, each.size, each.times) for each in found if each.size >= part)
-    exchanges = large.pop(("all-to-all", part, 1))
+    out_shardings = None, (row_sharding(mesh), sharding)
+    found = collectives(
+        compile_for(jax.value_and_grad(total, (0, 1)), mesh, hidden, head, tokens, out_shardings=out_shardings).as_text()
+    )
+    shard_bytes = 4 * VOCAB * WIDTH // (mesh.shape["tensor"] * mesh.shape["fsdp"])
+    counts = Counter((each.kind, each.size, each.times) for each in found if each.size >= shard_bytes)
+    exchanges = counts.pop(("all-to-all", shard_bytes, 1))
     assert 2 <= exchanges <= 3, (
         "the head is resharded from width to vocabulary in one or both passes, and its gradient is resharded back"
     )
-    assert large == ({("all-reduce", part, 1): 1} if mesh.shape["data"] > 1 else {}), "the gradient is summed over replicas"
+    assert counts == ({("all-reduce", shard_bytes, 1): 1} if mesh.shape["data"] > 1 else {}), (
+        "the gradient is summed over replicas"
+    )
 
 
 @pytest.fixture(scope="module")
 def deep():
-    """Compile the gradient of the scores of models with two and three layers over fsdp=8."""
+    """Number of layers (2 or 3) -> compiled gradient of the log-probabilities over fsdp=8."""
     mesh, tokens = make_mesh(1, 8), np.ones((ROWS, 4), np.int32)
     packed = pack(Sequences(tokens, tokens > 0, tokens, tokens > 0))
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=row_sharding(mesh)), packed)
@@ -70,26 +74,26 @@ def deep():
     def gradient(layers):
         policy = transformer_policy(replace(DEEP, layers=layers), eos=0, mesh=mesh)
         params = parameter_shapes(policy, mesh)
-        places = None, jax.tree.map(lambda leaf: leaf.sharding, params)
+        out_shardings = None, jax.tree.map(lambda leaf: leaf.sharding, params)
         score = jax.value_and_grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
-        return compile_for(score, mesh, params, rows, places=places)
+        return compile_for(score, mesh, params, rows, out_shardings=out_shardings)
 
     return {layers: gradient(layers) for layers in (2, 3)}
 
 
-def test_each_matrix_of_a_layer_is_gathered_once_in_each_pass(deep):
+def test_layer_matrices_are_gathered_once_per_pass(deep):
     sizes = {
         layers: Counter(
             each.size for each in collectives(program.as_text()) if each.kind == "all-gather" and each.times == 1
         )
         for layers, program in deep.items()
     }
-    one = Counter({size: count for size, count in (sizes[3] - sizes[2]).items() if size >= min(MATRICES)})
-    assert one == Counter(2 * MATRICES), "once in the forward pass, and again when the layer is recomputed"
+    per_layer = Counter({size: count for size, count in (sizes[3] - sizes[2]).items() if size >= min(MATRICES)})
+    assert per_layer == Counter(2 * MATRICES), "once in the forward pass, and again when the layer is recomputed"
     assert max(sizes[3]) == max(MATRICES), "no gather contains two matrices"
 
 
-def test_another_layer_adds_almost_nothing_to_the_temporary_memory_of_a_device(deep):
+def test_additional_layer_needs_little_temporary_memory(deep):
     """A layer's parameters are gathered when they are needed, and its gradient is summed and sharded as soon as it is computed."""
     layer = sum(MATRICES)
     assert temporaries(deep[2]) > max(MATRICES), "the count includes gathered matrices"

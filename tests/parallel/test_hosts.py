@@ -1,4 +1,4 @@
-"""Work that several processes share: with one process, and with two that communicate over the loopback interface."""
+"""Functions that hosts call together, on one host and on two that communicate over the loopback interface."""
 
 import json
 import re
@@ -32,7 +32,7 @@ from rljax.parallel import (
 from rljax.parallel.joining import join
 
 PROGRAM = '''
-"""Call every function that hosts use together; each host prints its results."""
+"""Call every function that hosts call together; each host prints its results."""
 import json, signal, sys
 import jax, numpy as np
 from rljax.errors import InputError
@@ -81,25 +81,25 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
+def two_hosts_results(tmp_path_factory):
     program = tmp_path_factory.mktemp("hosts") / "program.py"
     program.write_text(PROGRAM)
-    ended = run_on_two_hosts([str(program)])
-    assert [process.returncode for process in ended] == [0, 0], [process.stdout[-2000:] for process in ended]
-    return [json.loads(process.stdout.splitlines()[-1]) for process in ended]
+    processes = run_on_two_hosts([str(program)])
+    assert [process.returncode for process in processes] == [0, 0], [process.stdout[-2000:] for process in processes]
+    return [json.loads(process.stdout.splitlines()[-1]) for process in processes]
 
 
-def test_two_hosts_divide_the_rows_and_both_get_all_results(two):
-    assert [host["calls"] for host in two] == [[0, 1, 2], [3, 4, 0]]
-    for host in two:
+def test_divide_gives_both_hosts_all_results(two_hosts_results):
+    assert [host["calls"] for host in two_hosts_results] == [[0, 1, 2], [3, 4, 0]]
+    for host in two_hosts_results:
         assert host["shared"]["twice"] == [0, 2, 4, 6, 8]
         assert host["shared"]["odd"] == [False, True, False, True, False]
         assert host["shared"]["wide"] == [[row] * 3 for row in range(5)]
         assert host["dtypes"] == ["bool", "float32", "float32"]
 
 
-def test_two_hosts_get_the_same_values(two):
-    for host in two:
+def test_hosts_agree_on_values(two_hosts_results):
+    for host in two_hosts_results:
         assert host["any"] == [True, False]
         assert host["least"] == [6 * 2**30, None]
         assert host["copy_from_first"] == {"x": 7, "nan": pytest.approx(np.nan, nan_ok=True), "flag": [True]}
@@ -110,31 +110,31 @@ def test_two_hosts_get_the_same_values(two):
         ]
 
 
-def test_sigterm_still_ends_both_hosts(two):
-    assert [host["terminates"] for host in two] == [True, True]
+def test_join_keeps_the_default_sigterm_handler(two_hosts_results):
+    assert [host["terminates"] for host in two_hosts_results] == [True, True]
 
 
-def test_two_hosts_fetch_arrays_that_are_sharded_over_both(two):
-    for host in two:
+def test_fetch_gathers_arrays_of_both_hosts(two_hosts_results):
+    for host in two_hosts_results:
         assert host["fetched"] == {"rows": [0, 1, 2, 3], "sum": 6, "host": [1, 1]}
 
 
-def test_only_the_first_of_two_hosts_writes(two):
-    assert [host["written"] for host in two] == [["file"], []]
+def test_on_first_runs_on_the_first_host_only(two_hosts_results):
+    assert [host["written"] for host in two_hosts_results] == [["file"], []]
 
 
-def test_a_failure_on_one_host_stops_both(two):
-    assert two[0]["refusal"] == ["InputError", "Host 1 of 2 failed; see its own output for the reason."]
-    assert two[1]["refusal"] == ["ValueError", "here"]
+def test_together_fails_on_both_hosts(two_hosts_results):
+    assert two_hosts_results[0]["refusal"] == ["InputError", "Host 1 of 2 failed; see its own output for the reason."]
+    assert two_hosts_results[1]["refusal"] == ["ValueError", "here"]
 
 
-def test_a_mesh_without_a_device_of_every_host_is_refused(two):
-    for host in two:
+def test_mesh_without_a_device_of_each_host_is_refused(two_hosts_results):
+    for host in two_hosts_results:
         assert host["mesh"][0] == "InputError"
         assert "has no device of host 1" in host["mesh"][1]
 
 
-def test_a_single_process_is_the_first_host():
+def test_single_process_is_the_first_host():
     done = []
     assert is_first()
     assert any_host(True)
@@ -178,21 +178,21 @@ def test_integer_arrays_are_replicated_and_float_arrays_sharded():
         (("auto", None, None), "could not be joined: .*before any JAX calls"),
     ],
 )
-def test_hosts_that_cannot_be_joined_are_refused(settings, message):
+def test_invalid_host_settings_are_refused(settings, message):
     address, hosts, host = settings
     jax.devices()
     with pytest.raises(InputError, match=message):
         join(address, hosts=hosts, host=host)
 
 
-def test_a_port_in_use_is_refused():
+def test_port_in_use_is_refused():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"Host 0 cannot listen on port {port} .*; choose another port"):
             join(f"127.0.0.1:{port}", hosts=2, host=0)
 
 
-def test_a_missing_first_host_is_reported():
+def test_missing_first_host_is_reported():
     address = free_address()
     with pytest.raises(InputError, match=f"Host 0 was not found at {address} in 0.3 s .*; start it as well"):
         join(address, hosts=2, host=1, patience=0.3)
@@ -200,7 +200,7 @@ def test_a_missing_first_host_is_reported():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems return memory by themselves")
 @pytest.mark.parametrize(("size", "trims"), [(hosts.KEPT - 1, []), (hosts.KEPT, [0])])
-def test_only_a_large_process_returns_freed_memory(monkeypatch, size, trims):
+def test_only_large_processes_return_freed_memory(monkeypatch, size, trims):
     calls = []
     monkeypatch.setattr(hosts, "_resident_bytes", lambda: size)
     monkeypatch.setattr(hosts.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))

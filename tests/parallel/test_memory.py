@@ -1,4 +1,4 @@
-"""How much memory the devices report."""
+"""The memory of a mesh's devices, as the devices report it."""
 
 from types import SimpleNamespace
 
@@ -10,8 +10,8 @@ from rljax.parallel.memory import agreed_device_bytes, device_bytes
 pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 
-def mesh_of(*memories):
-    """Return a mesh of accelerators with these memory statistics."""
+def fake_mesh(*memories):
+    """Return a fake mesh of accelerators that report these memory statistics."""
     return SimpleNamespace(
         devices=np.array(
             [SimpleNamespace(platform="gpu", process_index=0, memory_stats=lambda stats=stats: stats) for stats in memories]
@@ -19,12 +19,12 @@ def mesh_of(*memories):
     )
 
 
-def test_the_memory_of_a_mesh_is_summed_over_its_devices():
-    mesh = mesh_of({"bytes_limit": 3 << 30}, {"bytes_limit": 5 << 30})
+def test_device_bytes_is_summed_over_devices():
+    mesh = fake_mesh({"bytes_limit": 3 << 30}, {"bytes_limit": 5 << 30})
     assert device_bytes(mesh) == agreed_device_bytes(mesh) == 8 << 30
 
 
 @pytest.mark.parametrize("stats", [None, {}, {"bytes_in_use": 7}])
-def test_the_memory_is_unknown_if_a_device_does_not_report_it(stats):
-    mesh = mesh_of({"bytes_limit": 3 << 30}, stats)
+def test_device_bytes_is_none_if_a_device_reports_no_limit(stats):
+    mesh = fake_mesh({"bytes_limit": 3 << 30}, stats)
     assert device_bytes(mesh) is agreed_device_bytes(mesh) is None

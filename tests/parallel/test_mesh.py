@@ -1,4 +1,4 @@
-"""Meshes of fake devices."""
+"""Meshes of simulated devices, and the sharding of parameters and rows over them."""
 
 import math
 from types import SimpleNamespace
@@ -19,11 +19,11 @@ def test_all_devices_are_used_by_default():
     assert dict(make_mesh(None, 4).shape) == {"data": 2, "fsdp": 4, "tensor": 1}
 
 
-def test_a_mesh_has_an_axis_for_tensors():
+def test_mesh_has_a_tensor_axis():
     assert dict(make_mesh(None, 2, 2).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
 
 
-def test_a_smaller_mesh_uses_the_first_devices():
+def test_smaller_mesh_uses_the_first_devices():
     assert list(make_mesh(1, 2).devices.flat) == jax.devices()[:2]
 
 
@@ -44,14 +44,14 @@ def test_meshes_that_do_not_fit_are_refused(axes, message):
         make_mesh(*axes)
 
 
-def devices_of(slices, each):
-    """Descriptions of devices, numbered slice by slice."""
+def fake_devices(slices, per_slice):
+    """Return fake devices of several slices, numbered slice by slice."""
     return [
         SimpleNamespace(
-            id=slice_ * each + place, slice_index=slice_, platform="gpu", device_kind="GPU", process_index=slice_
+            id=slice_ * per_slice + index, slice_index=slice_, platform="gpu", device_kind="GPU", process_index=slice_
         )
         for slice_ in range(slices)
-        for place in range(each)
+        for index in range(per_slice)
     ]
 
 
@@ -64,14 +64,14 @@ def devices_of(slices, each):
         ({"data": 2, "fsdp": 4, "context": 2, "tensor": 1}, 4, {"data", "fsdp"}),
     ],
 )
-def test_copies_are_divided_over_slices_before_their_shards(axes, slices, crossed):
+def test_slices_split_the_data_axis_first(axes, slices, crossed):
     count = math.prod(axes.values())
-    found = arrange_slices(axes, devices_of(slices, count // slices))
-    assert found.shape == tuple(axes.values())
-    places = np.vectorize(lambda device: device.slice_index)(found)
-    assert sorted(device.id for device in found.flat) == list(range(count))
-    different = {name for axis, name in enumerate(axes) if (places != places.take([0], axis=axis)).any()}
-    assert different == crossed, "only neighbors along these axes are in different slices"
+    arranged = arrange_slices(axes, fake_devices(slices, count // slices))
+    assert arranged.shape == tuple(axes.values())
+    slice_indices = np.vectorize(lambda device: device.slice_index)(arranged)
+    assert sorted(device.id for device in arranged.flat) == list(range(count))
+    actual = {name for axis, name in enumerate(axes) if (slice_indices != slice_indices.take([0], axis=axis)).any()}
+    assert actual == crossed, "only neighbors along these axes are in different slices"
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,18 @@ def test_copies_are_divided_over_slices_before_their_shards(axes, slices, crosse
     [
         (
             {"data": 1, "fsdp": 1, "tensor": 8},
-            devices_of(2, 4),
+            fake_devices(2, 4),
             "cannot be divided over 2 slices; choose replicas as a mult",
         ),
-        ({"data": 1, "fsdp": 6, "tensor": 1}, devices_of(2, 4)[:6], "uses 2 devices of one slice and 4 of another"),
+        ({"data": 1, "fsdp": 6, "tensor": 1}, fake_devices(2, 4)[:6], "uses 2 devices of one slice and 4 of another"),
     ],
 )
-def test_meshes_that_slices_cannot_share_are_refused(axes, devices, message):
+def test_meshes_that_slices_do_not_divide_are_refused(axes, devices, message):
     with pytest.raises(InputError, match=message):
         arrange_slices(axes, devices)
 
 
-def test_rows_that_cannot_be_shared_are_refused():
+def test_rows_that_devices_do_not_divide_are_refused():
     check_rows(make_mesh(None, 1), rows=16)
     check_rows(make_mesh(None, 1, 4), rows=2)
     with pytest.raises(InputError, match="rows is 12 rows, which 8 devices cannot share equally"):
@@ -99,23 +99,23 @@ def test_rows_that_cannot_be_shared_are_refused():
 
 def test_parameters_are_sharded_over_fsdp_and_replicated_over_data():
     mesh = make_mesh(2, 4)
-    tree = {"matrix": jnp.zeros((3, 8, 16)), "odd": jnp.zeros((3, 5)), "number": jnp.zeros(())}
+    tree = {"matrix": jnp.zeros((3, 8, 16)), "odd": jnp.zeros((3, 5)), "scalar": jnp.zeros(())}
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings(mesh, tree))
     assert specs == {
         "matrix": PartitionSpec(None, None, "fsdp"),
         "odd": PartitionSpec(None, None),
-        "number": PartitionSpec(),
+        "scalar": PartitionSpec(),
     }
 
 
 def test_rows_are_sharded_over_every_device():
     rows = put_rows(make_mesh(2, 4), jnp.zeros((16, 3)))
     assert {shard.data.shape for shard in rows.addressable_shards} == {(2, 3)}
-    parts = put_rows(make_mesh(2, 4), jnp.zeros((5, 16, 3)), leading=1)
-    assert {shard.data.shape for shard in parts.addressable_shards} == {(5, 2, 3)}
+    stacked = put_rows(make_mesh(2, 4), jnp.zeros((5, 16, 3)), leading=1)
+    assert {shard.data.shape for shard in stacked.addressable_shards} == {(5, 2, 3)}
 
 
-def test_devices_of_one_tensor_axis_have_the_same_rows():
+def test_rows_are_replicated_over_tensor():
     rows = put_rows(make_mesh(2, 2, 2), jnp.arange(8))
     assert [shard.data.tolist() for shard in rows.addressable_shards] == [[0, 1]] * 2 + [[2, 3]] * 2 + [[4, 5]] * 2 + [
         [6, 7]

@@ -1,4 +1,4 @@
-"""Weights that sample, divided among the devices of `fsdp`: the same tokens, and each device has a part that never moves."""
+"""Sampling weights that are sharded over devices: the same tokens as with full copies, and no weights sent per token."""
 
 import functools
 import math
@@ -37,15 +37,15 @@ MODELS = {
 MESHES = {"1x4": (1, 4), "2x2x2": (2, 2, 2), "1x8": (1, 8), "1x2x1x4": (1, 2, 1, 4)}
 
 
-def requests(temperature, count=12):
-    numbers = np.random.default_rng(0)
-    prompts = [tuple(numbers.integers(2, 13, size).tolist()) for size in (1, 2, 3, 4, 5, 6)]
+def make_requests(temperature, count=12):
+    rng = np.random.default_rng(0)
+    prompts = [tuple(rng.integers(2, 13, size).tolist()) for size in (1, 2, 3, 4, 5, 6)]
     sampling = Sampling(max_tokens=9, eos_ids=(1,), temperature=temperature, top_p=0.9 if temperature else None)
-    return [Request(prompts[place % 6], place % 6, 0, sampling, seed=7 * place) for place in range(count)]
+    return [Request(prompts[index % 6], index % 6, 0, sampling, seed=7 * index) for index in range(count)]
 
 
-def opened(config, axes, *, shard_sampler):
-    """Return the policy, its parameters and the mesh of the engine."""
+def open_policy(config, axes, *, shard_sampler):
+    """Return the policy, its parameters on the training mesh, and the engine's mesh."""
     mesh = make_mesh(*axes)
     policy = transformer_policy(replace(config, shard_sampler=shard_sampler), eos=1, mesh=mesh)
     params = random_params(config)
@@ -53,17 +53,17 @@ def opened(config, axes, *, shard_sampler):
 
 
 def check_equal(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one.tokens, other.tokens)
-        np.testing.assert_allclose(one.policy_logp, other.policy_logp, atol=2e-5)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+        np.testing.assert_allclose(ours.policy_logp, theirs.policy_logp, atol=2e-5)
 
 
 @functools.cache
 def sample(name, axes, *, shard_sampler):
-    """Sample greedily and at temperature 1."""
-    policy, params, mesh = opened(MODELS[name], axes, shard_sampler=shard_sampler)
+    """Return responses that are sampled greedily, and then others at temperature 1."""
+    policy, params, mesh = open_policy(MODELS[name], axes, shard_sampler=shard_sampler)
     engine = DecodingEngine(policy.decoder, mesh, prompt_length=6, slots=8)
-    return engine.generate(params, requests(0.0) + requests(1.0))
+    return engine.generate(params, make_requests(0.0) + make_requests(1.0))
 
 
 @pytest.mark.parametrize(
@@ -77,63 +77,63 @@ def sample(name, axes, *, shard_sampler):
         ("experts", (1, 8)),
     ],
 )
-def test_tokens_are_those_of_one_device_and_of_full_copies(name, axes):
-    alone = sample(name, (1, 1), shard_sampler=False)
-    assert len({tuple(response.tokens.tolist()) for response in alone}) >= 8
+def test_sharded_sampler_samples_the_same_tokens(name, axes):
+    single_device = sample(name, (1, 1), shard_sampler=False)
+    assert len({tuple(response.tokens.tolist()) for response in single_device}) >= 8
     found = sample(name, axes, shard_sampler=True)
-    check_equal(found, alone)
+    check_equal(found, single_device)
     check_equal(found, sample(name, axes, shard_sampler=False))
 
 
-def test_pages_and_turns_have_the_same_tokens():
-    policy, params, mesh = opened(EVEN, (2, 2, 2), shard_sampler=True)
+def test_paged_and_dialogue_engines_sample_the_same_tokens():
+    policy, params, mesh = open_policy(EVEN, (2, 2, 2), shard_sampler=True)
     expected = sample("even", (1, 1), shard_sampler=False)[12:]
-    check_equal(PagedEngine(policy.decoder, mesh, 6, 8, share=0.5).generate(params, requests(1.0)), expected)
+    check_equal(PagedEngine(policy.decoder, mesh, 6, 8, share=0.5).generate(params, make_requests(1.0)), expected)
     dialogue = begin_dialogue(
-        DecodingEngine(policy.decoder, mesh, 6, 8), params, first := dict(enumerate(requests(1.0, 6)))
+        DecodingEngine(policy.decoder, mesh, 6, 8), params, first := dict(enumerate(make_requests(1.0, 6)))
     )
     found = {}
     while len(found) < len(first):
         found |= dialogue.draw()
-    check_equal([found[place] for place in first], expected[:6])
+    check_equal([found[index] for index in first], expected[:6])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("name", "axes"), [("even", (1, 4)), ("even", (2, 2, 2)), ("odd", (1, 4)), ("experts", (1, 4))])
-def test_a_device_has_its_part_of_the_weights_and_the_plan_counts_it(name, axes, dtype):
+def test_shard_sizes_match_the_planned_size(name, axes, dtype):
     config = replace(MODELS[name], compute_dtype=dtype)
-    policy, params, mesh = opened(config, axes, shard_sampler=True)
+    policy, params, mesh = open_policy(config, axes, shard_sampler=True)
     ready = decode_weights(policy.decoder, params)
-    parts = jax.tree.map(lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)), ready)
-    vectors = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 1)  # norms are on every device
+    shard_sizes = jax.tree.map(lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)), ready)
+    vectors = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 1)  # norms are replicated
     planned = sampler_weights(policy.shapes(), mesh, is_sharded=True)
-    assert sum(jax.tree.leaves(parts)) == planned
+    assert sum(jax.tree.leaves(shard_sizes)) == planned
     if name == "even":
-        size = sum(leaf.size for leaf in jax.tree.leaves(params)) - vectors
-        assert planned == size // (axes[1] * math.prod(axes[2:])) + vectors
-    whole = decode_weights(opened(config, axes, shard_sampler=False)[0].decoder, params)
-    np.testing.assert_array_equal(ready["embedding"].astype(jnp.float32), whole["embedding"].astype(jnp.float32))
+        matrix_size = sum(leaf.size for leaf in jax.tree.leaves(params)) - vectors
+        assert planned == matrix_size // (axes[1] * math.prod(axes[2:])) + vectors
+    unsharded = decode_weights(open_policy(config, axes, shard_sampler=False)[0].decoder, params)
+    np.testing.assert_array_equal(ready["embedding"].astype(jnp.float32), unsharded["embedding"].astype(jnp.float32))
 
 
-def test_rounded_weights_are_divided_too():
-    policy, params, mesh = opened(replace(EVEN, width=64), (1, 4), shard_sampler=True)
-    rounded = jax.jit(lambda params: quantize_params(params, kind="int8", dtype="float32"))(params)
-    ready = decode_weights(policy.decoder, rounded)
+def test_quantized_weights_are_sharded():
+    policy, params, mesh = open_policy(replace(EVEN, width=64), (1, 4), shard_sampler=True)
+    quantized = jax.jit(lambda params: quantize_params(params, kind="int8", dtype="float32"))(params)
+    ready = decode_weights(policy.decoder, quantized)
     codes = jax.tree.leaves(ready["layers"], is_leaf=is_quantized)[0].codes
     assert codes.shape == (64, 4, 4)
     assert codes.sharding.shard_shape(codes.shape) == (64, 1, 4)
     engine = DecodingEngine(policy.decoder, mesh, 6, 8)
-    alone, exact, one = opened(replace(EVEN, width=64), (1, 1), shard_sampler=False)
-    expected = DecodingEngine(alone.decoder, one, 6, 8).generate(
-        quantize_params(exact, kind="int8", dtype="float32"), requests(0.0)
+    single_policy, single_params, single_mesh = open_policy(replace(EVEN, width=64), (1, 1), shard_sampler=False)
+    expected = DecodingEngine(single_policy.decoder, single_mesh, 6, 8).generate(
+        quantize_params(single_params, kind="int8", dtype="float32"), make_requests(0.0)
     )
-    check_equal(engine.generate(rounded, requests(0.0)), expected)
+    check_equal(engine.generate(quantized, make_requests(0.0)), expected)
 
 
 SETTINGS = {"prompts": 4, "group_size": 4, "max_response_tokens": 8, "fsdp": 4, "task": "sums"}
 
 
-def test_no_weight_moves_while_a_token_is_sampled():
+def test_decoding_sends_no_weights():
     mesh = make_mesh(1, 4)
     shape = replace(EVEN, width=256, hidden=1024, vocab_size=512, head_dim=32, shard_sampler=True)
     programs, _ = compile_sampling(TrainConfig.flat(**SETTINGS), shape, mesh, 6, 16)
@@ -141,10 +141,10 @@ def test_no_weight_moves_while_a_token_is_sampled():
     for program in (programs.decode, programs.prefill):
         found = collectives(program.as_text())
         assert found
-        assert not [each for each in found if each.size >= smallest], "nothing as large as a device's part of a matrix"
+        assert not [each for each in found if each.size >= smallest], "nothing as large as a device's shard of a matrix"
 
 
-def test_the_plan_counts_a_part_of_the_weights():
+def test_plan_counts_sharded_weights():
     config = TrainConfig.flat(**SETTINGS, width=64, heads=8, kv_heads=4, hidden=128, layers=1, shard_sampler=True)
     plan, mesh = plan_of(config, 4, 6), make_mesh(1, 4)
     params = parameter_shapes(transformer_policy(make_shape(config.model, 20), eos=1, mesh=mesh), mesh)
@@ -156,7 +156,7 @@ def test_the_plan_counts_a_part_of_the_weights():
     )
 
 
-def test_images_are_refused():
+def test_shard_sampler_with_images_is_refused():
     from rljax.models.patches import Patches, patch_policy
 
     shape = replace(LLAMA, shard_sampler=True)

@@ -31,12 +31,12 @@ MESHES = {
     "1x2x2x2": (1, 2, 2, 2),
     "1x1x1x8": (1, 1, 1, 8),
 }
-"""Name -> sizes of the axes data, fsdp, tensor and context; each alone, if it can take eight devices, and every pair of them."""
-P, G, START, T = 4, 4, 3, 6
+"""Name -> sizes of the axes data, fsdp, tensor and context: each axis alone, if eight devices can share it, and every pair."""
+P, G, PROMPT, T = 4, 4, 3, 6
 RNG = np.random.default_rng(0)
-TOKENS = RNG.integers(2, 16, (P * G, START + T)).astype(np.int32)
+TOKENS = RNG.integers(2, 16, (P * G, PROMPT + T)).astype(np.int32)
 ATTENTION = np.arange(T) < RNG.integers(1, T + 1, P * G)[:, None]
-PACKED = pack(Sequences(TOKENS[:, :START], np.ones((P * G, START), bool), TOKENS[:, START:], ATTENTION))
+PACKED = pack(Sequences(TOKENS[:, :PROMPT], np.ones((P * G, PROMPT), bool), TOKENS[:, PROMPT:], ATTENTION))
 ROLLOUT = Rollout(
     mask=ATTENTION.reshape(P, G, T),
     behaviour_logp=-RNG.random((P, G, T)),
@@ -71,12 +71,12 @@ def batches():
 def losses(scores, batches):
     """Compute the loss of every algorithm, and its gradient with respect to the scores."""
 
-    def of_scores(scores, name):
+    def loss_of_scores(scores, name):
         return loss(
             ALGORITHMS[name], scores.logp, batches[name], entropy=scores.entropy, teacher_divergence=scores.entropy
         )[0]
 
-    return {name: jax.value_and_grad(of_scores)(scores, name) for name in batches}
+    return {name: jax.value_and_grad(loss_of_scores)(scores, name) for name in batches}
 
 
 def policy_on(mesh, config=CONFIG, params=PARAMS):
@@ -88,19 +88,19 @@ def policy_on(mesh, config=CONFIG, params=PARAMS):
 
 @pytest.fixture(scope="module")
 def gradients(batches):
-    """Return a function from a mesh to each algorithm's loss and its gradients with respect to scores and parameters."""
+    """Return a function from mesh axes to each algorithm's loss and its gradients with respect to scores and parameters."""
 
     @functools.cache
-    def on(axes):
+    def compute(axes):
         mesh = make_mesh(*axes)
         with jax.enable_x64(True):
             policy, params = policy_on(mesh)
 
             @jax.jit
-            def scored(params, packed):
+            def score(params, packed):
                 return jax.vjp(lambda params: policy.score(params, packed, 0.9), params)
 
-            scores, backward = scored(params, put_rows(mesh, PACKED))
+            scores, backward = score(params, put_rows(mesh, PACKED))
             found = jax.device_get(losses(scores, put_rows(mesh, batches)))
             stacked = jax.tree.map(lambda *each: np.stack(each), *[gradient for _, gradient in found.values()])
 
@@ -108,16 +108,16 @@ def gradients(batches):
             def backpropagate(backward, stacked):
                 return jax.lax.map(lambda gradient: backward(gradient)[0], stacked)
 
-            in_all = jax.device_get(backpropagate(backward, put_rows(mesh, stacked, leading=1)))
-        in_params = [jax.tree.map(lambda leaf, i=i: leaf[i], in_all) for i in range(len(found))]
-        return {name: (*found[name], each) for name, each in zip(found, in_params, strict=True)}
+            stacked_param_gradients = jax.device_get(backpropagate(backward, put_rows(mesh, stacked, leading=1)))
+        param_gradients = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked_param_gradients) for i in range(len(found))]
+        return {name: (*found[name], each) for name, each in zip(found, param_gradients, strict=True)}
 
-    return on
+    return compute
 
 
 @pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
 @pytest.mark.parametrize("name", BY_NAME)
-def test_every_algorithm_has_the_loss_and_the_gradients_of_one_device(gradients, name, axes):
+def test_algorithms_match_one_device(gradients, name, axes):
     actual, expected = gradients(axes)[name], gradients((1, 1, 1))[name]
     assert np.isfinite(expected[0])
     assert any(leaf.any() for leaf in jax.tree.leaves(expected[1]))
@@ -127,12 +127,12 @@ def test_every_algorithm_has_the_loss_and_the_gradients_of_one_device(gradients,
 
 @pytest.fixture(scope="module")
 def critic_gradients(batches):
-    """Return a function from a mesh to the loss of PPO's critic and its gradient."""
+    """Return a function from mesh axes to the loss of PPO's critic and its gradient."""
     ppo = ALGORITHMS["ppo"]
     critic = required(ppo.critic, "critic")
 
     @functools.cache
-    def on(axes):
+    def compute(axes):
         mesh = make_mesh(*axes)
 
         def total(values, packed, batch):
@@ -146,11 +146,11 @@ def critic_gradients(batches):
             values = put(values, policy_shardings(mesh, values, params, policy.partition))
             return jax.device_get(jax.jit(jax.value_and_grad(total))(values, *put_rows(mesh, (PACKED, batches["ppo"]))))
 
-    return on
+    return compute
 
 
 @pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
-def test_a_critic_has_the_loss_and_the_gradient_of_one_device(critic_gradients, axes):
+def test_critic_matches_one_device(critic_gradients, axes):
     actual, expected = critic_gradients(axes), critic_gradients((1, 1, 1))
     assert all(leaf.any() for leaf in jax.tree.leaves(expected))
     chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-9)
@@ -158,10 +158,10 @@ def test_a_critic_has_the_loss_and_the_gradient_of_one_device(critic_gradients, 
 
 @pytest.fixture(scope="module")
 def expected_responses():
-    return responses(make_mesh(1, 1))
+    return sample_responses(make_mesh(1, 1))
 
 
-def responses(mesh, config=CONFIG, params=PARAMS):
+def sample_responses(mesh, config=CONFIG, params=PARAMS):
     policy = transformer_policy(config, eos=1, mesh=mesh)
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
     engine = DecodingEngine(policy.decoder, mesh_for_sampling(mesh), prompt_length=4, slots=8)
@@ -183,20 +183,20 @@ def responses(mesh, config=CONFIG, params=PARAMS):
 @pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
 def test_every_mesh_samples_the_same_tokens(expected_responses, axes, monkeypatch):
     """The cache grows on its devices, from room for 2 tokens to 4 and 6."""
-    places = []
+    cache_shardings = []
 
     def grow(decoder, rows, *, more):
         larger = grow_rows(decoder, rows, more=more)
-        places.append([state.cache[0].keys.sharding for state in (rows.state, larger.state)])
+        cache_shardings.append([state.cache[0].keys.sharding for state in (rows.state, larger.state)])
         return larger
 
     monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 6)
     monkeypatch.setattr("rljax.rollout.engine.grow_rows", grow)
-    for actual, expected in zip(responses(make_mesh(*axes)), expected_responses, strict=True):
+    for actual, expected in zip(sample_responses(make_mesh(*axes)), expected_responses, strict=True):
         np.testing.assert_array_equal(actual.tokens, expected.tokens)
         np.testing.assert_allclose(actual.behaviour_logp, expected.behaviour_logp, atol=1e-5)
-    assert len(places) >= 2
-    assert all(before.is_equivalent_to(after, 4) for before, after in places)
+    assert len(cache_shardings) >= 2
+    assert all(before.is_equivalent_to(after, 4) for before, after in cache_shardings)
 
 
 @pytest.mark.parametrize(
@@ -214,38 +214,38 @@ def test_every_mesh_samples_the_same_tokens(expected_responses, axes, monkeypatc
         ((1, 1, 1, 6), {"width": 24, "heads": 12}, r"context=6 .* kv_heads=4 equally in attention; .* multiple of it"),
     ],
 )
-def test_a_mesh_that_does_not_divide_the_model_is_refused(axes, changes, message):
+def test_mesh_that_does_not_divide_the_model_is_refused(axes, changes, message):
     with pytest.raises(InputError, match=message):
         check_shape(replace(CONFIG, **changes), make_mesh(*axes))
 
 
-def test_every_model_fits_on_one_device():
+def test_one_device_accepts_any_shape():
     check_shape(replace(CONFIG, vocab_size=17, width=20), make_mesh(1, 1))
 
 
-def test_eight_billion_parameters_fit_on_eight_devices():
-    """This is the shape of Llama-3-8B: parameters, Adam's two moments and a reference; no array is allocated."""
+def test_8b_parameters_fit_on_8_devices():
+    """The shape of Llama-3-8B, with parameters, Adam's two moments and a reference; no array is allocated."""
     config = TransformerConfig(
         vocab_size=128_256, width=4096, layers=32, heads=32, kv_heads=8, head_dim=128, hidden=14_336, tied_head=False
     )
     params = abstract_params(config)
     for axes in ((1, 8), (1, 4, 2), (1, 1, 8)):
         mesh = make_mesh(*axes)
-        places = policy_shardings(mesh, params, params, transformer_policy(config, eos=1, mesh=mesh).partition)
+        leaf_shardings = policy_shardings(mesh, params, params, transformer_policy(config, eos=1, mesh=mesh).partition)
         bytes_per_device = sum(
-            4 * math.prod(place.shard_shape(leaf.shape))
-            for leaf, place in zip(jax.tree.leaves(params), jax.tree.leaves(places), strict=True)
+            4 * math.prod(sharding.shard_shape(leaf.shape))
+            for leaf, sharding in zip(jax.tree.leaves(params), jax.tree.leaves(leaf_shardings), strict=True)
         )
         assert 4 * bytes_per_device < 17e9, "four float32 copies"
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("axes", [(1, 1, 2), (2, 2, 2)])
-def test_a_vocabulary_that_does_not_divide_over_the_devices_changes_nothing(axes, tied, tmp_path):
+def test_indivisible_vocabulary_changes_nothing(axes, tied, tmp_path):
     config = replace(CONFIG, vocab_size=19, tied_head=tied)
     params = init_params(config, jax.random.key(1))
 
-    def scored(axes):
+    def score_and_save(axes):
         mesh = make_mesh(*axes)
         with jax.enable_x64(True):
             policy, placed = policy_on(mesh, config, params)
@@ -257,8 +257,8 @@ def test_a_vocabulary_that_does_not_divide_over_the_devices_changes_nothing(axes
             policy.save(jax.device_get(placed), tmp_path / str(axes))
             return jax.device_get(jax.jit(jax.value_and_grad(total))(placed, put_rows(mesh, PACKED)))
 
-    chex.assert_trees_all_close(scored(axes), scored((1, 1, 1)), rtol=1e-9, atol=1e-9)
-    found = [responses(make_mesh(*each), config, params) for each in (axes, (1, 1, 1))]
+    chex.assert_trees_all_close(score_and_save(axes), score_and_save((1, 1, 1)), rtol=1e-9, atol=1e-9)
+    found = [sample_responses(make_mesh(*each), config, params) for each in (axes, (1, 1, 1))]
     for actual, expected in zip(*found, strict=True):
         np.testing.assert_array_equal(actual.tokens, expected.tokens)
         assert actual.tokens.max() < 19

@@ -1,4 +1,4 @@
-"""If one of two processes dies or hangs, the other one notices within the limit, and ends."""
+"""If one of two processes dies or hangs, the other notices it within the time limit and exits."""
 
 import ctypes
 import signal
@@ -38,7 +38,7 @@ with watched_hosts({LIMIT}, tell):
 
 
 @pytest.mark.parametrize(
-    ("victim", "number", "reason"),
+    ("victim", "signal_number", "reason"),
     [
         (1, signal.SIGKILL, "Host 1 has given no sign of life for "),
         (1, signal.SIGSTOP, "Host 1 has given no sign of life for "),
@@ -46,13 +46,13 @@ with watched_hosts({LIMIT}, tell):
         (0, signal.SIGKILL, "Host 0 cannot be reached at 127.0.0.1:"),
     ],
 )
-def test_a_host_that_is_lost_is_noticed(tmp_path, victim, number, reason):
+def test_lost_host_is_noticed(tmp_path, victim, signal_number, reason):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    ended = run_on_two_hosts([str(program), str(victim), str(int(number))], survivor=1 - victim, seconds=60)
-    left = ended[1 - victim]
-    assert left.returncode == LOST_HOST, left.stdout[-3000:]
-    report = next(line for line in left.stdout.splitlines() if line.startswith("LOST"))
+    processes = run_on_two_hosts([str(program), str(victim), str(int(signal_number))], survivor=1 - victim, seconds=60)
+    survivor = processes[1 - victim]
+    assert survivor.returncode == LOST_HOST, survivor.stdout[-3000:]
+    report = next(line for line in survivor.stdout.splitlines() if line.startswith("LOST"))
     assert reason in report
     assert report.endswith("The other hosts cannot continue without it, so this one ends too.")
     assert float(report.split()[2]) < 2 * LIMIT, "the limit, with slack for a busy machine"
@@ -75,7 +75,7 @@ class FakeStore:
 
 
 def watch_beats(values, *, is_open=True, limit=0.5):
-    """Return why a watch ends its process, given the heartbeats of the others (None if it does not), and the store's values."""
+    """Watch these heartbeats; return why the watch ends the process, or None if it does not, and the store's values."""
     store, reasons = FakeStore(values), []
     store.is_open = is_open
     watch = Watch(store, 0, 3, limit, reasons.append)
@@ -84,18 +84,18 @@ def watch_beats(values, *, is_open=True, limit=0.5):
     return (reasons or [None])[0], store.values
 
 
-def test_hosts_that_have_finished_are_not_reported_as_lost():
+def test_finished_hosts_are_not_reported_as_lost():
     reason, values = watch_beats({"rljax/beats/1": DONE, "rljax/beats/2": DONE})
     assert reason is None
     assert values["rljax/beats/0"] == DONE
 
 
-def test_the_reason_why_another_host_ended_is_reported():
+def test_reason_of_a_lost_host_is_reported():
     reason, _ = watch_beats({"rljax/beats/1": DONE, "rljax/beats/2": "KeyError: 'a fault of this host'"})
     assert reason.startswith("Host 2 has given no sign of life for 1 s. It ended with KeyError: 'a fault of this host'")
 
 
-def test_an_unreachable_store_is_reported_as_the_loss_of_the_first_silent_host():
+def test_unreachable_store_is_reported_as_a_lost_host():
     reason, _ = watch_beats({"rljax/beats/1": "4"}, is_open=False)
     assert reason.startswith("Host 1 has given no sign of life for ")
     assert reason.endswith(" The last heartbeat of this host failed: ConnectionError: UNAVAILABLE.")
@@ -115,7 +115,7 @@ class SlowStore(FakeStore):
         super().key_value_set(key, value, allow_overwrite)
 
 
-def test_no_heartbeat_follows_the_last_one():
+def test_no_heartbeat_is_written_after_stop():
     store = SlowStore()
     watch = Watch(store, 0, 1, 0.5, lambda reason: None)
     assert store.begun.wait(10)
@@ -124,7 +124,7 @@ def test_no_heartbeat_follows_the_last_one():
     assert store.values == {"rljax/beats/0": DONE}
 
 
-def test_the_heartbeats_of_an_earlier_run_are_ignored():
+def test_heartbeats_of_an_earlier_run_are_ignored():
     store, reasons = FakeStore({"rljax/beats/0/1": DONE}), []
     watch = Watch(store, 0, 2, 0.5, reasons.append, folder="rljax/beats/1")
     watch.wait()
@@ -132,8 +132,8 @@ def test_the_heartbeats_of_an_earlier_run_are_ignored():
     watch.stop(DONE)
 
 
-def test_the_earlier_abort_handler_is_restored(monkeypatch):
-    """It is a handler of the C library, such as the one of faulthandler."""
+def test_earlier_abort_handler_is_restored(monkeypatch):
+    """The earlier handler is a C function, as faulthandler's is."""
     library = ctypes.CDLL(None)
     library.signal.restype = ctypes.c_void_p
     own = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
@@ -147,7 +147,7 @@ def test_the_earlier_abort_handler_is_restored(monkeypatch):
     assert found == ctypes.cast(own, ctypes.c_void_p).value
 
 
-def test_a_process_sends_numbered_heartbeats():
+def test_process_sends_numbered_heartbeats():
     seen = []
     store = FakeStore({"rljax/beats/1": DONE})
     store.key_value_set = lambda key, value, allow_overwrite=False: (seen.append(value), store.values.update({key: value}))
