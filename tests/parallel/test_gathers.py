@@ -50,9 +50,8 @@ def test_head_is_not_gathered_and_its_gradient_is_summed_once(axes, chunk):
         return token_scores(hidden, head, tokens, chunk=chunk, mesh=mesh)[0].sum()
 
     out_shardings = None, (row_sharding(mesh), sharding)
-    found = collectives(
-        compile_for(jax.value_and_grad(total, (0, 1)), mesh, hidden, head, tokens, out_shardings=out_shardings).as_text()
-    )
+    gradient = jax.value_and_grad(total, (0, 1))
+    found = collectives(compile_for(gradient, mesh, hidden, head, tokens, out_shardings=out_shardings).as_text())
     shard_bytes = 4 * VOCAB * WIDTH // (mesh.shape["tensor"] * mesh.shape["fsdp"])
     counts = Counter((each.kind, each.size, each.times) for each in found if each.size >= shard_bytes)
     exchanges = counts.pop(("all-to-all", shard_bytes, 1))
