@@ -1,4 +1,4 @@
-"""Invalid settings of a reward model's training are refused by name."""
+"""Settings of reward-model training: refused values, JSON, and groups that other programs share."""
 
 import json
 import math
@@ -35,8 +35,8 @@ def test_settings_are_json():
     assert RewardModelConfig(**raw) == RewardModelConfig("pairs.jsonl", replicas=2)
 
 
-def test_settings_shared_with_a_run_are_defined_once():
-    """Name, type and default come from the same record."""
+def test_shared_settings_are_defined_once():
+    """A shared setting's name, type and default come from one record."""
     own = {field.name: field for field in fields(RewardModelConfig)}
     for group, run in ((NetworkConfig, ModelConfig), (AdamConfig, OptimizationConfig), (MeshConfig, DevicesConfig)):
         assert issubclass(run, group)
@@ -45,8 +45,8 @@ def test_settings_shared_with_a_run_are_defined_once():
         assert {field.name for field in fields(group)} <= set(own)
 
 
-def test_a_file_of_settings_from_before_they_were_shared_is_read():
-    """A settings.json as an earlier version wrote it, in that version's order."""
+def test_settings_of_an_earlier_version_are_read():
+    """The settings.json of an earlier version, whose settings have another order."""
     saved = {
         "dataset": "pairs.jsonl",
         "model": None,

@@ -1,4 +1,4 @@
-"""Direct preference losses, checked against loops: the log-probabilities passed to each equation, and the inputs it needs."""
+"""Direct preference losses, checked against scalar references, and the inputs that each loss requires."""
 
 import inspect
 import math
@@ -13,8 +13,8 @@ RNG = np.random.default_rng(0)
 LENGTHS = RNG.integers(1, 9, (5, 2))
 LOGP = -RNG.uniform(0.1, 2, (5, 2)) * LENGTHS
 REF = LOGP + RNG.normal(0, 1, (5, 2))
-POINT = 0.4
-GAPS = RNG.uniform(0, 2, 5)
+REFERENCE_POINT = 0.4
+MARGINS = RNG.uniform(0, 2, 5)
 
 
 def minus_log_sigmoid(x):
@@ -84,9 +84,9 @@ def ipo_average(logp, ref, lengths, tau=0.1):
 
 
 def kto(logp, ref, lengths, beta=0.1, desirable_weight=1.0, undesirable_weight=1.0):
-    wanted = desirable_weight * (1 - 1 / (1 + math.exp(-beta * (logp[0] - ref[0] - POINT))))
-    other = undesirable_weight * (1 - 1 / (1 + math.exp(-beta * (POINT - (logp[1] - ref[1])))))
-    return (wanted + other) / 2, beta * (logp - ref)
+    desirable = desirable_weight * (1 - 1 / (1 + math.exp(-beta * (logp[0] - ref[0] - REFERENCE_POINT))))
+    undesirable = undesirable_weight * (1 - 1 / (1 + math.exp(-beta * (REFERENCE_POINT - (logp[1] - ref[1])))))
+    return (desirable + undesirable) / 2, beta * (logp - ref)
 
 
 def rebel(logp, ref, lengths, gap, eta=1.0):
@@ -94,13 +94,13 @@ def rebel(logp, ref, lengths, gap, eta=1.0):
     return (reward[0] - reward[1] - gap) ** 2, reward
 
 
-SHIFT = -0.3
-EXPECTED = -RNG.uniform(0.1, 1.5, (5, 2)) * LENGTHS
+REWARD_SHIFT = -0.3
+EXPECTED_LOGP = -RNG.uniform(0.1, 1.5, (5, 2)) * LENGTHS
 
 
 def bco(logp, ref, lengths, beta=0.1):
     reward = beta * (logp - ref)
-    return minus_log_sigmoid(reward[0] - SHIFT) + minus_log_sigmoid(SHIFT - reward[1]), reward
+    return minus_log_sigmoid(reward[0] - REWARD_SHIFT) + minus_log_sigmoid(REWARD_SHIFT - reward[1]), reward
 
 
 def wpo(logp, ref, lengths, expected, beta=0.01, cap=math.inf):
@@ -119,7 +119,7 @@ def alphapo(logp, ref, lengths, alpha=0.25, beta=2.5, margin=0.25):
     return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
 
 
-GOLD = -RNG.uniform(0.1, 2, 5)
+GOLD_LOGP = -RNG.uniform(0.1, 2, 5)
 
 
 def tpo(logp, ref, lengths, gold, beta=0.01, coefficient=1.0):
@@ -169,23 +169,30 @@ def make_logps(loss):
         logp=jnp.array(LOGP),
         lengths=jnp.array(LENGTHS, float),
         ref_logp=jnp.array(REF) if loss.reference else None,
-        reference_point=jnp.array(POINT) if loss.reference_point else None,
-        margin=jnp.array(GAPS) if loss.margin else None,
-        reward_shift=jnp.array(SHIFT) if loss.reward_shift else None,
-        expected_logp=jnp.array(EXPECTED) if loss.expected_logp else None,
-        gold_logp=jnp.array(GOLD) if loss.gold else None,
+        reference_point=jnp.array(REFERENCE_POINT) if loss.reference_point else None,
+        margin=jnp.array(MARGINS) if loss.margin else None,
+        reward_shift=jnp.array(REWARD_SHIFT) if loss.reward_shift else None,
+        expected_logp=jnp.array(EXPECTED_LOGP) if loss.expected_logp else None,
+        gold_logp=jnp.array(GOLD_LOGP) if loss.gold else None,
     )
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", BY_NAME)
-@pytest.mark.parametrize("changed", [1.0, 1.7])
-def test_losses_and_rewards_match_scalar_references_and_use_only_declared_inputs(name, changed):
+@pytest.mark.parametrize("factor", [1.0, 1.7])
+def test_losses_and_rewards_match_scalar_references(name, factor):
     defaults = {key: option.default for key, option in inspect.signature(BY_HAND[name]).parameters.items()}
-    options = {key: changed * value for key, value in defaults.items() if value is not inspect.Parameter.empty}
-    assert {key: changed * part.default for key, part in inspect.signature(BY_NAME[name]).parameters.items()} == options
+    options = {key: factor * value for key, value in defaults.items() if value is not inspect.Parameter.empty}
+    assert {key: factor * option.default for key, option in inspect.signature(BY_NAME[name]).parameters.items()} == options
     loss = BY_NAME[name](**options)
-    columns = (LOGP, REF, LENGTHS, *[GAPS] * loss.margin, *[EXPECTED] * loss.expected_logp, *[GOLD] * loss.gold)
+    columns = (
+        LOGP,
+        REF,
+        LENGTHS,
+        *[MARGINS] * loss.margin,
+        *[EXPECTED_LOGP] * loss.expected_logp,
+        *[GOLD_LOGP] * loss.gold,
+    )
     expected = [BY_HAND[name](*row, **options) for row in zip(*columns, strict=True)]
     np.testing.assert_allclose(loss.loss(make_logps(loss)), [each for each, _ in expected], rtol=1e-9)
     np.testing.assert_allclose(loss.reward(make_logps(loss)), [reward for _, reward in expected], rtol=1e-9)
@@ -193,13 +200,13 @@ def test_losses_and_rewards_match_scalar_references_and_use_only_declared_inputs
 
 
 @pytest.mark.parametrize("name", [name for name in BY_NAME if BY_NAME[name]().reference])
-def test_the_error_names_a_missing_reference(name):
+def test_missing_reference_is_named(name):
     loss = BY_NAME[name]()
     with pytest.raises(ValueError, match="ref_logp must not be None"):
         loss.loss(make_logps(loss)._replace(ref_logp=None))
 
 
-def test_a_missing_reference_point_is_named():
+def test_missing_reference_point_is_named():
     loss = BY_NAME["kto"]()
     with pytest.raises(ValueError, match="reference_point must not be None"):
         loss.loss(make_logps(loss)._replace(reference_point=None))
@@ -211,22 +218,22 @@ def test_missing_margins_are_named():
         loss.loss(make_logps(loss)._replace(margin=None))
 
 
-def test_the_error_names_missing_inputs_of_the_batch():
+def test_missing_batch_inputs_are_named():
     for name, field in (("bco", "reward_shift"), ("wpo", "expected_logp"), ("tpo", "gold_logp")):
         loss = BY_NAME[name]()
         with pytest.raises(ValueError, match=f"{field} must not be None"):
             loss.loss(make_logps(loss)._replace(**{field: None}))
 
 
-def test_the_cap_limits_the_weight_of_a_pair():
-    loose, tight = (BY_NAME["wpo"](cap=cap) for cap in (math.inf, 0.1))
-    weights = np.exp(((LOGP - EXPECTED) / LENGTHS).sum(-1))
+def test_wpo_cap_limits_pair_weights():
+    uncapped, capped = (BY_NAME["wpo"](cap=cap) for cap in (math.inf, 0.1))
+    weights = np.exp(((LOGP - EXPECTED_LOGP) / LENGTHS).sum(-1))
     assert (weights > 0.1).any()
-    ratio = tight.loss(make_logps(tight)) / loose.loss(make_logps(loose))
+    ratio = capped.loss(make_logps(capped)) / uncapped.loss(make_logps(uncapped))
     np.testing.assert_allclose(ratio, np.minimum(weights, 0.1) / weights, rtol=1e-5)
 
 
-def test_the_shift_of_bco_is_the_mean_reward_of_the_batch():
+def test_bco_shift_is_the_mean_reward():
     shift = BY_NAME["bco"](beta=0.3).reward_shift
     np.testing.assert_allclose(shift(jnp.array(LOGP), jnp.array(REF)), 0.3 * (LOGP - REF).mean(), rtol=1e-5)
     assert BY_NAME["kto"]().reward_shift is None
@@ -252,6 +259,6 @@ def test_the_shift_of_bco_is_the_mean_reward_of_the_batch():
         ("orpo", {"coefficient": -0.1}),
     ],
 )
-def test_invalid_options_are_refused_without_data(name, options):
+def test_invalid_options_are_refused(name, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         check_loss(BY_NAME[name](**options))

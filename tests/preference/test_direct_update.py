@@ -1,4 +1,4 @@
-"""Updates of a direct loss: responses are scored token by token, and micro-batches and mesh change nothing."""
+"""Updates with a direct preference loss: scores against a hand computation, for any micro-batch and mesh."""
 
 from dataclasses import replace
 from functools import partial
@@ -64,34 +64,34 @@ def logp_by_hand(params, prompt, response):
     return total
 
 
-def split(pair):
-    """The prompt, the preferred and the other response of an encoded pair."""
+def split_pair(pair):
+    """Return the prompt, the chosen response and the rejected response of an encoded pair."""
     length = ENCODED.prompt_lengths[pair]
     return ENCODED.chosen[pair][:length], ENCODED.chosen[pair][length:], ENCODED.rejected[pair][length:]
 
 
-def test_prompts_end_where_the_responses_differ_from_them():
-    for place, pair in enumerate(digit_pairs(16, 2)):
-        prompt, chosen, rejected = split(place)
+def test_encoded_pairs_split_into_prompt_and_responses():
+    for index, pair in enumerate(digit_pairs(16, 2)):
+        prompt, chosen, rejected = split_pair(index)
         assert prompt == TOKENIZER.encode(pair.prompt)
         assert chosen == [*TOKENIZER.encode(pair.chosen), TOKENIZER.eos_token_id]
         assert rejected == [*TOKENIZER.encode(pair.rejected), TOKENIZER.eos_token_id]
 
 
-def test_responses_are_scored_after_their_prompts(params):
-    expected = [[logp_by_hand(params, split(n)[0], side) for side in split(n)[1:]] for n in range(5)]
+def test_logps_match_a_hand_computation(params):
+    expected = [[logp_by_hand(params, split_pair(n)[0], side) for side in split_pair(n)[1:]] for n in range(5)]
     for microbatch in (2, 8):
         found = make_logps(POLICY, ONE, microbatch)(params, PAIRS.take(range(5)))
         np.testing.assert_allclose(found, expected, rtol=1e-5)
-    spread = make_logps(POLICY, make_mesh(2, 2), 4)(params, PAIRS.take(range(5)))
-    np.testing.assert_allclose(spread, expected, rtol=1e-5)
+    sharded = make_logps(POLICY, make_mesh(2, 2), 4)(params, PAIRS.take(range(5)))
+    np.testing.assert_allclose(sharded, expected, rtol=1e-5)
 
 
-def test_a_third_response_is_scored_like_the_two_and_its_mean_enters_the_loss(params):
+def test_gold_responses_are_scored_and_enter_the_loss(params):
     encoded = encode_pairs(TRIPLES, TOKENIZER, max_tokens=16)
     triples = direct_pairs(encoded, TOKENIZER.pad_token_id)
     gold = [[*TOKENIZER.encode(pair.gold), TOKENIZER.eos_token_id] for pair in TRIPLES]
-    expected = [[logp_by_hand(params, split(n)[0], side) for side in (*split(n)[1:], gold[n])] for n in range(16)]
+    expected = [[logp_by_hand(params, split_pair(n)[0], side) for side in (*split_pair(n)[1:], gold[n])] for n in range(16)]
     np.testing.assert_allclose(make_logps(POLICY, ONE, 8)(params, triples), expected, rtol=1e-5)
     judged = judge_direct(BY_NAME["tpo"](beta=0.5, coefficient=0.3), make_logps(POLICY, ONE, 4), params, triples, None)
     losses = [
@@ -103,23 +103,23 @@ def test_a_third_response_is_scored_like_the_two_and_its_mean_enters_the_loss(pa
     assert fingerprint_of(PairData(encoded, encoded, [])) != fingerprint_of(PairData(ENCODED, ENCODED, []))
 
 
-def test_messages_between_the_turns_are_read_but_not_scored(params):
-    """The score is the complete response's minus that of the tokens between the turns."""
+def test_messages_between_turns_are_not_scored(params):
+    """The score is that of the complete response minus that of the token between the turns."""
     encoded = encode_pairs(digit_pairs(16, 2), TOKENIZER, max_tokens=16)
-    prompt, chosen, rejected = split(0)
-    middle = [True] * len(chosen)
-    middle[1] = False
-    skipping = encoded._replace(learned=[(middle, [True] * len(rejected)), *encoded.learned[1:]])
+    prompt, chosen, rejected = split_pair(0)
+    is_learned = [True] * len(chosen)
+    is_learned[1] = False
+    skipping = encoded._replace(learned=[(is_learned, [True] * len(rejected)), *encoded.learned[1:]])
     found = make_logps(POLICY, ONE, 2)(params, direct_pairs(skipping, TOKENIZER.pad_token_id).take(range(2)))
-    alone = logp_by_hand(params, prompt, chosen[:2]) - logp_by_hand(params, prompt, chosen[:1])
-    expected = [logp_by_hand(params, prompt, chosen) - alone, logp_by_hand(params, prompt, rejected)]
+    skipped_logp = logp_by_hand(params, prompt, chosen[:2]) - logp_by_hand(params, prompt, chosen[:1])
+    expected = [logp_by_hand(params, prompt, chosen) - skipped_logp, logp_by_hand(params, prompt, rejected)]
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
     assert fingerprint_of(PairData(skipping, encoded, [])) != fingerprint_of(PairData(encoded, encoded, []))
 
 
-def test_mismatched_responses_belong_to_the_next_pair_with_another_prompt(params):
+def test_mismatched_pairs_have_the_next_prompts_responses(params):
     found = make_logps(POLICY, ONE, 4)(params, MISMATCHED.take([3, 15]))
-    expected = [[logp_by_hand(params, split(n)[0], side) for side in split(m)[1:]] for n, m in ((3, 4), (15, 0))]
+    expected = [[logp_by_hand(params, split_pair(n)[0], side) for side in split_pair(m)[1:]] for n, m in ((3, 4), (15, 0))]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     repeated = [Preference("1=", str(n), "9") for n in range(3)] + [Preference("2=", "7", "8")]
     encoded = encode_pairs(repeated, TOKENIZER, max_tokens=16)
@@ -131,7 +131,7 @@ def test_mismatched_responses_belong_to_the_next_pair_with_another_prompt(params
 
 
 def with_reference(params):
-    """Pairs and mismatched pairs, with a reference that finds most of them less likely than the policy does."""
+    """Return pairs and mismatched pairs with a reference that finds most of them less likely than the policy does."""
     logps, rng = make_logps(POLICY, ONE, 16), np.random.default_rng(1)
     return [
         pairs._replace(ref_logp=logps(params, pairs) - rng.uniform(-0.5, 2, (16, 2)).astype(np.float32))
@@ -147,13 +147,13 @@ def train_steps(params, name, *, microbatch, mesh, steps=2):
     optimizer = in_standard_promotion(optax.adamw(1e-2))
     copied = jax.tree.map(jnp.array, params)
     state = PairState(copied, optimizer.init(copied))
-    places = policy_shardings(mesh, state, state.params, POLICY.partition)
-    step = make_direct_step(POLICY, loss, optimizer, places, mesh)
+    state_shardings = policy_shardings(mesh, state, state.params, POLICY.partition)
+    step = make_direct_step(POLICY, loss, optimizer, state_shardings, mesh)
     batch = DirectBatch(
         split_into_micro_batches(pairs, microbatch),
         split_into_micro_batches(mismatched, microbatch) if loss.reference_point else None,
     )
-    state, history = put(state, places), []
+    state, history = put(state, state_shardings), []
     for _ in range(steps):
         state, metrics = step(state, put_rows(mesh, batch, leading=1))
         history.append(present(metrics))
@@ -166,12 +166,12 @@ def test_micro_batches_and_devices_change_nothing(params, name):
     for axes, rows in (((1, 1), 4), ((2, 2), 8)):
         other = train_steps(params, name, microbatch=rows, mesh=make_mesh(*axes))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), other[0], single[0])
-        for mine, theirs in zip(other[1], single[1], strict=True):
-            assert mine == pytest.approx(theirs, rel=1e-4, abs=3e-5)
+        for ours, theirs in zip(other[1], single[1], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-4, abs=3e-5)
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto", "bco", "wpo", "simpo"])
-def test_the_metrics_of_an_update_match_the_judge(params, name):
+def test_update_metrics_match_judge_direct(params, name):
     loss = BY_NAME[name]()
     pairs, mismatched = with_reference(params)
     measures = make_logps(POLICY, ONE, 4), make_expected_logps(POLICY, ONE, 4)
@@ -179,7 +179,7 @@ def test_the_metrics_of_an_update_match_the_judge(params, name):
     metrics = train_steps(params, name, microbatch=8, mesh=ONE, steps=1)[1][0]
     assert set(metrics) - set(judged) == {"grad_norm", "skipped_updates"}
     assert {key: metrics[key] for key in judged} == pytest.approx(judged, rel=1e-4, abs=1e-5)
-    logp = np.array([[logp_by_hand(params, split(n)[0], side) for side in split(n)[1:]] for n in range(16)])
+    logp = np.array([[logp_by_hand(params, split_pair(n)[0], side) for side in split_pair(n)[1:]] for n in range(16)])
     np.testing.assert_allclose([judged["chosen_logp"], judged["rejected_logp"]], logp.mean(0), rtol=1e-5)
     lengths = PAIRS.sequences.attention.sum(-1)
     scale = 0.01 if name == "wpo" else 0.1
@@ -208,22 +208,22 @@ def expected_logp_by_hand(params, prompt, response):
     return total
 
 
-def test_the_expected_log_probability_is_that_of_the_full_distributions(params):
-    expected = [[expected_logp_by_hand(params, split(n)[0], side) for side in split(n)[1:]] for n in range(5)]
+def test_expected_logps_match_a_hand_computation(params):
+    expected = [[expected_logp_by_hand(params, split_pair(n)[0], side) for side in split_pair(n)[1:]] for n in range(5)]
     found = make_expected_logps(POLICY, ONE, 2)(params, PAIRS.take(range(5)))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_the_weights_of_wpo_have_no_gradient(params):
-    """The update is that of DPO with the pairs' weights as constants."""
+def test_wpo_weights_have_no_gradient(params):
+    """The update equals DPO's with the pairs' weights as constants."""
     loss, pairs = BY_NAME["wpo"](beta=0.5), with_reference(params)[0]
     measures = make_logps(POLICY, ONE, 16), make_expected_logps(POLICY, ONE, 16)
     logp, expected = (measure(params, pairs) for measure in measures)
     weights = np.exp(((logp - expected) / PAIRS.sequences.attention.sum(-1)).sum(-1))
-    laid = jax.tree.map(lambda x: jnp.asarray(x[0]), split_into_micro_batches(pairs, 16))
+    micro_batch = jax.tree.map(lambda x: jnp.asarray(x[0]), split_into_micro_batches(pairs, 16))
 
     def weighted_dpo(params):
-        margin = summed_logp(POLICY, params, laid) - laid.ref_logp
+        margin = summed_logp(POLICY, params, micro_batch) - micro_batch.ref_logp
         return (weights * jax.nn.softplus(-0.5 * (margin[:, 0] - margin[:, 1]))).mean()
 
     optimizer = in_standard_promotion(optax.sgd(1.0))
@@ -239,7 +239,7 @@ def test_the_weights_of_wpo_have_no_gradient(params):
     )
 
 
-def test_pairs_that_cannot_be_scored_or_mismatched_are_refused():
+def test_unusable_pairs_are_refused():
     alone = encode_pairs([Preference("", "1", "2")], TOKENIZER, max_tokens=16)
     with pytest.raises(InputError, match="1 of 1 pairs have no prompt and the tokenizer has no BOS token"):
         direct_pairs(alone, TOKENIZER.pad_token_id)

@@ -1,4 +1,4 @@
-"""Updates towards the preferred responses: micro-batches and mesh change nothing, and the metrics follow from the scores."""
+"""Updates of a reward model on pairs: the same for any micro-batch and mesh, with metrics that follow from the scores."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ def params():
 
 
 def train_steps(params, *, microbatch, mesh, steps=3):
-    """Parameters and metrics after updates on the same 16 pairs."""
+    """Return the parameters and metrics after updates on the same 16 pairs."""
     pairs = [replace(pair, margin=0.25 * (n % 3)) for n, pair in enumerate(digit_pairs(16, 2))]
     pairs = encode_pairs(pairs, TOKENIZER, max_tokens=16).padded(TOKENIZER.pad_token_id)
     optimizer = in_standard_promotion(optax.adamw(1e-2))
@@ -39,10 +39,10 @@ def train_steps(params, *, microbatch, mesh, steps=3):
     state = PairState(copied, optimizer.init(copied))
     state = put(state, shardings(mesh, state))
     step = make_pair_step(MODEL, optimizer, state, mesh)
-    part = micro_batches(pairs, microbatch)
+    batch = micro_batches(pairs, microbatch)
     history = []
     for _ in range(steps):
-        state, metrics = step(state, put_rows(mesh, part, leading=1))
+        state, metrics = step(state, put_rows(mesh, batch, leading=1))
         history.append(jax.device_get(metrics))
     return jax.device_get(state.params), history
 
@@ -56,11 +56,11 @@ def single(params):
 def test_micro_batches_and_devices_change_nothing(params, single, axes, rows):
     ours = train_steps(params, microbatch=rows, mesh=make_mesh(*axes))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours[0], single[0])
-    for mine, other in zip(ours[1], single[1], strict=True):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), mine, other)
+    for our_metrics, their_metrics in zip(ours[1], single[1], strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), our_metrics, their_metrics)
 
 
-def test_the_metrics_follow_from_the_scores(params, single):
+def test_metrics_follow_from_scores(params, single):
     pairs = digit_pairs(16, 2)
     score = make_score(MODEL, ONE)
     encoded = encode_pairs(pairs, TOKENIZER, max_tokens=16)
@@ -84,7 +84,7 @@ def test_the_metrics_follow_from_the_scores(params, single):
     assert judge_pairs(score, params, tied)["accuracy"] == 0.0
 
 
-def test_pairs_are_padded_to_the_longest_side():
+def test_pairs_are_padded_to_the_longest_sequence():
     encoded = encode_pairs([Preference("1=", "22", "3"), Preference("1=", "2" * 9, "3")], TOKENIZER, max_tokens=6)
     assert encoded.dropped == 1
     pairs = encoded.padded(pad_id=7)

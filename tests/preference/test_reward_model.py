@@ -1,4 +1,4 @@
-"""A reward model in use: the score of a sequence, the folder of the model, and the reward function made from it."""
+"""A reward model's scores, its folder, and the reward function built from it."""
 
 import json
 from dataclasses import replace
@@ -49,13 +49,13 @@ def params():
 
 @pytest.fixture(scope="module")
 def saved(params, tmp_path_factory):
-    """Folder of a reward model with random weights."""
+    """The folder of a reward model with random weights."""
     folder = tmp_path_factory.mktemp("models") / "random"
     save_reward_model(folder, RewardModel(MODEL, params, TOKENIZER, chat=False))
     return folder
 
 
-def test_the_score_is_the_head_at_the_last_token_wherever_the_padding_is(params):
+def test_score_is_the_head_at_the_last_token(params):
     tokens = np.array([3, 5, 7, 4, TOKENIZER.eos_token_id], np.int32)
     positions, segments = np.arange(5)[None], np.ones((1, 5), np.int32)
     hidden = jax.jit(partial(hidden_states, MODEL.trunk))(params["trunk"], tokens[None], positions, segments)
@@ -69,16 +69,20 @@ def test_the_score_is_the_head_at_the_last_token_wherever_the_padding_is(params)
     assert np.abs(np.asarray(without_end) - expected).min() > 1e-4
 
 
-def test_a_sequence_ends_with_the_end_token():
+def test_sequences_end_with_eos():
     assert sequence_tokens("1+1=", "2", TOKENIZER, chat=False) == [*TOKENIZER.encode("1+1=2"), TOKENIZER.eos_token_id]
-    opened = sequence_tokens("1+1=", "2", ByteTokenizer(), chat=False)
-    assert (opened[0], opened[-1], len(opened)) == (ByteTokenizer.bos_token_id, ByteTokenizer.eos_token_id, 7)
+    byte_tokens = sequence_tokens("1+1=", "2", ByteTokenizer(), chat=False)
+    assert (byte_tokens[0], byte_tokens[-1], len(byte_tokens)) == (
+        ByteTokenizer.bos_token_id,
+        ByteTokenizer.eos_token_id,
+        7,
+    )
     with pytest.raises(InputError, match="has no chat template"):
         sequence_tokens("1+1=", "2", TOKENIZER, chat=True)
 
 
 @pytest.mark.parametrize(("mesh", "rows"), [((1, 1), 1), ((1, 1), 5), ((2, 4), 3)])
-def test_scores_depend_neither_on_the_batch_nor_on_padding_nor_on_the_mesh(params, mesh, rows):
+def test_scores_are_independent_of_batch_padding_and_mesh(params, mesh, rows):
     sequences = [sequence_tokens("7=", "1" * n, TOKENIZER, chat=False) for n in (30, 1, 12, 13, 2, 3, 9)]
     one_by_one = [float(SCORE(params, *right_pad([row], 64, 0))[0]) for row in sequences]
     mesh = make_mesh(*mesh)
@@ -87,7 +91,7 @@ def test_scores_depend_neither_on_the_batch_nor_on_padding_nor_on_the_mesh(param
     assert make_score(MODEL, mesh, rows=rows)(params, []).shape == (0,)
 
 
-def test_a_saved_model_gives_the_same_scores(saved, params):
+def test_saved_model_gives_the_same_scores(saved, params):
     raw = json.loads((saved / "config.json").read_text())
     assert (raw["architectures"], raw["num_labels"]) == (["LlamaForSequenceClassification"], 1)
     again = load_reward_model(saved)
@@ -97,7 +101,7 @@ def test_a_saved_model_gives_the_same_scores(saved, params):
     assert judge_pairs(score, again.params, encoded) == judge_pairs(score, params, encoded)
 
 
-def test_half_precision_scores_are_close_and_float32(saved):
+def test_half_precision_scores_are_close(saved):
     prompts, completions = texts(HELDOUT[:16])
     exact = make_reward_function(saved, ONE)(prompts=prompts, completions=completions)
     coarse = make_reward_function(saved, ONE, dtype="bfloat16")(prompts=prompts, completions=completions)
@@ -105,7 +109,7 @@ def test_half_precision_scores_are_close_and_float32(saved):
     assert coarse != exact
 
 
-def test_a_models_tokenizer_is_saved_with_it(tmp_path):
+def test_tokenizer_is_saved_with_the_model(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     from transformers import PreTrainedTokenizerFast
 
@@ -123,28 +127,30 @@ def test_a_models_tokenizer_is_saved_with_it(tmp_path):
     assert again.tokenizer.encode("a b") == [1, 2]
     answers = make_reward_function(tmp_path, ONE)(prompts=["b"], completions=["a a"])
     assert "has no chat template" in answers[0].reason
-    assert load_reward_model(tmp_path, chat=False).chat, "the folder decides, whatever the argument"
+    assert load_reward_model(tmp_path, chat=False).chat, "the folder's setting overrides the argument"
 
 
 class ChatCharacterTokenizer(CharacterTokenizer):
-    """A tokenizer whose template writes each message and a plus."""
+    """A tokenizer whose chat template writes a plus after each message."""
 
     def apply_chat_template(self, messages):
         return [token for message in messages for token in self.encode(message["content"] + "+")]
 
 
-def test_chats_are_scored_through_the_template(tmp_path, params):
+def test_chats_are_scored_with_the_chat_template(tmp_path, params):
     write_model(tmp_path, value_contents(MODEL, params, bos=None, eos=1))
     chat = ({"role": "system", "content": "1"}, {"role": "user", "content": "2"})
-    ask = {"prompts": ["1\n2", "3"], "completions": ["4", "5"]}
-    found = make_reward_function(tmp_path, ONE, tokenizer=ChatCharacterTokenizer(), chat=True, chats={"1\n2": chat})(**ask)
+    arguments = {"prompts": ["1\n2", "3"], "completions": ["4", "5"]}
+    found = make_reward_function(tmp_path, ONE, tokenizer=ChatCharacterTokenizer(), chat=True, chats={"1\n2": chat})(
+        **arguments
+    )
     sequences = [[*TOKENIZER.encode(text), 1] for text in ("1+2+4", "3+5")]
     np.testing.assert_allclose(found, make_score(MODEL, ONE)(params, sequences), atol=1e-6)
     pair = Preference("1\n2", "4", "5", chat)
     assert encode_pairs([pair], ChatCharacterTokenizer(), max_tokens=9, chat=True).chosen == sequences[:1]
 
 
-def test_a_folder_of_another_library_names_no_tokenizer(tmp_path, params):
+def test_folder_of_another_library_needs_a_tokenizer(tmp_path, params):
     write_model(tmp_path, value_contents(MODEL, params, bos=None, eos=1))
     with pytest.raises(InputError, match="contains no tokenizer"):
         load_reward_model(tmp_path)
@@ -153,7 +159,7 @@ def test_a_folder_of_another_library_names_no_tokenizer(tmp_path, params):
         load_reward_model(tmp_path, tokenizer=ByteTokenizer())
 
 
-def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
+def test_mismatched_vocabulary_is_refused(saved):
     with pytest.raises(InputError, match=r"trained on a vocabulary of \d+ tokens, but the tokenizer has 4; .*'characters:"):
         make_reward_function(saved, ONE, tokenizer=CharacterTokenizer("01"))
     with pytest.raises(InputError, match=r"vocabulary of \d+ tokens, but the tokenizer has 259"):
@@ -192,7 +198,7 @@ def test_folders_that_are_not_a_reward_model_are_refused(without_type_checks, tm
 
 
 @pytest.mark.parametrize("rows", [3, 32])
-def test_the_reward_is_the_score(saved, rows, params):
+def test_reward_is_the_score(saved, rows, params):
     reward = make_reward_function(saved, ONE, rows=rows)
     prompts, completions = texts(HELDOUT[:20])
     prompts, completions = [*prompts, "7="], [*completions, "1" * 40]
@@ -205,7 +211,7 @@ def test_the_reward_is_the_score(saved, rows, params):
     assert list(scores.parts) == ["reward_model"]
 
 
-def test_a_completion_that_cannot_be_encoded_has_failed(saved):
+def test_unencodable_completions_fail(saved):
     answers = make_reward_function(saved, ONE)(prompts=["7=", "7=", "7="], completions=["1", "é", "111"])
     assert isinstance(answers[1], Failed)
     assert "'é'" in answers[1].reason

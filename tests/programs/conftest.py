@@ -1,3 +1,3 @@
-"""Fixtures that several files use."""
+"""Fixtures that the tests of programs share."""
 
 from trained_run import finished, prepared  # noqa: F401

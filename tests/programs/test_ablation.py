@@ -53,7 +53,7 @@ WARM = ("--warm-start-steps", "6", "--warm-start-batch", "8", "--max-response-to
 
 @pytest.fixture(scope="module")
 def rows_file(tmp_path_factory):
-    """A user's own problems with demonstrations."""
+    """A file with a user's own problems and demonstrations."""
     file = tmp_path_factory.mktemp("data") / "own.jsonl"
     rows = [{"prompt": f"{n}=", "answer": str(n % 2), "demonstration": f"#{n % 2}"} for n in range(60)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -78,13 +78,13 @@ def ablation(rows_file, tmp_path_factory):
     return out, words, shown.getvalue()
 
 
-def test_an_arm_equals_a_run_with_its_own_warm_start(rows_file, ablation, tmp_path):
+def test_arm_equals_a_separate_run(rows_file, ablation, tmp_path):
     flags = ("--dataset", rows_file, *SIZES, *SHORT, *WARM)
     alone = rljax.train(parse(["train", "--algorithm", "dapo", *flags, "--run", str(tmp_path / "alone")]).config)
     assert read_measurements(alone.run) == read_measurements(ablation[0] / "dapo" / "seed-0")
 
 
-def test_an_ablation_on_the_users_data(ablation, capsys):
+def test_ablation_trains_compares_and_resumes(ablation, capsys):
     out, words, shown = ablation
     arms = ["dapo", *(f"without-{part}" for part in ABLATIONS["dapo"])]
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted([*arms, "warm-start"])
@@ -107,7 +107,7 @@ def test_an_ablation_on_the_users_data(ablation, capsys):
     assert (out / arms[2] / "seed-1" / "log.txt").is_file()
 
 
-def test_an_interrupted_ablation_says_how_to_continue(rows_file, tmp_path, capsys, monkeypatch):
+def test_interrupted_ablation_reports_how_to_continue(rows_file, tmp_path, capsys, monkeypatch):
     def interrupt(*arguments, **options):
         raise Interrupted
 
@@ -118,7 +118,7 @@ def test_an_interrupted_ablation_says_how_to_continue(rows_file, tmp_path, capsy
 
 
 def test_differences_are_paired_by_seed(tmp_path):
-    def run(arm, seed, accuracy):
+    def write_run(arm, seed, accuracy):
         path = tmp_path / arm / f"seed-{seed}"
         path.mkdir(parents=True)
         (path / "config.json").write_text(json.dumps(SMALL.replace(seed=seed, steps=1).to_json() | {"seams": []}))
@@ -127,12 +127,12 @@ def test_differences_are_paired_by_seed(tmp_path):
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return RunFolder.open(path)
 
-    first = [run("whole", seed, value) for seed, value in enumerate((0.2, 0.5, 0.8))]
-    second = [run("part", seed, value) for seed, value in enumerate((0.1, 0.4, 0.69))]
-    whole, part = compare_arms({"whole": first, "part": second})
-    assert whole.difference is None
-    assert part.difference == pytest.approx(over_seeds([-0.1, -0.1, -0.11]))
-    assert part.difference.high < 0 < whole.after.high - part.after.low
+    full_runs = [write_run("full", seed, value) for seed, value in enumerate((0.2, 0.5, 0.8))]
+    ablated_runs = [write_run("ablated", seed, value) for seed, value in enumerate((0.1, 0.4, 0.69))]
+    full, ablated = compare_arms({"full": full_runs, "ablated": ablated_runs})
+    assert full.difference is None
+    assert ablated.difference == pytest.approx(over_seeds([-0.1, -0.1, -0.11]))
+    assert ablated.difference.high < 0 < full.after.high - ablated.after.low
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_differences_are_paired_by_seed(tmp_path):
         ("dapo --without clip_higher", "--without cannot be used with `rljax ablate`"),
     ],
 )
-def test_what_cannot_be_ablated_is_refused(words, message, tmp_path, capsys):
+def test_invalid_ablations_are_refused(words, message, tmp_path, capsys):
     refused(capsys, message, "ablate", *words.split(), "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
-def test_the_name_becomes_a_flag_and_the_ablations_own_flags_are_removed():
+def test_as_train_converts_flags():
     words = ["dapo", "--seeds=5", "--steps", "8", "--out", "runs/a"]
     assert as_train(words) == ["--algorithm", "dapo", "--steps", "8"]

@@ -1,6 +1,6 @@
-"""The programs of a step compile for H100s and TPUs, which need not be present, and need no more than they do now.
+"""A step's programs compile for H100s and TPUs that are not present, and their memory and traffic do not grow.
 
-A test is skipped if the compiler is not installed. The figures are those of jax-cuda13-plugin 0.10.2 and libtpu 0.0.42.1.
+A test is skipped if the compiler is not installed. The recorded figures are from jax-cuda13-plugin 0.10.2 and libtpu 0.0.42.1.
 """
 
 from dataclasses import replace
@@ -37,30 +37,30 @@ SHAPE = TransformerConfig(
     remat="full",
 )
 PROMPT, RESPONSE, ROWS = 128, 128, 8
-"""Tokens per prompt and per response, and rows decoded at once."""
+"""Tokens per prompt, tokens per response, and rows decoded at once."""
 COMPILERS = {"h": "jax_cuda13_plugin", "v": "libtpu"}
-"""First letter of the devices -> the package with their compiler."""
+"""First letter of a topology's name -> the package with its compiler."""
 GRPO = {"algorithm": "grpo", "algorithm_options": {"beta": 0.04}}
 LORA = {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}, "lora_rank": 4}
 CRITIC = {"algorithm": "ppo", "fsdp": 4}
 SHARDED = {**GRPO, "fsdp": 4, "tensor": 2}
 WINDOWS = {"window": 64, "full_layers": (1,)}
-"""One layer has a window of 64 tokens, the other none."""
+"""One layer attends to a window of 64 tokens, the other to all tokens."""
 
 
 class Case(NamedTuple):
-    """Programs of a step on some devices."""
+    """A step's programs on some devices, and what they need."""
 
     topology: str
-    """Devices; without `fsdp` among the flags only the first of them."""
+    """Name of the devices; only the first one is used if the flags do not set `fsdp`."""
     flags: dict[str, Any]
     """Settings of the run."""
     programs: tuple[str, ...]
-    """Parts of `PARTS` to compile."""
+    """Keys of `PARTS` to compile."""
     shape: dict[str, Any]
     """Changes of `SHAPE`."""
     megabytes: float
-    """Temporaries of the update on each device."""
+    """Temporary memory of the update on each device."""
     sent: float
     """Megabytes that each device sends in the update."""
 
@@ -90,7 +90,7 @@ def compile_score(config: TrainConfig, shape: TransformerConfig, mesh: Any) -> C
 
 
 def compile_turns(config: TrainConfig, shape: TransformerConfig, mesh: Any) -> Compiled:
-    """Compile the program that reads the next turn of each episode of a dialogue."""
+    """Compile the program that reads the next turn of every dialogue."""
     policy = plan_policy(config, shape, mesh)
     params, mesh = parameter_shapes(policy, mesh), mesh_for_sampling(mesh)
     weights = weights_program.lower(policy.decoder, params).compile()
@@ -140,7 +140,7 @@ def skip_without_compiler(topology: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_step_compiles_and_needs_no_more_than_it_does_now(name):
+def test_step_needs_no_more_than_recorded(name):
     case = CASES[name]
     skip_without_compiler(case.topology)
     programs = compile_parts(case)
@@ -151,8 +151,8 @@ def test_a_step_compiles_and_needs_no_more_than_it_does_now(name):
 
 
 @pytest.mark.parametrize("topology", ["h100x1", "v5e:2x2"])
-def test_advantages_compile(topology):
+def test_gae_compiles(topology):
     skip_without_compiler(topology)
-    place = jax.sharding.SingleDeviceSharding(topology_of(topology).devices[0])
-    row = jax.ShapeDtypeStruct((ROWS, RESPONSE), jnp.float32, sharding=place)
+    sharding = jax.sharding.SingleDeviceSharding(topology_of(topology).devices[0])
+    row = jax.ShapeDtypeStruct((ROWS, RESPONSE), jnp.float32, sharding=sharding)
     assert jax.jit(gae).lower(row, row, row).compile().as_text()
