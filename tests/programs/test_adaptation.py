@@ -41,9 +41,9 @@ def is_short(text):
     return float(len(text) < 6)
 
 
-def make_feedback(opened, prompts, *, count, seed, judge=is_short):
-    """Lines of feedback on a model's responses, in random order."""
-    texts = opened.sample(prompts, count=count, temperature=1.0, seed=seed)
+def make_feedback(policy, prompts, *, count, seed, judge=is_short):
+    """Return lines of feedback on a policy's responses, in random order."""
+    texts = policy.sample(prompts, count=count, temperature=1.0, seed=seed)
     pairs = [(prompt, text) for prompt, row in zip(prompts, texts, strict=True) for text in row]
     order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
     return [
@@ -53,31 +53,31 @@ def make_feedback(opened, prompts, *, count, seed, judge=is_short):
     ]
 
 
-def short_share(folder, prompts):
-    """Share of short responses among new responses of a model."""
+def short_fraction(folder, prompts):
+    """Return the fraction of short responses among a model's new responses."""
     texts = load(folder, which="last").sample(prompts, count=8, temperature=1.0, seed=99)
     return float(np.mean([is_short(text) for row in texts for text in row]))
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A run without RL, feedback on its responses, and prompts."""
-    place = tmp_path_factory.mktemp("served")
-    (place / "mine.py").write_text(REWARD)
+    """A run that ended before RL, its prompts, and feedback on its responses."""
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "mine.py").write_text(REWARD)
     sizes = {"digits": 2, "max_prompt_tokens": 8, "max_response_tokens": 14, "heldout_problems": 24}
     sizes |= {"algorithm_options": {"max_length": 14, "cache": 2}, "warm_start_optimizer": "adamw"}
     sizes |= {"warm_start_eval_every": 50, "checkpoint_every": 50}
-    config = TINY.replace(run=str(place / "run"), steps=0, reward=f"{place / 'mine.py'}:short", **sizes)
+    config = TINY.replace(run=str(folder / "run"), steps=0, reward=f"{folder / 'mine.py'}:short", **sizes)
     rljax.train(config)
-    opened = load(place / "run", which="last")
+    opened = load(folder / "run", which="last")
     prompts = [problem.prompt for problem in opened.worker.prompts.problems]
     return SimpleNamespace(
-        run=place / "run", prompts=prompts, lines=make_feedback(opened, prompts, count=4, seed=1), opened=opened
+        run=folder / "run", prompts=prompts, lines=make_feedback(opened, prompts, count=4, seed=1), opened=opened
     )
 
 
 def make_config(run, folder, /, **settings):
-    """Settings of an adaptation that learns fast."""
+    """Return settings of an adaptation that learns fast."""
     options = {"batch": BATCH, "learning_rate": 2e-2, "max_kl": None, "passes": 4, "clip": 1.0, "once": True}
     return AdaptationConfig(str(run.run), folder / "queue.jsonl", folder / "adapted", **{**options, **settings})
 
@@ -96,8 +96,8 @@ def write_queue(served, folder, lines=None):
 
 
 @pytest.fixture(scope="module")
-def whole(served, tmp_path_factory):
-    """An adaptation to all lines, without an interruption."""
+def uninterrupted(served, tmp_path_factory):
+    """An uninterrupted adaptation to all lines."""
     folder = tmp_path_factory.mktemp("whole")
     write_queue(served, folder)
     lines = []
@@ -106,47 +106,47 @@ def whole(served, tmp_path_factory):
 
 
 def read_log(run, name="feedback.jsonl"):
-    """Rows of one of a run's files."""
+    """Read the rows of a JSON Lines file in a run's folder."""
     return [json.loads(line) for line in (run / name).read_text().splitlines()]
 
 
-def test_rewarded_responses_become_more_frequent(served, whole):
-    before, after = short_share(served.run, served.prompts), short_share(whole.run, served.prompts)
+def test_rewarded_responses_become_more_frequent(served, uninterrupted):
+    before, after = short_fraction(served.run, served.prompts), short_fraction(uninterrupted.run, served.prompts)
     assert after > before + 0.1
-    assert [row["outcome"] for row in read_log(whole.run, "updates.jsonl")] == ["kept"] * 5
+    assert [row["outcome"] for row in read_log(uninterrupted.run, "updates.jsonl")] == ["kept"] * 5
 
 
-def test_the_result_is_a_run_that_other_commands_open(whole, served, tmp_path, capsys):
-    refused(capsys, "then add --trust", "eval", str(whole.run))  # the reward is a file that the run names
-    assert "accuracy" in printed(capsys, "eval", str(whole.run), "--trust")
-    assert printed(capsys, "sample", str(whole.run), "--prompt", served.prompts[0]).startswith(served.prompts[0])
-    printed(capsys, "export", str(whole.run), str(tmp_path / "model"))
+def test_other_commands_open_an_adaptation(uninterrupted, served, tmp_path, capsys):
+    refused(capsys, "then add --trust", "eval", str(uninterrupted.run))  # the run's reward is in a file of Python code
+    assert "accuracy" in printed(capsys, "eval", str(uninterrupted.run), "--trust")
+    assert printed(capsys, "sample", str(uninterrupted.run), "--prompt", served.prompts[0]).startswith(served.prompts[0])
+    printed(capsys, "export", str(uninterrupted.run), str(tmp_path / "model"))
     assert (tmp_path / "model" / "model.safetensors").is_file()
-    refused(capsys, "started with algorithm passed to train", "train", "--resume", str(whole.run), "--steps", "3")
+    refused(capsys, "started with algorithm passed to train", "train", "--resume", str(uninterrupted.run), "--steps", "3")
 
 
-def test_the_log_names_every_line_once(served, whole):
-    found = read_log(whole.run)
+def test_log_has_every_line_once(served, uninterrupted):
+    found = read_log(uninterrupted.run)
     assert [row["line"] for row in found] == list(range(1, 4 * BATCH + 1))
     assert [row["step"] for row in found] == np.repeat(range(1, 5), BATCH).tolist()
     assert [row["reward"] for row in found] == [json.loads(line)["reward"] for line in served.lines[: 4 * BATCH]]
-    assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(whole.lines)
+    assert f"queue.jsonl, lines 1 to {BATCH}): mean reward" in "".join(uninterrupted.lines)
 
 
 class Killed(BaseException):
     """Simulates the death of the process."""
 
 
-def test_a_killed_adaptation_continues_as_if_uninterrupted(served, whole, tmp_path, monkeypatch):
-    """It is killed before its second save, then after the third save of the next start, then before the third save of the next."""
+def test_killed_adaptation_resumes_exactly(served, uninterrupted, tmp_path, monkeypatch):
+    """The first start is killed before its second save, the next one after its third save, and the next before its third save."""
     write_queue(served, tmp_path)
     config, real = make_config(served, tmp_path), checkpoints.save
-    for kill, late in ((2, False), (3, True), (3, False)):
+    for kill, after_save in ((2, False), (3, True), (3, False)):
         calls = []
 
-        def save(*arguments, kill=kill, late=late, calls=calls):
+        def save(*arguments, kill=kill, after_save=after_save, calls=calls):
             calls.append(None)
-            if len(calls) == kill and not late:
+            if len(calls) == kill and not after_save:
                 raise Killed
             real(*arguments)
             if len(calls) == kill:
@@ -157,15 +157,19 @@ def test_a_killed_adaptation_continues_as_if_uninterrupted(served, whole, tmp_pa
             adapt(config, lambda line: None)
     monkeypatch.setattr(checkpoints, "save", real)
     adapt(config, lambda line: None)
-    assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
-    assert rows(tmp_path / "adapted") == rows(whole.run)
+    assert (
+        max(distances(load(uninterrupted.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
+    )
+    assert rows(tmp_path / "adapted") == rows(uninterrupted.run)
     for name in ("feedback.jsonl", "updates.jsonl"):
-        ours, theirs = ([{**row, "file": None} for row in read_log(run, name)] for run in (tmp_path / "adapted", whole.run))
+        ours, theirs = (
+            [{**row, "file": None} for row in read_log(run, name)] for run in (tmp_path / "adapted", uninterrupted.run)
+        )
         assert ours == theirs
 
 
-def test_a_stopped_adaptation_says_so_and_continues_as_if_uninterrupted(served, whole, tmp_path):
-    """It is stopped once after a batch, and once while it waits for lines."""
+def test_stopped_adaptation_resumes_exactly(served, uninterrupted, tmp_path):
+    """The adaptation is stopped once after a batch, and once while it waits for lines."""
     write_queue(served, tmp_path)
     lines = []
 
@@ -184,12 +188,14 @@ def test_a_stopped_adaptation_says_so_and_continues_as_if_uninterrupted(served, 
     assert "  the same command again" in lines
     assert "Continuing after batch 2, with 48 lines of the queue used up." in lines
     adapt(make_config(served, tmp_path), lines.append)
-    assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
-    assert rows(tmp_path / "adapted") == rows(whole.run)
+    assert (
+        max(distances(load(uninterrupted.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
+    )
+    assert rows(tmp_path / "adapted") == rows(uninterrupted.run)
     assert "Batch 4 " in (tmp_path / "adapted" / "log.txt").read_text()
 
 
-def test_an_adaptation_that_was_killed_before_its_first_save_starts_again(served, tmp_path, monkeypatch):
+def test_adaptation_killed_before_its_first_save_restarts(served, tmp_path, monkeypatch):
     write_queue(served, tmp_path, [])
     config = make_config(served, tmp_path, heldout=0)
 
@@ -203,7 +209,7 @@ def test_an_adaptation_that_was_killed_before_its_first_save_starts_again(served
     assert adapt(config, lambda line: None) == tmp_path / "adapted"
 
 
-def test_lines_wait_for_a_full_batch_and_bad_ones_are_rejected(served, tmp_path, capsys):
+def test_lines_wait_for_a_full_batch_and_bad_lines_are_rejected(served, tmp_path, capsys):
     few = served.lines[: BATCH - 1]
     long = json.dumps({"prompt": "1" * 30, "response": "2", "thumbs": True}) + "\n"
     queue = write_queue(served, tmp_path, [few[0], "{\n", few[0], long, *few[1:], '{"prompt'])
@@ -235,16 +241,16 @@ def test_lines_wait_for_a_full_batch_and_bad_ones_are_rejected(served, tmp_path,
     assert read_log(tmp_path / "adapted") == found, "no line is trained on twice"
 
 
-def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
+def test_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
     """The evaluation is faked: it returns fixed accuracies for the served model and after each of three batches."""
     write_queue(served, tmp_path, served.lines[: 3 * BATCH])
-    shares, found = [0.5, 0.75, 0.25, 0.7], []
+    accuracies, evaluated = [0.5, 0.75, 0.25, 0.7], []
 
     def evaluation(learner, state):
-        share = shares[len(found)]
-        found.append(jax.device_get(state.params))
-        metrics = {"accuracy": share, "reward": share, "judged": 24, "answers": 24}
-        return Heldout((np.arange(24) < 24 * share).astype(float), metrics)
+        accuracy = accuracies[len(evaluated)]
+        evaluated.append(jax.device_get(state.params))
+        metrics = {"accuracy": accuracy, "reward": accuracy, "judged": 24, "answers": 24}
+        return Heldout((np.arange(24) < 24 * accuracy).astype(float), metrics)
 
     monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
     lines = []
@@ -254,14 +260,14 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
     assert any("the accuracy is lower, so the earlier model is kept" in line for line in lines)
     assert [row["step"] for row in rows(tmp_path / "adapted") if row["phase"] == "eval"] == [0, 1, 3]
     best, last = (load(tmp_path / "adapted", which=which).params for which in ("best", "last"))
-    assert max(distances(best, found[1])) == 0
-    assert max(distances(last, found[3])) == 0
+    assert max(distances(best, evaluated[1])) == 0
+    assert max(distances(last, evaluated[3])) == 0
     assert [row["step"] for row in read_log(tmp_path / "adapted")] == np.repeat([1, 2, 3], BATCH).tolist(), (
         "a rejected batch is used up too"
     )
 
 
-def test_updates_beyond_the_limit_are_undone_and_end_the_command(served, tmp_path):
+def test_updates_beyond_max_kl_are_undone(served, tmp_path):
     write_queue(served, tmp_path, [*served.lines, *(line.replace('"id": "1-', '"id": "2-') for line in served.lines)])
     with pytest.raises(InputError, match="beyond --max-kl 1e-09 and was undone in 5 batches in a row"):
         adapt(make_config(served, tmp_path, max_kl=1e-9, heldout=4), lambda line: None)
@@ -269,11 +275,11 @@ def test_updates_beyond_the_limit_are_undone_and_end_the_command(served, tmp_pat
     assert found == [("kept", 0), *[("too far", 0)] * 5]
     assert max(distances(load(served.run, which="best").params, load(tmp_path / "adapted", which="last").params)) == 0
     assert rows(tmp_path / "adapted")[-1]["kl_to_reference"] > 1e-9
-    assert len(read_log(tmp_path / "adapted")) == 5 * BATCH, "their lines are used up"
+    assert len(read_log(tmp_path / "adapted")) == 5 * BATCH, "the lines of undone batches are used up"
 
 
-def test_the_policy_that_sampled_a_response(served, tmp_path):
-    """It is the served checkpoint or the newest one, unless the line contains log-probabilities."""
+def test_policy_of_a_response(served, tmp_path):
+    """A response's policy is the served checkpoint or the newest one; log-probabilities in the line replace that policy's."""
     setup, _ = make_served_setup(make_config(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
     state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))
@@ -294,7 +300,7 @@ def test_the_policy_that_sampled_a_response(served, tmp_path):
     np.testing.assert_allclose(first.rewards[:, 0], [2.0, -2.0])
 
 
-def test_a_logp_far_from_the_served_models_is_reported(served, tmp_path):
+def test_wrong_logp_is_reported(served, tmp_path):
     setup, _ = make_served_setup(make_config(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
     learner = make_batch_learner(make_config(served, tmp_path), setup, state)
@@ -310,7 +316,7 @@ def test_a_logp_far_from_the_served_models_is_reported(served, tmp_path):
     assert "for token 2 of the response" in str(found[places[2]])
 
 
-def test_settings_of_the_served_run_that_do_not_apply_are_reset(served, tmp_path):
+def test_inapplicable_settings_of_the_served_run_are_reset(served, tmp_path):
     before = served.opened.config
     before = replace(before, sampling=replace(before.sampling, delay=1, remembered_rewards=2))
     sampling = adapt_settings(before, make_config(served, tmp_path)).sampling
@@ -318,38 +324,38 @@ def test_settings_of_the_served_run_that_do_not_apply_are_reset(served, tmp_path
     assert sampling.max_response_tokens == before.sampling.max_response_tokens
 
 
-def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
-    """One folder is of a run that was killed before its first save, the other has a run's files without config.json."""
+def test_folder_of_another_command_is_not_changed(served, tmp_path):
+    """The folder has only the config.json of a run that was killed before its first save, or only a run's other files."""
     write_queue(served, tmp_path)
-    place = tmp_path / "adapted"
-    place.mkdir()
+    folder = tmp_path / "adapted"
+    folder.mkdir()
     for name, message in (
         ("config.json", "contains a run that is not an adaptation"),
         ("metrics.jsonl", "already contains a run"),
     ):
-        (place / name).write_text("{}")
+        (folder / name).write_text("{}")
         with pytest.raises(InputError, match=message):
             adapt(make_config(served, tmp_path), lambda line: None)
-        assert [file.name for file in place.iterdir()] == [name]
-        (place / name).unlink()
+        assert [file.name for file in folder.iterdir()] == [name]
+        (folder / name).unlink()
 
 
-def test_a_second_start_at_the_same_time_leaves_the_files_of_the_first(served, tmp_path, monkeypatch):
-    """Both find no adaptation in the folder; the second then finds the first one's files, which it must not remove."""
+def test_concurrent_start_keeps_the_files_of_the_first(served, tmp_path, monkeypatch):
+    """Both starts find no adaptation in the folder; the second then finds the files of the first and must not remove them."""
     write_queue(served, tmp_path, [])
-    place = tmp_path / "adapted"
-    place.mkdir()
+    folder = tmp_path / "adapted"
+    folder.mkdir()
     config = make_config(served, tmp_path, heldout=0)
     with monkeypatch.context() as patch:
         patch.setattr(adaptation_run, "continues", lambda path: False)
-        (place / "served.json").write_text("{}")
-        (place / "metrics.jsonl").write_text("")
+        (folder / "served.json").write_text("{}")
+        (folder / "metrics.jsonl").write_text("")
         with pytest.raises(InputError, match="already contains a run"):
             adapt(config, lambda line: None)
-    assert sorted(file.name for file in place.iterdir()) == ["metrics.jsonl", "served.json"]
+    assert sorted(file.name for file in folder.iterdir()) == ["metrics.jsonl", "served.json"]
 
 
-def test_a_reward_is_compared_with_the_mean_of_the_others():
+def test_relative_rewards_match_formula():
     batch, earlier = np.array([1.0, 0.0, 3.0]), np.array([2.0, 2.0])
     everyone = [*batch, *earlier]
     mean = sum(everyone) / 5
@@ -360,7 +366,7 @@ def test_a_reward_is_compared_with_the_mean_of_the_others():
     np.testing.assert_array_equal(relative_rewards(np.ones(3), np.ones(2)), np.zeros(3))
 
 
-def test_the_loss_is_a_clipped_policy_gradient_with_a_weighted_penalty():
+def test_clipped_feedback_loss_matches_formula():
     generator = np.random.default_rng(0)
     old, ref, logp = (-generator.uniform(0.1, 2.0, (4, 1, 3)).astype(np.float32) for _ in range(3))
     advantage = np.float32([[1.0], [-1.0], [2.0], [-0.5]])
@@ -375,12 +381,12 @@ def test_the_loss_is_a_clipped_policy_gradient_with_a_weighted_penalty():
                 term = min(ratio * a, np.clip(ratio, 0.8, 1.2) * a)
                 term = max(term, 3 * a) if a < 0 else term
                 total -= term / mask.sum()
-                further = ref[b, 0, t] - logp[b, 0, t]
-                total += 0.1 * ratio * (np.exp(further) - 1 - further) / mask.sum()
+                log_ref_ratio = ref[b, 0, t] - logp[b, 0, t]
+                total += 0.1 * ratio * (np.exp(log_ref_ratio) - 1 - log_ref_ratio) / mask.sum()
     np.testing.assert_allclose(loss(algorithm, jnp.asarray(logp[:, 0]), batch)[0], total, rtol=1e-5)
 
 
-def test_the_best_evaluation_is_of_a_model_that_was_kept(tmp_path):
+def test_best_evaluation_ignores_rejected_models(tmp_path):
     file = tmp_path / "updates.jsonl"
     assert best_of(file) is None
     found = [("kept", "0100"), ("worse", "1111"), ("kept", "-110"), ("kept", "0110")]
@@ -392,7 +398,7 @@ def test_the_best_evaluation_is_of_a_model_that_was_kept(tmp_path):
         best_of(file)
 
 
-def test_invalid_runs_settings_and_targets_are_refused(served, whole, tmp_path, capsys):
+def test_invalid_runs_and_settings_are_refused(served, uninterrupted, tmp_path, capsys):
     queue = write_queue(served, tmp_path)
     words = ["--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--once"]
     refused(capsys, "is not the folder of a run", "adapt", str(tmp_path), *words)
@@ -413,7 +419,7 @@ def test_invalid_runs_settings_and_targets_are_refused(served, whole, tmp_path, 
         capsys, "contains a run that is not an adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run)
     )
     copy = tmp_path / "other"
-    shutil.copytree(whole.run, copy)
+    shutil.copytree(uninterrupted.run, copy)
     other = ["--checkpoint", "last", "--run", str(copy)]
     refused(capsys, "contains the adaptation of checkpoint 'best' of", "adapt", str(served.run), *words[:2], *other)
     assert not (tmp_path / "adapted").exists()

@@ -24,34 +24,34 @@ TINY = SMALL.replace(train_problems=24, heldout_problems=6)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs that moved from the same weights in different directions, their parameters, and runs with another start."""
-    place = tmp_path_factory.mktemp("runs")
+    """A folder of runs, of which a and b moved from the same weights and the others start differently; parameters of a and b."""
+    root = tmp_path_factory.mktemp("runs")
     _, state = first_state(TINY)
     params = {}
     for name, shift in (("a", 0.125), ("b", -0.5)):
-        folder = RunFolder.create(place / name, TINY.replace(fsdp=2).to_json() | {"seams": []})
+        folder = RunFolder.create(root / name, TINY.replace(fsdp=2).to_json() | {"seams": []})
         moved = state._replace(params=jax.tree.map(lambda leaf, shift=shift: leaf * (1 + shift), state.params))
         checkpoints.save(folder.checkpoints / "best", checkpoints.Checkpoint(moved, no_history(24)), {})
         params[name] = jax.device_get(moved.params)
     for name, settings in (("seed", {"seed": 1}), ("wide", {"width": 32}), ("bytes", {"tokenizer": "bytes"})):
-        RunFolder.create(place / name, TINY.replace(**settings).to_json() | {"seams": []}).checkpoints.mkdir()
-    return place, params
+        RunFolder.create(root / name, TINY.replace(**settings).to_json() | {"seams": []}).checkpoints.mkdir()
+    return root, params
 
 
 def load_params(folder):
     return jax.device_get(load(folder, problems=[Problem("1+1=", "2")]).params)
 
 
-def test_the_mean_of_equal_models_is_the_model(runs, tmp_path):
-    place, params = runs
-    folder = average([place / "b", place / "b", place / "b"], tmp_path / "same", weights=[1, 3, 0.1])
+def test_mean_of_equal_models_is_the_model(runs, tmp_path):
+    root, params = runs
+    folder = average([root / "b", root / "b", root / "b"], tmp_path / "same", weights=[1, 3, 0.1])
     jax.tree.map(np.testing.assert_array_equal, load_params(folder), params["b"])
 
 
-def test_the_mean_is_weighted_and_training_starts_from_it(runs, tmp_path, capsys):
-    place, params = runs
+def test_mean_is_weighted_and_can_be_trained(runs, tmp_path, capsys):
+    root, params = runs
     folder = tmp_path / "mean"
-    words = ["average", str(place / "a"), f"{place / 'b'}/checkpoints/best", str(folder), "--weights", "3", "1"]
+    words = ["average", str(root / "a"), f"{root / 'b'}/checkpoints/best", str(folder), "--weights", "3", "1"]
     assert printed(capsys, *words) == f"Model: {folder}\n"
     expected = jax.tree.map(lambda one, other: (3 * one + other) / 4, params["a"], params["b"])
     jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-7), load_params(folder), expected)
@@ -64,7 +64,7 @@ def test_the_mean_is_weighted_and_training_starts_from_it(runs, tmp_path, capsys
     refused(capsys, "already exists; choose another folder", *words)
 
 
-def test_the_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
+def test_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
     """The command writes the mean of two runs that learned from different problems, and `rljax eval` evaluates it."""
     config = TINY.replace(warm_start_steps=3, warm_start_batch=8, steps=0, sample_every=0)
     trained = []
@@ -74,7 +74,7 @@ def test_the_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
         trained.append(jax.device_get(result.params))
     one, other = map(jax.tree.leaves, trained)
     assert all((np.abs(a - b) > 0).any() for a, b in zip(one, other, strict=True) if a.ndim > 1), (
-        "the two runs have learned different weights"
+        "the two runs have different weights"
     )
     folder = tmp_path / "mean"
     runs = [str(tmp_path / operator) for operator in "+-"]
@@ -100,10 +100,10 @@ def test_the_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
         ("nowhere", "nowhere' is not the folder of a run"),
     ],
 )
-def test_runs_with_another_start_are_refused(runs, tmp_path, other, message):
-    place, _ = runs
+def test_runs_with_different_starts_are_refused(runs, tmp_path, other, message):
+    root, _ = runs
     with pytest.raises(InputError, match=message):
-        average([place / "a", place / other], tmp_path / "mean")
+        average([root / "a", root / other], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 
@@ -120,8 +120,8 @@ def test_invalid_weights_are_refused(capsys):
     refused(capsys, "give the folders of two or more runs", "average")
 
 
-def test_the_same_model_by_another_path_is_the_same_start(runs):
-    place, _ = runs
-    (place / "model").mkdir(exist_ok=True)
-    one, other = (TrainConfig.flat(model=f"{place}/{path}") for path in ("model", "a/../model"))
+def test_start_does_not_depend_on_the_models_path(runs):
+    root, _ = runs
+    (root / "model").mkdir(exist_ok=True)
+    one, other = (TrainConfig.flat(model=f"{root}/{path}") for path in ("model", "a/../model"))
     assert start_of(one) == start_of(other.replace(seed=5))

@@ -72,7 +72,7 @@ def stopped(tmp_path_factory):
     return path, str(error.value)
 
 
-def test_the_command_in_the_message_names_the_update(stopped, capsys):
+def test_debug_command_names_the_update(stopped, capsys):
     path, message = stopped
     command = re.search(r"`rljax (debug [^`]+)`", message).group(1).split()
     text = printed(capsys, *command)
@@ -88,7 +88,7 @@ def test_the_command_in_the_message_names_the_update(stopped, capsys):
     assert all(term["unsound"] == 0 for term in found["terms"] if not term["name"].startswith("update"))
 
 
-def test_an_alarm_of_the_run_is_reported_once_and_follows_from_its_rows(stopped):
+def test_alarms_are_reported_once(stopped):
     path, _ = stopped
     _, events = watch_rows(read_metrics(path / "metrics.jsonl"))
     written = [json.loads(line) for line in (path / "alarms.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -98,14 +98,14 @@ def test_an_alarm_of_the_run_is_reported_once_and_follows_from_its_rows(stopped)
     assert all(log.count(event.text()) == 1 for event in events)
 
 
-def test_a_reward_that_is_infinite_is_named_with_its_response(stopped):
+def test_infinite_reward_is_named_with_its_response(stopped):
     path, _ = stopped
-    kept = read_batch(path / NAME)
-    groups = kept.scored_rollout.groups
+    batch = read_batch(path / NAME)
+    groups = batch.scored_rollout.groups
     rewards = groups.rollout.rewards.copy()
     rewards[1, 2] = np.inf
     groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
-    found = diagnose_with_batch(path, kept._replace(scored_rollout=kept.scored_rollout._replace(groups=groups)))
+    found = diagnose_with_batch(path, batch._replace(scored_rollout=batch.scored_rollout._replace(groups=groups)))
     assert (found.cause.name, found.cause.place, found.cause.unsound) == ("reward", (10,), 1)
     broken = {term.name for term in found.terms if term.unsound}
     assert {"reward", "advantage", "surrogate", "loss"} <= broken
@@ -114,50 +114,50 @@ def test_a_reward_that_is_infinite_is_named_with_its_response(stopped):
     assert "=" in found.texts(10, 0)["prompt"]
 
 
-def diagnose_with_batch(run, kept):
+def diagnose_with_batch(run, batch):
     """Diagnose a run with another batch in its folder."""
     saved = (run / NAME).read_bytes()
     try:
-        return diagnose(write_batch(RunFolder.open(run), kept))
+        return diagnose(write_batch(RunFolder.open(run), batch))
     finally:
         (run / NAME).write_bytes(saved)
 
 
-def test_what_is_not_a_batch_is_refused(stopped, tmp_path, capsys):
+def test_invalid_batches_are_refused(stopped, tmp_path, capsys):
     path, _ = stopped
     refused(capsys, "There is no batch .*it is written when a run stops", "debug", str(tmp_path))
     (tmp_path / NAME).write_bytes(b"nothing of the kind")
     refused(capsys, "cannot be read as the batch of a stopped run", "debug", str(tmp_path))
     save_file({"a": np.ones(2)}, tmp_path / NAME)
     refused(capsys, "its format is None", "debug", str(tmp_path))
-    kept = read_batch(path / NAME)
+    batch = read_batch(path / NAME)
     with pytest.raises(InputError, match=r"belongs to checkpoint 99 .*continued since"):
-        diagnose_with_batch(path, kept._replace(checkpoint=99))
+        diagnose_with_batch(path, batch._replace(checkpoint=99))
 
 
-def test_the_batch_belongs_to_the_last_step_and_not_to_the_next(stopped):
+def test_saved_batch_is_the_last_steps(stopped):
     path, _ = stopped
-    kept = read_batch(path / NAME)
-    assert (kept.step, kept.scored_rollout.progress) == (MOST_SKIPPED, pytest.approx((MOST_SKIPPED - 1) / 9))
-    past, rollout = kept.scored_rollout.past, kept.scored_rollout.groups.rollout
+    batch = read_batch(path / NAME)
+    assert (batch.step, batch.scored_rollout.progress) == (MOST_SKIPPED, pytest.approx((MOST_SKIPPED - 1) / 9))
+    past, rollout = batch.scored_rollout.past, batch.scored_rollout.groups.rollout
     state = last_state(path)
-    ids = kept.scored_rollout.groups.prompt_ids
+    ids = batch.scored_rollout.groups.prompt_ids
     assert (np.asarray(state.options["reward_history"].size)[ids] > past.memory.size[ids]).all(), (
-        "the state already has this batch"
+        "the state already contains the rewards of this batch"
     )
     assert rollout.ref_logp is not None
-    assert kept.weights is None
+    assert batch.weights is None
 
 
 def last_state(path):
-    """The training state that a run saved at its end."""
+    """Return the training state that a run saved at its end."""
     config, _ = read_saved_settings(RunFolder.open(path).config)
     setup = make_setup(config, CustomParts(reward=even_length), INSTALLERS)
     return checkpoints.restore(path / "checkpoints" / "last", partial(state_like, setup)).checkpoint.state
 
 
 def make_first_rollout(config, **reward):
-    """A setup with a bigram model, its state before RL, and the scored rollout of its first step."""
+    """Return a setup with a bigram model, its state before RL, and the scored rollout of its first step."""
     setup = make_setup(config, CustomParts(policy=BIGRAM, **reward), INSTALLERS)
     state = initial_state(setup, first_params(setup))
     state = rl_state(setup, state)
@@ -171,7 +171,7 @@ TINY = SMALL.replace(prompts=2, group_size=4, minibatches=1, heldout_problems=4,
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_values_are_from_before_the_critic_learned_from_the_batch(tmp_path):
+def test_values_precede_the_critics_update(tmp_path):
     setup, state, scored_rollout = make_first_rollout(
         TINY.replace(algorithm="ppo", group_size=4, critic_learning_rate=0.1), reward=even_length
     )
@@ -183,7 +183,7 @@ def test_values_are_from_before_the_critic_learned_from_the_batch(tmp_path):
     }
     values = np.abs(scored_rollout.groups.rollout.values[scored_rollout.groups.rollout.mask])
     assert terms["values"].largest == pytest.approx(values.max())
-    assert terms["value now"].largest != pytest.approx(values.max()), "the critic has learned from it"
+    assert terms["value now"].largest != pytest.approx(values.max()), "the critic has learned from the batch"
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -194,7 +194,7 @@ def test_values_are_from_before_the_critic_learned_from_the_batch(tmp_path):
         ("prompt_consistency_loss", {"prompt_consistency": {"order": 0.5}}),
     ],
 )
-def test_further_losses_are_parts_of_the_replayed_update(name, settings):
+def test_replayed_update_includes_extra_losses(name, settings):
     config = TINY.replace(**settings)
     setup, state, scored_rollout = make_first_rollout(config, reward=even_length, optimizer=optax.sgd(1.0))
     state, scored_rollout = state._replace(step=jnp.int32(2)), scored_rollout._replace(progress=0.5)
@@ -207,7 +207,7 @@ def test_further_losses_are_parts_of_the_replayed_update(name, settings):
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_the_loss_uses_the_state_of_the_controller(monkeypatch):
+def test_replayed_loss_uses_the_controllers_state(monkeypatch):
     seen = []
     monkeypatch.setattr(batch_replay, "token_terms", lambda algorithm, *arrays: seen.append(algorithm) or {})
     setup, state, scored_rollout = make_first_rollout(TINY.replace(remedy="controller", minibatches=2), reward=even_length)
@@ -217,15 +217,15 @@ def test_the_loss_uses_the_state_of_the_controller(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["sum", "min"])
-def test_a_run_with_several_custom_rewards_is_set_up_without_them(how):
+def test_setup_without_custom_rewards(how):
     config = TINY.replace(reward_combine=how, reward_weights=(1.0, 0.5), **{"with": ("advantage=reliability_quality",)})
     setup = make_setup(*without_rewards(config, CustomParts(), rewards=2))
     assert len(reward_names(setup.train)) == 2
 
 
 @pytest.mark.parametrize("needed", ["reward", "environment"])
-def test_a_run_with_a_custom_judge_is_replayed_without_it(stopped, needed):
-    """Neither weighted rewards nor an environment is needed, and no built-in reward replaces them."""
+def test_replay_without_the_custom_judge(stopped, needed):
+    """A replay needs neither custom rewards nor an environment, and no built-in reward replaces them."""
     path, _ = stopped
     file = path / "config.json"
     before = file.read_text()
@@ -241,26 +241,26 @@ def test_a_run_with_a_custom_judge_is_replayed_without_it(stopped, needed):
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_weights_of_several_rewards_are_read_from_the_run(stopped, tmp_path):
+def test_batch_keeps_the_weights_of_several_rewards(stopped, tmp_path):
     judge = SimpleNamespace(reward=combine([even_length, silent], [1.0, -0.3]))
     weights = reward_weights(BY_NAME["gdpo"](), SimpleNamespace(environment=None, judge=judge))
     assert weights == {"even_length": 1.0, "silent": -0.3}
     assert reward_weights(BY_NAME["grpo"](), SimpleNamespace(environment=None, judge=judge)) is None
-    kept = read_batch(stopped[0] / NAME)._replace(weights=weights)
-    assert read_batch(write_batch(RunFolder.create(tmp_path / "run", {}), kept)).weights == weights
+    batch = read_batch(stopped[0] / NAME)._replace(weights=weights)
+    assert read_batch(write_batch(RunFolder.create(tmp_path / "run", {}), batch)).weights == weights
 
 
 def silent(completions):
     return [None] * len(completions)
 
 
-def test_names_survive_the_file():
+def test_nested_names_survive_flattening():
     tree = {"a": {"with/slash": np.ones(2), 'quote"': np.zeros(1)}, "b\\": np.ones(3)}
     assert list(nest(flatten(tree))["a"]) == ["with/slash", 'quote"']
     assert list(nest(flatten(tree))) == ["a", "b\\"]
 
 
-def test_a_term_counts_only_what_is_used():
+def test_term_counts_only_used_values():
     values = np.array([[np.nan, 2.0, -5.0], [np.inf, np.nan, 1.0]])
     used = np.array([[False, True, True], [True, True, False]])
     assert measure_term("x", TOKENS, values, used) == MeasuredTerm("x", TOKENS, 4, 2, 5.0, (1, 0))
@@ -274,7 +274,7 @@ LOGP = -np.ones((1, 2, 3), np.float32)
 ROLLOUT = Rollout(mask=np.ones((1, 2, 3), bool), behaviour_logp=LOGP, rewards=np.array([[1.0, 0.0]], np.float32))
 
 
-def test_a_log_probability_that_is_not_a_number_is_named_with_its_token():
+def test_nan_log_probability_is_named_with_its_token():
     logp = LOGP.copy()
     logp[0, 1, 2] = np.nan
     reward, behaviour = rollout_terms(ROLLOUT._replace(behaviour_logp=logp), np.ones((1, 2), bool))
@@ -289,7 +289,7 @@ def test_a_log_probability_that_is_not_a_number_is_named_with_its_token():
         ({"log_ratio": lambda logp, old, mask: (logp - old) / 0.0}, "log_ratio"),
     ],
 )
-def test_the_broken_slot_of_an_algorithm_is_named(slots, name):
+def test_broken_slot_of_an_algorithm_is_named(slots, name):
     algorithm = BY_NAME["rloo"]()._replace(**slots)
     batch = prepare(algorithm, ROLLOUT)
     logp = jnp.asarray(LOGP.reshape(2, 3)) - 0.1

@@ -13,12 +13,12 @@ TRUE = "7"
 
 
 def make_answers(*answers):
-    """One run's answers, one per problem; all problems have the same true answer."""
+    """Return a run's answers, one per problem; all problems have the same true answer."""
     right = np.array([[float(answer == TRUE)] for answer in answers])
     return SampledAnswers(right, np.ones(right.shape, int), right < 0, [[answer] for answer in answers])
 
 
-def test_three_runs_with_different_errors_are_right_together():
+def test_vote_corrects_different_errors():
     runs = [make_answers("7", "7", "1", "5"), make_answers("7", "2", "7", "6"), make_answers("3", "7", "7", "7")]
     found = vote_of(("a", "b", "c"), runs)
     assert [alone.value for alone in found.alone] == [0.5, 0.5, 0.75]
@@ -28,14 +28,14 @@ def test_three_runs_with_different_errors_are_right_together():
     assert [row["run"] for row in found.to_json()["runs"]] == ["a", "b", "c"]
 
 
-def test_runs_with_the_same_errors_gain_nothing():
+def test_vote_keeps_common_errors():
     runs = [make_answers("7", "1", "1"), make_answers("7", "1", "1"), make_answers("7", "7", "1")]
     found = vote_of(("a", "b", "c"), runs)
     assert found.vote.value == pytest.approx(1 / 3)
     assert found.gains[2].value == pytest.approx(-1 / 3)
 
 
-def test_runs_with_another_reward_or_other_problems_do_not_vote_together():
+def test_runs_with_different_rewards_or_problems_are_refused():
     first = JudgedAnswers(make_answers("7", "1"), [Problem("3+4=", TRUE)] * 2, 0, "exact", [1], [], [])
     check_same("b", first, first)
     with pytest.raises(InputError, match="'b' reads and judges answers by the reward 'math', and the first run by 'exact'"):
@@ -44,7 +44,7 @@ def test_runs_with_another_reward_or_other_problems_do_not_vote_together():
         check_same("b", first._replace(problems=first.problems[:1]), first)
 
 
-def test_a_problem_with_an_unknown_verdict_counts_for_no_run():
+def test_problem_without_a_verdict_is_left_out():
     first, second = make_answers("7", "7", "1"), make_answers("7", "7", "1")
     first.rewards[0] = np.nan
     found = vote_of(("a", "b"), [first, second])
@@ -52,6 +52,6 @@ def test_a_problem_with_an_unknown_verdict_counts_for_no_run():
     assert [alone.value for alone in found.alone] == [0.5, 0.5] == [found.vote.value, found.alone[0].value]
 
 
-def test_a_vote_that_loses_is_not_called_better():
+def test_losing_vote_is_reported_as_a_loss():
     runs = [make_answers("7", "7", "1"), make_answers("1", "1", "1"), make_answers("1", "1", "1")]
     assert "; vote minus a: -66.7 points (" in vote_of(("a", "b", "c"), runs).lines()[0]

@@ -1,6 +1,6 @@
 """The cost of the main programs at the widths of real models, as counted by the compiler: operations, bytes and programs.
 
-Nothing runs at these widths, and no weights exist. The bounds hold for every machine, because nothing is timed.
+At these widths, nothing runs and no weights are allocated. The bounds apply to every machine, because nothing is timed.
 """
 
 import itertools
@@ -37,11 +37,11 @@ LLAMA = TransformerConfig(
 GB = 10**9
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 """Shape of a random key."""
-MIXING = 2 * QWEN.width * QWEN.head_dim * (QWEN.heads + QWEN.kv_heads) + 3 * QWEN.width * QWEN.hidden
-"""Number of weights in a layer's matrices."""
+LAYER_WEIGHTS = 2 * QWEN.width * QWEN.head_dim * (QWEN.heads + QWEN.kv_heads) + 3 * QWEN.width * QWEN.hidden
+"""Number of weights in the matrices of a layer of `QWEN`."""
 
 
-def shape(*sizes, dtype=jnp.float32):
+def abstract_array(*sizes, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(sizes, dtype)
 
 
@@ -67,71 +67,71 @@ def log_probs():
 
     def gradient(chunks):
         tokens = chunks * default_chunk(QWEN.vocab_size)
-        head = shape(QWEN.vocab_size, QWEN.width)
+        head = abstract_array(QWEN.vocab_size, QWEN.width)
         return compile_program(
-            jax.grad(total, (0, 1)), shape(1, tokens, QWEN.width), head, shape(1, tokens, dtype=jnp.int32)
+            jax.grad(total, (0, 1)), abstract_array(1, tokens, QWEN.width), head, abstract_array(1, tokens, dtype=jnp.int32)
         )
 
     return {chunks: gradient(chunks) for chunks in (8, 16)}
 
 
-def test_log_probs_of_2104_tokens_take_at_most_1_2_gb_whatever_the_number_of_chunks(log_probs):
+def test_log_probs_of_2104_tokens_need_at_most_1_2_gb(log_probs):
     hidden = 8 * default_chunk(QWEN.vocab_size) * QWEN.width * 4
     assert temporaries(log_probs[8]) <= 1.2 * GB
-    assert temporaries(log_probs[16]) - temporaries(log_probs[8]) <= 3 * hidden, "a few rows per token, but no logits"
+    assert temporaries(log_probs[16]) - temporaries(log_probs[8]) <= 3 * hidden, "a few vectors per token, but no logits"
 
 
 def test_log_probs_compute_the_logits_twice(log_probs):
-    """The compiler counts a loop's body once: a chunk forward, again backward, and two products of the gradient."""
+    """The compiler counts a loop's body once: a chunk's logits in each pass, and two matrix products for the gradient."""
     once = 2 * default_chunk(QWEN.vocab_size) * QWEN.vocab_size * QWEN.width
     assert operations(log_probs[8]) == operations(log_probs[16]), "the same loop over more chunks"
     assert 4 * once <= operations(log_probs[8]) <= 4.2 * once
 
 
-def test_reading_the_prompts_of_512_responses_takes_at_most_half_a_gb():
+def test_prompts_of_512_responses_need_at_most_half_a_gb():
     """Prompts of 1,024 tokens, 16 responses each; one layer."""
-    prompts = [tuple(np.random.default_rng(place).integers(0, 9, 1024).tolist()) for place in range(32)]
-    requests = [Request(prompts[place // 16], 0, place // 16, Sampling(128, (0,)), 0) for place in range(512)]
+    prompts = [tuple(np.random.default_rng(index).integers(0, 9, 1024).tolist()) for index in range(32)]
+    requests = [Request(prompts[index // 16], 0, index // 16, Sampling(128, (0,)), 0) for index in range(512)]
     rows = next(blocks_of(requests, 256, 1024, 1)).rows
     policy = transformer_policy(replace(QWEN, layers=1), eos=0)
-    params, attention = jax.eval_shape(policy.init, jax.random.key(0)), shape(rows, 1024, dtype=jnp.bool_)
-    lowered = read_prompts.lower(policy.decoder, params, shape(rows, 1024, dtype=jnp.int32), attention, budget=128)
+    params, attention = jax.eval_shape(policy.init, jax.random.key(0)), abstract_array(rows, 1024, dtype=jnp.bool_)
+    lowered = read_prompts.lower(policy.decoder, params, abstract_array(rows, 1024, dtype=jnp.int32), attention, budget=128)
     program = lowered.compile(compiler_options=for_measuring(make_mesh(1, 1)))
     assert temporaries(program) <= 0.5 * GB
-    once = 2 * rows * (1024 * MIXING + QWEN.vocab_size * QWEN.width)
+    once = 2 * rows * (1024 * LAYER_WEIGHTS + QWEN.vocab_size * QWEN.width)
     assert operations(program) <= 1.1 * once, "only the last token of a prompt has logits"
 
 
-def test_reading_a_long_prompt_takes_no_more_memory_than_its_cache_and_a_chunk():
+def test_long_prompt_needs_only_its_cache_and_a_chunk():
     """Prompts of 8,192 and 32,768 tokens, with room for 1,024 more."""
     policy = transformer_policy(replace(QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, hidden=512, layers=2), eos=0)
     params = jax.eval_shape(policy.init, jax.random.key(0))
 
-    def measured(length):
-        prompt = shape(1, length, dtype=jnp.int32), shape(1, length, dtype=jnp.bool_)
+    def measure(length):
+        prompt = abstract_array(1, length, dtype=jnp.int32), abstract_array(1, length, dtype=jnp.bool_)
         lowered = read_prompts.lower(policy.decoder, params, *prompt, budget=1024)
         program = lowered.compile(compiler_options=for_measuring(make_mesh(1, 1)))
         state = jax.eval_shape(partial(read_prompts, policy.decoder, budget=1024), params, *prompt).state
         return temporaries(program), sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
-    (short, small_cache), (long, large_cache) = measured(8192), measured(32_768)
-    assert long - short <= 1.1 * (large_cache - small_cache), "the cache, and a few numbers per token"
+    (short, small_cache), (long, large_cache) = measure(8192), measure(32_768)
+    assert long - short <= 1.1 * (large_cache - small_cache), "the cache, plus a few numbers per token"
     assert short - small_cache <= 0.2 * GB
 
 
-def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
+def test_four_blocks_of_prompts_rewrite_the_rows_once():
     policy = transformer_policy(replace(QWEN, vocab_size=64, width=64, head_dim=16, hidden=64, layers=1), eos=0)
     params, length, budget = jax.eval_shape(policy.init, jax.random.key(0)), 256, 128
     rows = jax.eval_shape(
         lambda params: empty_rows(policy.decoder, params, rows=64, length=length, budget=budget, room=budget), params
     )
-    prompts, attention = shape(2, length, dtype=jnp.int32), shape(2, length, dtype=jnp.bool_)
-    part = jax.eval_shape(partial(read_prompts, policy.decoder, budget=0), params, prompts, attention)
+    prompts, attention = abstract_array(2, length, dtype=jnp.int32), abstract_array(2, length, dtype=jnp.bool_)
+    block = jax.eval_shape(partial(read_prompts, policy.decoder, budget=0), params, prompts, attention)
 
-    def bytes_accessed(parts):
-        source = shape(64, dtype=jnp.int32)
+    def bytes_accessed(blocks):
+        source = abstract_array(64, dtype=jnp.int32)
         lowered = fill_rows.lower(
-            policy.decoder, rows, [part] * parts, source, rows.inputs, sampling=Sampling(budget, (0,))
+            policy.decoder, rows, [block] * blocks, source, rows.inputs, sampling=Sampling(budget, (0,))
         )
         return lowered.compile(compiler_options=for_measuring(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
 
@@ -141,13 +141,13 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
 
 
 def temporaries_of_gradient(layers, remat):
-    """Temporary bytes of a gradient of layers with 256 features, over 4 rows of 256 tokens."""
+    """Return the temporary bytes of the gradient of layers with 256 features, over 4 rows of 256 tokens."""
     config = replace(
         QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, head_dim=64, hidden=512, layers=layers, remat=remat
     )
     one = np.ones((4, 128), np.int32)
     rows = jax.tree.map(
-        lambda array: shape(*array.shape, dtype=array.dtype),
+        lambda array: abstract_array(*array.shape, dtype=array.dtype),
         pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
     )
     policy = transformer_policy(config, eos=0)
@@ -155,17 +155,17 @@ def temporaries_of_gradient(layers, remat):
     return temporaries(compile_program(loss, jax.eval_shape(policy.init, KEY), rows))
 
 
-def test_the_more_a_layer_recomputes_the_less_it_keeps_in_memory():
-    """Compares the temporary bytes that two more layers add to a gradient."""
-    left = [
+def test_more_recomputation_needs_less_memory():
+    """The test compares the temporary bytes that two additional layers add to a gradient."""
+    added_bytes = [
         temporaries_of_gradient(4, remat) - temporaries_of_gradient(2, remat)
         for remat in ("none", "dots", "dots_no_batch", "full")
     ]
-    assert min(more / less for more, less in itertools.pairwise(left)) > 1.2, left
+    assert min(more / less for more, less in itertools.pairwise(added_bytes)) > 1.2, added_bytes
 
 
-def test_remat_sqrt_keeps_inputs_for_twice_the_root_of_the_layers():
-    """With remat sqrt, 16 layers are 4 blocks of 4; a gradient keeps 4 inputs of blocks and 4 of layers, whereas full keeps 16."""
+def test_remat_sqrt_keeps_two_sqrt_of_layers_inputs():
+    """With sqrt, 16 layers form 4 blocks of 4. A gradient keeps the inputs of 4 blocks and 4 layers; with full, of 16 layers."""
     one_input = 4 * 256 * 256 * 4
     full, root, smaller = (
         temporaries_of_gradient(16, "full"),
@@ -176,73 +176,73 @@ def test_remat_sqrt_keeps_inputs_for_twice_the_root_of_the_layers():
     assert (root - smaller) / one_input == pytest.approx(8 - 4, abs=1.1)
 
 
-def test_a_row_of_8704_tokens_needs_memory_for_one_layer_at_a_time():
-    """In a gradient with remat, each further layer keeps only its input, so all 28 layers need less than 4 GB."""
+def test_row_of_8704_tokens_needs_one_layers_memory():
+    """With remat full, each additional layer keeps only its input in a gradient, so all 28 layers need less than 4 GB."""
     prompt, sampled = np.ones((1, 512), np.int32), np.ones((1, 8192), np.int32)
     rows = pack(Sequences(prompt, prompt > 0, sampled, sampled > 0, sampled.astype(np.float32)))
-    packed = jax.tree.map(lambda array: shape(*array.shape, dtype=array.dtype), rows)
+    packed = jax.tree.map(lambda array: abstract_array(*array.shape, dtype=array.dtype), rows)
 
-    def measured(layers, *, remat):
+    def measure(layers, *, remat):
         policy = transformer_policy(replace(QWEN, layers=layers, remat=remat), eos=0)
         params = jax.eval_shape(policy.init, jax.random.key(0))
         return temporaries(
             compile_program(jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum()), params, packed)
         )
 
-    two, three = (measured(layers, remat="full") for layers in (2, 3))
-    assert two <= 2.1 * GB, "the logits of a chunk, the head's gradient, and the pass of one layer"
-    row = 4 * QWEN.width * 8704
-    assert three - two <= 2 * row, "its input, and what the compiler adds"
+    two, three = (measure(layers, remat="full") for layers in (2, 3))
+    assert two <= 2.1 * GB, "a chunk's logits, the head's gradient, and one layer's activations"
+    input_bytes = 4 * QWEN.width * 8704
+    assert three - two <= 2 * input_bytes, "the layer's input, plus what the compiler adds"
     assert two + (QWEN.layers - 2) * (three - two) <= 4 * GB
 
 
-def test_the_gradient_of_an_adapter_takes_half_the_memory_of_the_merged_form():
-    """Two layers of Qwen3-0.6B, 128 tokens. If merged, each matrix would be copied and have its own gradient."""
+def test_adapter_gradient_needs_half_the_merged_memory():
+    """Two layers of Qwen3-0.6B, 128 tokens. The merged form copies each matrix and computes its gradient."""
     config = replace(QWEN, vocab_size=64, layers=2)
     policy = transformer_policy(config, eos=0)
     params = jax.eval_shape(policy.init, jax.random.key(0))
     adapter = jax.eval_shape(partial(init_adapter, params=params, rank=8, targets=("attention", "feed_forward")), KEY)
     one = np.ones((1, 64), np.int32)
     rows = jax.tree.map(
-        lambda array: shape(*array.shape, dtype=array.dtype),
+        lambda array: abstract_array(*array.shape, dtype=array.dtype),
         pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
     )
 
-    def measured(form):
+    def measure(form):
         def total(adapter, params, rows):
             return policy.score(form(Base(params, jnp.float32(2.0)), adapter), rows, 1.0).logp.sum()
 
         return temporaries(compile_program(jax.grad(total), adapter, params, rows))
 
-    matrices = 2 * MIXING * 4
-    separate, merged = measured(scoring_params), measured(effective_params)
-    assert merged >= matrices, "the count would notice a copy"
-    assert merged - separate >= 0.55 * matrices
-    assert separate <= 0.6 * merged, "what is left is the compiler's own transposes, for matrix products on a CPU"
+    matrix_bytes = 2 * LAYER_WEIGHTS * 4
+    separate, merged = measure(scoring_params), measure(effective_params)
+    assert merged >= matrix_bytes, "the count would notice a copy"
+    assert merged - separate >= 0.55 * matrix_bytes
+    assert separate <= 0.6 * merged, "the rest is the compiler's transposes for matrix products on a CPU"
 
 
-def test_8b_parameters_on_8_devices_take_at_most_24_gb_of_each():
+def test_8b_parameters_need_at_most_24_gb_per_device():
     """Parameters, Adam's moments and the reference, all in float32."""
     config = SMALL.replace(dataset="rows.jsonl", algorithm="grpo", algorithm_options={"beta": 0.1}, replicas=1, fsdp=8)
     algorithm, config = plan_algorithm(config)
     mesh = make_mesh(1, 8)
     state, _ = state_shapes(config, algorithm, transformer_policy(LLAMA, eos=0, mesh=mesh), mesh)
-    parts = {name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference")}
+    sizes = {name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference")}
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert count == 8_030_261_248
-    assert sum(parts.values()) <= 24 * GB
-    chex.assert_trees_all_close(parts, {"params": count / 2, "opt_state": count, "reference": count / 2}, rtol=1e-3)
+    assert sum(sizes.values()) <= 24 * GB
+    chex.assert_trees_all_close(sizes, {"params": count / 2, "opt_state": count, "reference": count / 2}, rtol=1e-3)
 
 
-class Counter:
+class CompilationCounter:
     """Records how many programs had been compiled when each step was logged."""
 
     def __init__(self):
-        self.programs, self.at = [], {}
+        self.programs, self.programs_at_step = [], {}
 
     def log(self, phase, step, metrics):
         if phase == "rl":
-            self.at[step] = len(self.programs)
+            self.programs_at_step[step] = len(self.programs)
 
     def samples(self, step, rows):
         pass
@@ -251,15 +251,15 @@ class Counter:
         pass
 
 
-def test_a_run_compiles_nothing_after_its_second_step(tmp_path):
+def test_run_compiles_nothing_after_its_second_step(tmp_path):
     """Lengths and rewards differ from step to step, but the first steps' programs are reused."""
     config = SMALL.replace(run=str(tmp_path / "run"), algorithm="grpo", algorithm_options={}, prompts=4, group_size=4)
     config = config.replace(train_problems=40, heldout_problems=4, warm_start_steps=0, steps=5, microbatch_rows=8)
     config = config.replace(
         temperature=0.97
     )  # no other test has this value; otherwise this run would share that test's programs
-    counter = Counter()
+    counter = CompilationCounter()
     with watch_compilation(lambda name: counter.programs.append(name) if name is not None else None):
         rljax.train(config, even_length, trackers=[counter])
-    assert counter.at[1] > 0, "the count would notice a program"
-    assert counter.programs[counter.at[2] :] == []
+    assert counter.programs_at_step[1] > 0, "the count would notice a program"
+    assert counter.programs[counter.programs_at_step[2] :] == []

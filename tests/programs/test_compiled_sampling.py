@@ -1,4 +1,4 @@
-"""A plan's messages and memory for sampling, checked against a real engine and against hand counts."""
+"""A plan's traffic and memory for sampling, checked against a real engine and against hand counts."""
 
 from dataclasses import replace
 
@@ -18,7 +18,8 @@ from rljax.rollout import sampling as sampling_module
 from rljax.training.memory_plan import bytes_on_a_device, parameter_shapes
 
 SHAPE = TransformerConfig(vocab_size=16, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
-PROMPTS, GROUP, START, BUDGET, SLOTS = 4, 4, 5, 6, 8
+PROMPTS, GROUP, LENGTH, BUDGET, SLOTS = 4, 4, 5, 6, 8
+"""Prompts, responses per prompt, tokens per prompt and per response, and rows decoded at once."""
 CONFIG = SMALL.replace(
     dataset="rows.jsonl",
     algorithm="grpo",
@@ -32,9 +33,9 @@ NEVER = -1
 """An end token that is never sampled: all responses have their full length."""
 
 
-def run(mesh, monkeypatch):
-    """Sample the responses of a step; return the bytes that each device sends, and the most cache bytes that it holds at once."""
-    before, total, held = live_caches(), [], []
+def sample_and_measure(mesh, monkeypatch):
+    """Sample a step's responses; return the bytes that each device sends and the peak bytes of its caches."""
+    before, sent, cache_sizes = live_caches(), [], []
 
     def count_calls(module, name):
         program = getattr(module, name)
@@ -42,8 +43,8 @@ def run(mesh, monkeypatch):
         def call(*args, **keywords):
             each = sent_bytes(program.lower(*args, **keywords).compile())
             result = program(*args, **keywords)
-            total.append((int(result[1]) if name == "decode" else 1) * each)
-            held.append(live_caches() - before)
+            sent.append((int(result[1]) if name == "decode" else 1) * each)
+            cache_sizes.append(live_caches() - before)
             return result
 
         call.trace = program.trace
@@ -51,7 +52,7 @@ def run(mesh, monkeypatch):
 
     def grow_and_measure(decoder, rows, *, more):
         larger = grow_rows(decoder, rows, more=more)
-        held.append(live_caches() - before)
+        cache_sizes.append(live_caches() - before)
         return larger
 
     grow_rows = engine_module.grow_rows
@@ -64,63 +65,65 @@ def run(mesh, monkeypatch):
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
     sampling = Sampling(BUDGET, (NEVER,), temperature=CONFIG.sampling.temperature, top_p=0.9)
     requests = [
-        Request((2 + prompt,) * START, prompt, prompt, sampling, place)
+        Request((2 + prompt,) * LENGTH, prompt, prompt, sampling, index)
         for prompt in range(PROMPTS)
-        for place in range(GROUP)
+        for index in range(GROUP)
     ]
-    responses = DecodingEngine(policy.decoder, mesh, START, SLOTS).generate(params, requests)
+    responses = DecodingEngine(policy.decoder, mesh, LENGTH, SLOTS).generate(params, requests)
     assert {len(response.tokens) for response in responses} == {BUDGET}
-    return sum(total), max(held)
+    return sum(sent), max(cache_sizes)
 
 
-def test_an_engine_sends_the_planned_bytes_and_holds_the_planned_cache(monkeypatch):
+def test_engine_has_the_planned_traffic_and_cache(monkeypatch):
     mesh = make_mesh(2, 2, 2)
-    real, held = run(mesh, monkeypatch)
-    assert bytes_sent_sampling(CONFIG, SHAPE, mesh, START, SLOTS) == pytest.approx(real, rel=1e-6)
-    assert real > 0
-    assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
+    sent, peak = sample_and_measure(mesh, monkeypatch)
+    assert bytes_sent_sampling(CONFIG, SHAPE, mesh, LENGTH, SLOTS) == pytest.approx(sent, rel=1e-6)
+    assert sent > 0
+    assert peak == most_cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS)
 
 
-def test_a_growing_cache_is_held_together_with_its_copy_as_planned(monkeypatch):
-    """It grows from room for 2 tokens to 4 and 6, while prompts wait."""
+def test_growing_cache_has_the_planned_size(monkeypatch):
+    """The cache grows from room for 2 tokens to 4 and 6 while prompts wait, so old and new cache exist at once."""
     monkeypatch.setattr(decode_sizes, "LONG_BUDGET", BUDGET)
     mesh = make_mesh(1, 1)
-    _, held = run(mesh, monkeypatch)
-    assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
+    _, peak = sample_and_measure(mesh, monkeypatch)
+    assert peak == most_cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS)
 
 
-def test_a_layer_on_two_tensor_devices_sums_two_results_per_token():
-    """One of attention and one of the feed-forward layer: for each prompt once, and for 16 responses without their last tokens."""
+def test_tensor_layer_sums_two_results_per_token():
+    """Attention and feed-forward layer each sum one, for every token of the prompts and of 16 responses without their last."""
     mesh = make_mesh(1, 1, 2)
-    one, two = (bytes_sent_sampling(CONFIG, replace(SHAPE, layers=layers), mesh, START, SLOTS) for layers in (1, 2))
-    tokens = PROMPTS * START + PROMPTS * GROUP * (BUDGET - 1)
+    one, two = (bytes_sent_sampling(CONFIG, replace(SHAPE, layers=layers), mesh, LENGTH, SLOTS) for layers in (1, 2))
+    tokens = PROMPTS * LENGTH + PROMPTS * GROUP * (BUDGET - 1)
     assert two - one == pytest.approx(2 * tokens * 4 * SHAPE.width, rel=0.05)
 
 
-def test_every_micro_batch_that_is_scored_gathers_the_parameters_of_each_layer():
-    """GRPO with a penalty scores with its reference, and PPO with a penalty also with its critic; the embedding is not gathered."""
+def test_scoring_gathers_parameters_per_micro_batch():
+    """GRPO with a KL penalty scores with its reference, and PPO also with its critic; the embedding is not gathered."""
     mesh = make_mesh(1, 8)
-    parts = len(layout_of(CONFIG, mesh, START, PROMPTS * GROUP).responses)
+    micro_batches = len(layout_of(CONFIG, mesh, LENGTH, PROMPTS * GROUP).responses)
 
-    def measured(layers):
+    def measure(layers):
         shape = replace(SHAPE, layers=layers)
         vectors = 4 * sum(leaf.size for leaf in jax.tree.leaves(abstract_params(shape)) if leaf.ndim == 1)
-        held = bytes_on_a_device(parameter_shapes(transformer_policy(shape, eos=0, mesh=mesh), mesh))
-        grpo, ppo = (bytes_sent_scoring(config, shape, mesh, START) for config in (CONFIG, CONFIG.replace(algorithm="ppo")))
-        return np.array([7 * held, vectors, grpo, ppo - grpo])
+        shard_bytes = bytes_on_a_device(parameter_shapes(transformer_policy(shape, eos=0, mesh=mesh), mesh))
+        grpo, ppo = (
+            bytes_sent_scoring(config, shape, mesh, LENGTH) for config in (CONFIG, CONFIG.replace(algorithm="ppo"))
+        )
+        return np.array([7 * shard_bytes, vectors, grpo, ppo - grpo])
 
-    others, vectors, *messages = measured(layers=3) - measured(layers=1)
+    others, vectors, *messages = measure(layers=3) - measure(layers=1)
     for sent in messages:
-        assert parts * (others - vectors) <= sent <= 1.2 * parts * others
+        assert micro_batches * (others - vectors) <= sent <= 1.2 * micro_batches * others
 
 
 def test_one_device_sends_nothing():
-    assert bytes_sent_sampling(CONFIG, SHAPE, make_mesh(1, 1), START, SLOTS) == 0
-    assert bytes_sent_scoring(CONFIG, SHAPE, make_mesh(1, 1), START) == 0
+    assert bytes_sent_sampling(CONFIG, SHAPE, make_mesh(1, 1), LENGTH, SLOTS) == 0
+    assert bytes_sent_scoring(CONFIG, SHAPE, make_mesh(1, 1), LENGTH) == 0
 
 
-def test_weights_that_are_ready_are_not_copied():
-    """A program would copy each of them, so that a second model would exist while responses are sampled."""
+def test_unchanged_weights_are_not_copied():
+    """A compiled program would copy every weight, so a second model would be in memory during sampling."""
     for mesh in (make_mesh(1, 1), make_mesh(8, 1)):
         params = init_params(SHAPE, jax.random.key(0))
         params = put(params, policy_shardings(mesh, params, params, transformer_policy(SHAPE, eos=0, mesh=mesh).partition))

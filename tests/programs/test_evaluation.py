@@ -1,4 +1,4 @@
-"""What a report adds for some rewards and answers: the score of an AIME, choosers, stated confidences."""
+"""Optional parts of an evaluation report: an AIME's expected score, choosers, and calibration."""
 
 import numpy as np
 
@@ -15,19 +15,19 @@ def make_judged(judged_by="math", choosers=(), **changes):
     return JudgedAnswers(sampled, PROBLEMS, 0, judged_by, [1, 2], [], list(choosers))
 
 
-def test_an_aime_has_an_expected_score_of_15():
+def test_aime_headline_has_an_expected_score():
     assert "; expected score 7.5 (" in report_of(make_judged("aime")).headline()
     assert report_of(make_judged("aime")).headline().endswith("of 15")
     assert "expected score" not in report_of(make_judged()).headline()
 
 
-def test_choosers_have_a_table_and_rows_in_the_file():
+def test_choosers_have_a_table_and_rows():
     report = report_of(make_judged(choosers=["verifier", "critic"], scores={"critic": 1 - RIGHT}))
     assert [row["value"] for row in report.to_json()["chosen"]["critic"]] == [0.5, 0.25]
     assert "Accuracy of the chosen response" in [table.title for table in report.tables()]
 
 
-def test_stated_confidences_are_compared_with_the_outcomes():
+def test_calibration_of_stated_confidences():
     report = report_of(make_judged(confidence=np.full(RIGHT.shape, 0.9)))
     (line,) = report.lines()
     assert line.startswith("Calibration: 100.0% of the answers state a confidence: mean 90.0%")

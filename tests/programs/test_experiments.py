@@ -18,23 +18,23 @@ from rljax.programs.base_settings import check_complete
         ("continual_memory", "its code makes the problems"),
     ],
 )
-def test_an_experiment_whose_problems_or_reward_are_made_by_its_code_is_refused(name, missing):
+def test_experiment_with_problems_or_reward_in_code_is_refused(name, missing):
     with pytest.raises(InputError, match=rf"{missing}; start it with `python .*{name}\.py`, or give --"):
         check_complete(name, ["steps"])
     check_complete(name, ["dataset", "reward"])
 
 
 @pytest.mark.parametrize("name", ["arithmetic_dapo", "arithmetic_algorithms", "long_chain_vapo", "tuning"])
-def test_an_experiment_that_trains_its_config_has_no_note(name):
+def test_complete_experiment_has_no_note(name):
     assert check_complete(name, []) is None
 
 
-def test_an_experiment_with_several_arms_has_a_note():
+def test_experiment_with_several_arms_has_a_note():
     assert "calculator.py` makes all runs of the experiment" in str(check_complete("calculator", []))
 
 
 @pytest.mark.parametrize("flag", ["--experiment", "--config"])
-def test_your_own_file_is_refused_if_it_passes_a_reward_to_train(tmp_path, capsys, flag):
+def test_file_with_a_reward_in_code_is_refused(tmp_path, capsys, flag):
     file = tmp_path / "mine.py"
     text = "import rljax\n\nCONFIG = rljax.TrainConfig.flat(steps=1)\n\n\ndef run():\n    rljax.train(CONFIG, reward=len)\n"
     file.write_text(text)

@@ -49,7 +49,7 @@ def exported(run, tmp_path_factory):
     return folder, params
 
 
-def test_the_folder_contains_what_transformers_reads(exported):
+def test_folder_contains_the_files_that_transformers_reads(exported):
     folder, _ = exported
     files = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(file.name for file in folder.iterdir()) == files
@@ -61,7 +61,7 @@ def test_the_folder_contains_what_transformers_reads(exported):
     assert read_json(folder / "config.json")["pad_token_id"] == 0
 
 
-def test_rljax_opens_it_without_naming_the_tokenizer(exported, capsys):
+def test_rljax_opens_the_folder_without_a_tokenizer_name(exported, capsys):
     folder, params = exported
     opened = load(folder, problems=[rljax.data.problem.Problem("1+1=", "2")])
     assert isinstance(opened.tokenizer, CharacterTokenizer)
@@ -117,7 +117,7 @@ def read_shape():
     return make_shape(TINY.model, CharacterTokenizer().vocab_size)
 
 
-def test_an_exported_checkpoint_differs_from_its_source_only_in_its_weights(tmp_path):
+def test_untrained_export_equals_its_source(tmp_path):
     source = save_checkpoint_folder(tmp_path / "source")
     run_without_training(tmp_path / "run", TINY.replace(model=str(source)), which=["best"])
     folder = rljax.export(tmp_path / "run", tmp_path / "model")
@@ -133,7 +133,7 @@ def test_an_exported_checkpoint_differs_from_its_source_only_in_its_weights(tmp_
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-def test_a_chat_model_keeps_its_own_files(tmp_path):
+def test_export_keeps_the_chat_template(tmp_path):
     inner = transformers.PreTrainedTokenizerFast(
         tokenizer_file=None, tokenizer_object=make_word_tokenizer(), eos_token="</s>"
     )
@@ -167,7 +167,7 @@ def test_dtype_and_shard_size_can_be_chosen(run, tmp_path, capsys):
     jax.tree.map(np.testing.assert_array_equal, load_params(folder, read_config(folder)), rounded)
 
 
-def test_the_pretrained_critic_is_a_model_with_a_tokenizer(tmp_path):
+def test_pretrained_critic_is_saved_with_a_tokenizer(tmp_path):
     config = TINY.replace(algorithm="ppo", algorithm_options={})
     setup, state = first_state(config)
     critic = setup.critic.function
@@ -181,7 +181,7 @@ def test_the_pretrained_critic_is_a_model_with_a_tokenizer(tmp_path):
     assert transformers.AutoConfig.from_pretrained(folder).pad_token_id == 0
 
 
-def test_a_model_without_a_tokenizer_samples_ids(exported, tmp_path, capsys):
+def test_model_without_a_tokenizer_samples_ids(exported, tmp_path, capsys):
     folder, _ = exported
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -232,7 +232,7 @@ class FakeHub:
         self.files = sorted(file.name for file in folder_path.iterdir())
 
 
-def test_the_complete_folder_is_pushed(run, tmp_path):
+def test_complete_folder_is_pushed(run, tmp_path):
     hub = FakeHub()
     folder = rljax.export(run[0], tmp_path / "model", push="me/model", private=True, client=hub)
     assert [name for name, _ in hub.calls] == ["whoami", "create_repo", "upload_folder"]
@@ -240,7 +240,7 @@ def test_the_complete_folder_is_pushed(run, tmp_path):
     assert hub.files == sorted(file.name for file in folder.iterdir())
 
 
-def test_a_push_that_cannot_work_is_refused_before_anything_is_read(run, tmp_path, monkeypatch, capsys):
+def test_invalid_push_is_refused_before_reading(run, tmp_path, monkeypatch, capsys):
     command = ["export", str(run[0]), str(tmp_path / "model")]
     refused(capsys, "repository 'model' must be OWNER/NAME", *command, "--push", "model")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
@@ -257,7 +257,7 @@ def test_a_push_that_cannot_work_is_refused_before_anything_is_read(run, tmp_pat
     assert (tmp_path / "model" / "config.json").is_file()
 
 
-def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
+def test_failed_export_leaves_no_files(run, tmp_path, monkeypatch):
     def raise_disk_full(*arguments, **options):
         raise OSError("no space left on device")
 
@@ -269,8 +269,8 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
         rljax.export(run[0], tmp_path / "model", max_shard_size="big")
 
 
-def test_two_hosts_write_what_one_writes(run, exported, tmp_path):
-    """The model is spread over both hosts; the first one writes, tensor by tensor."""
+def test_two_hosts_write_the_same_folder_as_one(run, exported, tmp_path):
+    """The model is sharded over both hosts; the first host writes it, tensor by tensor."""
     ended = run_on_two_hosts(["-m", "rljax", "export", str(run[0]), str(tmp_path / "model"), "--max-shard-size", "3KB"])
     assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
     assert [f"Model: {tmp_path / 'model'}" in host.stdout for host in ended] == [True, False]
@@ -282,7 +282,7 @@ def test_two_hosts_write_what_one_writes(run, exported, tmp_path):
         assert (tmp_path / "model" / name).read_bytes() == (exported[0] / name).read_bytes()
 
 
-def test_generation_config_of_a_run_has_its_sampling():
+def test_generation_config_has_the_runs_sampling_settings():
     companions_of = partial(companions, tokenizer=CharacterTokenizer())
     raw = generation_config(companions_of(TrainConfig.flat(temperature=0.7, top_k=5)))
     assert (raw["temperature"], raw["top_k"], raw["top_p"]) == (0.7, 5, 1.0)

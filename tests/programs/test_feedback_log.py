@@ -1,4 +1,4 @@
-"""Lines of feedback for a run whose prompts have images: what can be scored, and what is refused."""
+"""Feedback for a run whose prompts have images: lines that can be scored, and lines that are refused."""
 
 import json
 
@@ -19,7 +19,7 @@ IMAGE = PATTERNS[3:7]
 
 
 def make_example(prompt, response):
-    """Read a line of feedback as an example."""
+    """Return the example of a line of feedback."""
     line = json.dumps({"prompt": prompt, "response": response, "reward": 1})
     found = Line(Place("q", "q", 1, len(line), ""), line, read_line(line.encode()))
     return example_of(found, named={}, config=CONFIG, tokenizer=TOKENIZER)

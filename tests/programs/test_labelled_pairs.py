@@ -1,4 +1,4 @@
-"""`rljax pairs`: right and wrong responses of a run's policy, in the form that `rljax reward-model` reads."""
+"""`rljax pairs`: pairs of right and wrong responses of a run's policy, in the form that `rljax reward-model` reads."""
 
 import json
 
@@ -16,7 +16,7 @@ def even(completions):
     return [float(len(completion) % 2 == 0) for completion in completions]
 
 def some(completions):
-    return [None if place % 3 == 0 else float(place % 3 == 1) for place, _ in enumerate(completions)]
+    return [None if index % 3 == 0 else float(index % 3 == 1) for index, _ in enumerate(completions)]
 
 def nothing(completions):
     return [None for completion in completions]
@@ -48,7 +48,7 @@ def test_each_wrong_response_is_paired_with_a_right_one(finished, rewards, tmp_p
     refused(capsys, "pairs.jsonl' already exists", "pairs", str(finished.run), str(out), *options)
 
 
-def test_if_no_response_is_right_the_demonstration_is_chosen(finished, tmp_path, capsys):
+def test_demonstration_is_chosen_if_no_response_is_right(finished, tmp_path, capsys):
     out = tmp_path / "pairs.jsonl"
     options = ["--reward", "exact", "--prompts", "4", "--samples", "2", "--temperature", "3"]
     text = printed(capsys, "pairs", str(finished.run), str(out), *options)
@@ -60,7 +60,7 @@ def test_if_no_response_is_right_the_demonstration_is_chosen(finished, tmp_path,
     assert all(pair.chosen == demonstrations[pair.prompt] != pair.rejected for pair in pairs)
 
 
-def test_a_pair_of_a_chat_is_read_back(tmp_path):
+def test_chat_pair_is_read_back(tmp_path):
     out = tmp_path / "pairs.jsonl"
     chat = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"})
     out.write_text(json.dumps(row_of(Problem("Add.\n1+1", "2", messages=chat), "2", "3")))
@@ -68,7 +68,7 @@ def test_a_pair_of_a_chat_is_read_back(tmp_path):
     assert (pair.chosen, pair.rejected, pair.messages) == ("2", "3", chat)
 
 
-def test_what_cannot_be_labelled_is_refused(finished, rewards, tmp_path, capsys):
+def test_invalid_requests_are_refused(finished, rewards, tmp_path, capsys):
     words = ["pairs", str(finished.run), str(tmp_path / "pairs.jsonl")]
     small = ["--prompts", "2", "--samples", "2"]
     same = [*words, *small, "--reward", f"{rewards}:everything"]
