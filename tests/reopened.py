@@ -1,4 +1,4 @@
-"""The setup and the initial state of a run, and checkpoints read back into the setup that wrote them."""
+"""The setup and state of a run in a test: initial, at the start of RL, or read from a checkpoint."""
 
 from functools import partial
 
@@ -14,13 +14,13 @@ from rljax.training.setup import make_setup
 
 
 def first_state(config, **custom):
-    """A run's setup and its initial state."""
+    """Return a run's setup and its initial state."""
     setup = make_setup(config, CustomParts(**custom), INSTALLERS)
     return setup, states.initial_state(setup, states.first_params(setup))
 
 
 def rl_state(setup, state):
-    """The state at the start of RL, after a warm start that ended with `state`."""
+    """Return the state at the start of RL, after a warm start that ended with `state`."""
     return states.first_rl_state(setup, states.state_after_warm_start(setup, state))
 
 
@@ -34,11 +34,11 @@ def run_without_training(path, config, which=("best", "last")):
 
 
 def checkpoint_of(config, run, which="last", **custom):
-    """The last or the best checkpoint of a run."""
+    """Read the last or the best checkpoint of a run."""
     setup = make_setup(config, CustomParts(**custom), INSTALLERS)
     return checkpoints.restore(run / "checkpoints" / which, partial(states.state_like, setup)).checkpoint
 
 
 def learn_from(setup, state, groups):
-    """The state after the updates on groups, and the metrics; scores and updates as in the training loop."""
+    """Score and update on `groups` as the training loop does; return the new state and the metrics."""
     return make_learner(setup, state)(state, make_rollout_scorer(setup)(state, groups))[:2]

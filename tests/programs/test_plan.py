@@ -1,4 +1,4 @@
-"""A plan's numbers, checked against a run's memory and the compiler's counts."""
+"""A plan's figures, checked against a run's memory and the compiler's counts."""
 
 import os
 import re
@@ -93,8 +93,8 @@ CONFIG = SMALL.replace(
     ],
     ids=lambda changes: "-".join(map(str, changes.values())) or "grpo",
 )
-def test_the_planned_bytes_of_the_state_match_a_run(changes):
-    """On device 0 of eight, during RL."""
+def test_planned_state_bytes_match_a_run(changes):
+    """Compares the bytes on device 0 of eight during RL."""
     settings = CONFIG.replace(replicas=2, fsdp=2, tensor=2, **({"algorithm_options": {}} | changes))
     real = settings.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4)
     setup, state = first_state(real, reward=even_length)
@@ -115,32 +115,34 @@ def test_the_planned_bytes_of_the_state_match_a_run(changes):
         assert bytes_on_a_device(base.params) == count_bytes(setup.base.params)
 
 
-def test_the_cost_of_a_deep_model_is_extrapolated_from_shallow_ones():
+def test_deep_model_is_extrapolated_from_shallow_ones():
     mesh = make_mesh(1, 2)
     direct = measure_updates(CONFIG, SHAPE, mesh, 20)
-    guess = extrapolate(lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
-    assert guess.temporaries == pytest.approx(direct.temporaries, rel=0.1)
-    assert guess.sent == pytest.approx(direct.sent, rel=0.02)
+    extrapolated = extrapolate(
+        lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers
+    )
+    assert extrapolated.temporaries == pytest.approx(direct.temporaries, rel=0.1)
+    assert extrapolated.sent == pytest.approx(direct.sent, rel=0.02)
     assert direct.temporaries > 4 * SHAPE.vocab_size * SHAPE.width
     params = state_shapes(CONFIG, plan_algorithm(CONFIG)[0], transformer_policy(SHAPE, eos=0, mesh=mesh), mesh)[0].params
-    whole = sum(4 * leaf.size for leaf in jax.tree.leaves(params))
-    assert direct.sent >= CONFIG.optimization.minibatches * whole, (
-        "half of each matrix is gathered, half of its gradient sent"
+    parameter_bytes = sum(4 * leaf.size for leaf in jax.tree.leaves(params))
+    assert direct.sent >= CONFIG.optimization.minibatches * parameter_bytes, (
+        "a device sends half of each matrix, and half of its gradient"
     )
 
 
-def test_remat_sqrt_is_planned_with_the_memory_of_full_and_its_own_messages():
-    """Each matrix is gathered once more, because its layer is recomputed a second time."""
-    of_full, of_blocks = (plan_of(CONFIG.replace(layers=4, remat=remat, fsdp=2), 2, 20) for remat in ("full", "sqrt"))
-    assert (of_blocks.temporaries, of_blocks.critic_temporaries) == (of_full.temporaries, of_full.critic_temporaries)
-    full, blocks = of_full.phases["update"], of_blocks.phases["update"]
-    assert blocks.flops > full.flops
-    assert blocks.moved > full.moved
-    assert blocks.sent > full.sent
-    assert of_blocks.phases["sample"] == of_full.phases["sample"]
+def test_plan_of_remat_sqrt():
+    """The plan has the memory of full; each matrix is gathered once more, because its layer is recomputed a second time."""
+    full_plan, sqrt_plan = (plan_of(CONFIG.replace(layers=4, remat=remat, fsdp=2), 2, 20) for remat in ("full", "sqrt"))
+    assert (sqrt_plan.temporaries, sqrt_plan.critic_temporaries) == (full_plan.temporaries, full_plan.critic_temporaries)
+    full_update, sqrt_update = full_plan.phases["update"], sqrt_plan.phases["update"]
+    assert sqrt_update.flops > full_update.flops
+    assert sqrt_update.moved > full_update.moved
+    assert sqrt_update.sent > full_update.sent
+    assert sqrt_plan.phases["sample"] == full_plan.phases["sample"]
 
 
-def test_layers_with_a_window_are_planned_like_those_without_one(monkeypatch):
+def test_mixed_windows_are_planned_as_full_attention(monkeypatch):
     shapes = []
 
     def measure(_config, shape, *_):
@@ -154,9 +156,9 @@ def test_layers_with_a_window_are_planned_like_those_without_one(monkeypatch):
     assert {shape.windows for shape in shapes} == {(None,) * 2, (None,) * 3, (8,) * 2, (8,) * 3}
 
 
-def test_quickly_compiled_code_has_the_temporaries_of_the_code_that_runs():
+def test_quick_compilation_has_the_usual_temporaries():
     mesh, shape = make_mesh(1, 1), replace(SHAPE, layers=1)
-    cheap = policy_update(CONFIG, shape, mesh, 20)
+    quick = policy_update(CONFIG, shape, mesh, 20)
     algorithm, config = plan_algorithm(CONFIG)
     policy = transformer_policy(shape, eos=0, mesh=mesh)
     state, base = state_shapes(config, algorithm, policy, mesh)
@@ -165,11 +167,11 @@ def test_quickly_compiled_code_has_the_temporaries_of_the_code_that_runs():
     frozen = {} if base is None else {"base": base}
     step = policy_program(setup, shardings_of(state))
     usual = step.lower(state, frozen, layout, batch, {}).compile(compiler_options=for_memory(mesh))
-    assert temporaries(cheap) == temporaries(usual)
+    assert temporaries(quick) == temporaries(usual)
 
 
-def test_the_operations_are_close_to_the_compilers_count():
-    """One micro-batch and one chunk of logits, so that no loop hides how often its body runs."""
+def test_update_flops_match_the_compilers_count():
+    """There is one micro-batch and one chunk of logits, because the compiler counts a loop's body once."""
     config, mesh = CONFIG.replace(minibatches=1, microbatch_rows=16), make_mesh(1, 1)
     counted = policy_update(config, SHAPE, mesh, 20).cost_analysis()["flops"]
     layout, _ = data_shapes(config, plan_algorithm(config)[0], mesh, 20, minibatches=1)
@@ -179,7 +181,7 @@ def test_the_operations_are_close_to_the_compilers_count():
     assert update_flops(SHAPE, rows * slots, slots, scored=scored) == pytest.approx(counted, rel=0.15)
 
 
-def test_the_update_of_a_critic_is_compiled_and_counted():
+def test_critic_update_is_compiled_and_counted():
     config = CONFIG.replace(algorithm="ppo", algorithm_options={}, microbatch_rows=16, minibatches=1)
     shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
     program = critic_program(config, shape, mesh, 20)
@@ -194,14 +196,14 @@ def test_the_update_of_a_critic_is_compiled_and_counted():
 
 
 @pytest.mark.parametrize("part", ["advantage=hierarchical", "advantage=reliability_quality", "advantage=length_quality"])
-def test_every_kind_of_advantage_is_planned(part):
+def test_advantages_are_planned(part):
     algorithm, config = plan_algorithm(CONFIG.replace(algorithm_options={}, **{"with": (part,)}))
     _, batch = data_shapes(config, algorithm, make_mesh(1, 1), 20, minibatches=2)
     assert batch.advantage.shape == (2 * 4, 12)
 
 
-def test_the_work_of_a_step_matches_a_hand_count():
-    """16 responses in two rounds of decoding, 20 + 12 tokens each; no reference, no remat."""
+def test_step_work_matches_a_hand_count():
+    """16 responses of 20 + 12 tokens, in two rounds of decoding, without reference and without remat."""
     config = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=4)
     algorithm, config = plan_algorithm(config)
     shape = replace(SHAPE, layers=1)
@@ -216,8 +218,12 @@ def test_the_work_of_a_step_matches_a_hand_count():
     assert work["update"].flops == 16 * (32 * 3 * 2 * (layer + 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512)
     read = 4 * (20 * 2 * (layer + 2 * 64 * 20) + 2 * 64 * 512)
     assert work["sample"].flops == read + 16 * 12 * 2 * (layer + 2 * 64 * 26 + 64 * 512)
-    assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), "rounds, tokens, weights and the cache on average"
-    assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, "micro-batches, both ways; updates, both ways"
+    assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), (
+        "per round and token: the weights and the average cache"
+    )
+    assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, (
+        "weights per micro-batch and pass; state per update, both ways"
+    )
     for remat, matrices, mixing in (("full", 4, 4), ("sqrt", 5, 5), ("dots_no_batch", 3, 4), ("dots", 3, 3)):
         update = step_work(
             config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, StepMemory(1, 0, 0, 0, 16, 1)
@@ -228,26 +234,26 @@ def test_the_work_of_a_step_matches_a_hand_count():
 @pytest.mark.parametrize(
     "loss", [{"auxiliary": 0.5, "warm_start_batch": 8}, {"prompt_consistency": {"order": 0.1, "spaces": 0.1}}]
 )
-def test_the_rows_of_further_losses_are_planned(loss):
-    """Eight rows of 20 + 12 tokens in each of two updates: as many as there are responses."""
+def test_rows_of_additional_losses_are_planned(loss):
+    """The additional loss adds eight rows of 20 + 12 tokens to each of two updates, as many as the responses."""
     with_examples = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=8, **loss)
     shape, mesh, off = replace(SHAPE, layers=1), make_mesh(1, 1), {"auxiliary": 0.0, "prompt_consistency": {}}
-    plain, both = (
+    plain, with_loss = (
         step_work(config, shape, algorithm, mesh, 20, StepMemory(1000, 0, 0, 3200, 16, 1000))["update"]
         for algorithm, config in map(plan_algorithm, (with_examples.replace(**off), with_examples))
     )
-    assert (both.flops, both.moved) == (2 * plain.flops, 2 * plain.moved)
+    assert (with_loss.flops, with_loss.moved) == (2 * plain.flops, 2 * plain.moved)
     counted = policy_update(with_examples, shape, mesh, 20).cost_analysis()["flops"]
-    assert both.flops / 2 == pytest.approx(counted, rel=0.15)
+    assert with_loss.flops / 2 == pytest.approx(counted, rel=0.15)
 
 
-def test_examples_that_the_devices_do_not_divide_are_refused():
+def test_indivisible_warm_start_batch_is_refused():
     config = CONFIG.replace(algorithm_options={"beta": 0.0}, auxiliary=0.5, warm_start_batch=3)
     with pytest.raises(InputError, match="warm_start_batch"):
         policy_update(config, replace(SHAPE, layers=1), make_mesh(1, 2), 20)
 
 
-def test_updates_of_several_passes_are_all_counted(monkeypatch):
+def test_updates_of_all_passes_are_counted(monkeypatch):
     """The critic makes 24 updates on 4 prompts, so it also makes several passes."""
     once = CONFIG.replace(algorithm="open_reasoner_zero", algorithm_options={})
     thrice, shape, mesh = once.replace(passes=3), replace(SHAPE, layers=1), make_mesh(1, 2)
@@ -264,7 +270,7 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
     assert measure_updates(thrice, shape, mesh, 20) == MeasuredUpdates(5, 6 * 7, 5, 72 * 7)
 
 
-def test_the_least_time_is_set_by_the_scarcest_resource():
+def test_minimum_time_is_set_by_the_scarcest_resource():
     device = DEVICES["h100"]
     assert Work(989e12 * 8).seconds(device, 4) == pytest.approx(2.0)
     assert Work(989e12 * 8).seconds(device, 4, speed=speed_of("float32")) == pytest.approx(4.0)
@@ -272,7 +278,7 @@ def test_the_least_time_is_set_by_the_scarcest_resource():
     assert Work(989e12, 3.35e12, 450e9 * 5).seconds(device, 1) == pytest.approx(5.0)
 
 
-def test_a_state_that_does_not_fit_is_refused_with_changes_that_would():
+def test_oversized_state_is_refused_with_remedies():
     config = CONFIG.replace(width=64)
     algorithm, config = plan_algorithm(config)
     mesh = make_mesh(8, 1)
@@ -286,8 +292,8 @@ def test_a_state_that_does_not_fit_is_refused_with_changes_that_would():
         check_room(config, algorithm, policy, mesh, 8)
 
 
-def test_the_sampler_needs_memory_too():
-    """Each of the eight devices that share the state has its complete weights, and one row and one prompt of its cache."""
+def test_memory_check_counts_the_sampler():
+    """Eight devices share the state; each also has the sampler's complete weights and a cache for one row and one prompt."""
     algorithm, config = plan_algorithm(CONFIG.replace(fsdp=8))
     mesh = make_mesh(1, 8)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
@@ -300,7 +306,7 @@ def test_the_sampler_needs_memory_too():
     needed = state + sampled.weights + sampled.cache
     check = partial(check_room, config, algorithm, policy, mesh)
     assert check(8 * needed, prompt_length=20) == int(USABLE * needed) - state - sampled.weights
-    assert check(8 * state) == int(USABLE * state) - state, "your own engine"
+    assert check(8 * state) == int(USABLE * state) - state, "a custom engine is not counted"
     assert check(None, prompt_length=20) is None
     with pytest.raises(InputError, match=r", sampling takes .* GB more for weights and .* GB for keys and values, "):
         check(8 * (needed - 1), prompt_length=20)
@@ -311,12 +317,16 @@ def test_the_sampler_needs_memory_too():
     )
 
 
-def test_a_model_that_is_opened_needs_memory_for_its_parameters_and_a_row():
-    adapted = CONFIG.replace(lora_rank=2)
+def test_opened_model_needs_its_parameters_and_a_row():
+    with_adapter = CONFIG.replace(lora_rank=2)
     mesh = make_mesh(8, 1)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
     params, cache = 4 * count_parameters(policy.shapes()), sampling_memory(CONFIG, policy, mesh, 20, left=0).cache
-    for config, length, needed in ((CONFIG, None, params), (CONFIG, 20, params + cache), (adapted, 20, 2 * params + cache)):
+    for config, length, needed in (
+        (CONFIG, None, params),
+        (CONFIG, 20, params + cache),
+        (with_adapter, 20, 2 * params + cache),
+    ):
         assert check_loaded(config, policy, mesh, 8 * needed, prompt_length=length) is not None
         with pytest.raises(
             InputError, match=r"The model takes .* GB on each of 8 devices.* It needs devices with more memory"
@@ -324,7 +334,7 @@ def test_a_model_that_is_opened_needs_memory_for_its_parameters_and_a_row():
             check_loaded(config, policy, mesh, 8 * (needed - 1), prompt_length=length)
 
 
-def test_the_memory_check_counts_the_optimizer_that_is_passed():
+def test_memory_check_counts_a_custom_optimizer():
     algorithm, config = plan_algorithm(CONFIG)
     mesh = make_mesh(1, 1)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
@@ -336,12 +346,12 @@ def test_the_memory_check_counts_the_optimizer_that_is_passed():
     check_room(config, algorithm, policy, mesh, plain, optimizer=optax.sgd(1.0))
     with pytest.raises(InputError, match="it does not fit"):
         check_room(config, algorithm, policy, mesh, plain)
-    several = optax.chain(*[optax.scale_by_adam()] * 8)  # with more moments than any built-in optimizer
+    several = optax.chain(*[optax.scale_by_adam()] * 8)  # more moments than any built-in optimizer has
     with pytest.raises(InputError, match="it does not fit"):
         check_room(config, algorithm, policy, mesh, 10 * parameters, optimizer=several)
 
 
-def test_the_remat_is_the_cheapest_that_fits():
+def test_cheapest_remat_that_fits_is_proposed():
     sizes = {"none": 90, "dots": 80, "dots_no_batch": 60, "full": 30, "sqrt": 20}
     for room, chosen in ((90, "none"), (85, "dots"), (60, "dots_no_batch"), (40, "full"), (25, None)):
         found = cheaper_remat(CONFIG.replace(remat="sqrt"), lambda config: sizes[config.model.remat], room)
@@ -351,7 +361,7 @@ def test_the_remat_is_the_cheapest_that_fits():
     assert (trial.flags, trial.needed, trial.fits) == (["--remat full"], 30, True)
 
 
-def test_no_adapter_is_proposed_if_it_cannot_be_used():
+def test_unusable_adapter_is_not_proposed():
     for settings in ({"anchor": 1.0}, {"freeze": ("embedding",)}, {"lora_rank": 2}):
         assert "--lora-rank 16" not in dict(changes_to_try(TrainConfig.flat(**settings), 1))
     assert "--lora-rank 16" in dict(changes_to_try(TrainConfig(), 1))
@@ -360,7 +370,7 @@ def test_no_adapter_is_proposed_if_it_cannot_be_used():
 
 
 @pytest.mark.parametrize("replicas", [None, 1, 2])
-def test_the_proposed_mesh_can_be_typed_after_the_flags_of_the_run(replicas):
+def test_proposed_mesh_flags_override_the_runs(replicas):
     config = TrainConfig.flat(replicas=replicas, fsdp=2, tensor=2)
     flags, settings = changes_to_try(config, 8)[0]
     words = flags.split()
@@ -370,7 +380,7 @@ def test_the_proposed_mesh_can_be_typed_after_the_flags_of_the_run(replicas):
     assert mesh.shape == make_mesh(wanted.replicas, wanted.fsdp, wanted.tensor).shape == {"data": 1, "fsdp": 4, "tensor": 2}
 
 
-def test_an_adapter_and_a_sharded_model_need_less():
+def test_adapter_and_sharding_need_less_memory():
     one, eight = (make_plan(CONFIG, replace(SHAPE, layers=1), make_mesh(1, n), 20) for n in (1, 8))
     adapted = make_plan(CONFIG.replace(lora_rank=2), replace(SHAPE, layers=1), make_mesh(1, 1), 20)
     assert eight.state < one.state / 7
@@ -378,7 +388,7 @@ def test_an_adapter_and_a_sharded_model_need_less():
     assert (adapted.reference, one.reference) == (0, one.parameters)
     assert one.peak == one.state + max(one.temporaries, one.sampler + one.cache)
     slots = 16 * 32 + 4 * 20
-    assert one.cache == 2 * 1 * slots * 64 * 4, "keys and values, layers, slots of rows and of prompts, features, bytes"
+    assert one.cache == 2 * 1 * slots * 64 * 4, "keys and values x layers x slots of rows and prompts x features x bytes"
 
 
 @pytest.mark.parametrize(
@@ -390,40 +400,42 @@ def test_an_adapter_and_a_sharded_model_need_less():
         (16, 256, (16 + 12) * 276),
     ],
 )
-def test_a_long_decode_copies_its_cache(rows, budget, slots):
-    """From 128 tokens on, into twice the room while prompts wait; from 16 rows on, also into the largest smaller batch."""
+def test_long_decoding_copies_its_cache(rows, budget, slots):
+    """From 128 tokens on, it is copied into twice the room while prompts wait; from 16 rows on, also into a smaller batch."""
     config = CONFIG.replace(max_response_tokens=budget)
     found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
     assert found == 2 * 1 * slots * 64 * 4
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
-def test_the_plan_of_an_environment_counts_the_rows_that_read_turns(share):
-    """They are copied: an eighth of the rows, at least eight; out of pages and back, twice."""
+def test_environment_plan_counts_the_rows_that_read_turns(share):
+    """These rows, an eighth of all but at least eight, are copied once, or twice with pages: out of the pages and back."""
     shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
     config = CONFIG.replace(paged_cache=share, prompts=16, max_response_tokens=108, decode_slots=64)
     plan = make_plan(config.replace(environment="guessing"), shape, mesh, 20, room=10**9)
-    token, whole = 2 * 64 * 4, 2 * 128 * 64 * 4
+    token_bytes, row_bytes = 2 * 64 * 4, 2 * 128 * 64 * 4
     sizes = pool_sizes(64, 20, 108, 54, 4)
-    held = 64 * whole if share is None else (sizes.shared + sizes.own) * PAGE * token
+    cache_bytes_of_rows = 64 * row_bytes if share is None else (sizes.shared + sizes.own) * PAGE * token_bytes
     assert plan.rows == 64
-    assert plan.cache == pytest.approx(held + (1 if share is None else 2) * 8 * whole, rel=0.01)
+    assert plan.cache == pytest.approx(cache_bytes_of_rows + (1 if share is None else 2) * 8 * row_bytes, rel=0.01)
 
 
-def test_a_run_that_does_not_fit_is_refused_before_weights_are_initialized(monkeypatch):
-    """There is memory for the parameters, but not for their moments as well."""
+def test_oversized_run_is_refused_before_initialization(monkeypatch):
+    """The memory has room for the parameters, but not for the optimizer's moments."""
     real = CONFIG.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4, algorithm_options={"beta": 0.0})
     shape = make_shape(real.model, make_tokenizer(real).vocab_size)
     room = 5 * count_parameters(abstract_params(shape))
     monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: room)
-    for reader in ("make_base", "make_critic"):
-        monkeypatch.setattr(setup, reader, lambda *arguments, **keywords: pytest.fail("a weight may be read"))
+    for name in ("make_base", "make_critic"):
+        monkeypatch.setattr(
+            setup, name, lambda *arguments, **keywords: pytest.fail("weights must not be initialized or read")
+        )
     with pytest.raises(InputError, match=r"The training state takes .* on the device, .*: it does not fit\."):
         setup.make_setup(real, BUILT_IN._replace(reward=even_length))
 
 
-def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
-    assert jax.device_count() == 8, "the devices are found before the plan simulates others"
+def test_plan_command_reports_what_fits(capsys, monkeypatch):
+    assert jax.device_count() == 8, "JAX found its devices before the plan simulates others"
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.setenv(name, os.environ[name])
     monkeypatch.setattr(
@@ -481,7 +493,7 @@ sys.exit(code)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
-def test_the_memory_of_a_run_on_a_cpu_matches_its_plan(tmp_path):
+def test_cpu_runs_memory_matches_its_plan(tmp_path):
     """The test would notice a second copy of the state, for example during a save, or of the gradient."""
     flags = ["--layers", "1", "--width", "1024", "--heads", "8", "--kv-heads", "8", "--hidden", "4096", "--replicas", "1"]
     flags += ["--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12", "--steps", "1"]
@@ -501,11 +513,11 @@ def test_devices_are_simulated_before_jax_starts():
     assert environment == {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--other --xla_force_host_platform_device_count=16"}
 
 
-def test_an_update_with_a_calculator_is_not_planned():
+def test_calculator_is_not_planned():
     with pytest.raises(InputError, match=r"cannot measure calculator=0\.5, which keeps all logits of a micro-batch"):
         plan_of(CONFIG.replace(calculator=0.5), 1, 20)
 
 
-def test_an_update_with_a_teacher_is_not_planned():
+def test_teacher_is_not_planned():
     with pytest.raises(InputError, match="cannot measure gkd, whose update also reads a teacher"):
         plan_of(CONFIG.replace(algorithm="gkd", algorithm_options={}), 1, 20)

@@ -52,10 +52,10 @@ def read_rows(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Return a function from a loss's name to its result; each loss is trained once."""
+    """Return a function from a loss's name to the result of training with it, once per loss."""
     results = {}
 
-    def result(name):
+    def train_once(name):
         if name not in results:
             folder = tmp_path_factory.mktemp("models") / name
             loss = BY_NAME[name]()
@@ -63,11 +63,11 @@ def trained(tmp_path_factory):
             results[name] = train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=pairs)
         return results[name]
 
-    return result
+    return train_once
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_every_loss_learns_which_response_is_preferred(trained, name):
+def test_losses_learn_the_preference(trained, name):
     result = trained(name)
     assert result.after["accuracy"] >= 0.9
     assert result.after["margin"] > max(0.0, result.before["margin"])
@@ -75,7 +75,7 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
     rows = read_rows(result.folder)
     assert [row["phase"] for row in rows] == ["eval", *["preference"] * 30, "eval"]
     assert rows[-1] == {"phase": "eval", "step": 30} | result.after
-    numbers = {
+    metrics = {
         "loss",
         "accuracy",
         "margin",
@@ -85,28 +85,28 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
         "skipped_updates",
         "learning_rate",
     }
-    assert set(rows[1]) - {"reference_point", "reward_shift"} == {"phase", "step"} | numbers
+    assert set(rows[1]) - {"reference_point", "reward_shift"} == {"phase", "step"} | metrics
     assert ("reference_point" in rows[1]) == (name == "kto")
     assert ("reward_shift" in rows[1]) == (name == "bco")
     if BY_NAME[name]().reference:
         assert result.before["margin"] == 0.0, "the reference is the model before training"
 
 
-def test_the_loss_at_the_first_step_is_the_value_at_the_reference(trained):
+def test_first_loss_is_the_value_at_the_reference(trained):
     expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5, "bco": 2 * math.log(2), "rebel": 16.0}
     first = {name: read_rows(trained(name).folder)[1]["loss"] for name in expected}
     assert first == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])
-def test_the_same_seed_gives_the_same_numbers(trained, name, tmp_path):
+def test_same_seed_gives_the_same_metrics(trained, name, tmp_path):
     once = trained(name)
     again = train_preference(replace(CONFIG, loss=name, output=str(tmp_path / "again")), preferences=DATA)
     assert read_rows(once.folder) == read_rows(again.folder)
     jax.tree.map(np.testing.assert_array_equal, once.params, again.params)
 
 
-def test_the_folder_opens_as_the_trained_model_and_can_be_trained_further(trained):
+def test_trained_folder_can_be_opened_and_trained_further(trained):
     result = trained("orpo")
     opened = load(result.folder, problems=[Problem("12=", "")], max_response_tokens=6)
     ((text,),) = opened.sample(["12="])
@@ -119,18 +119,18 @@ def test_the_folder_opens_as_the_trained_model_and_can_be_trained_further(traine
 def test_options_reach_the_loss():
     config = replace(CONFIG, loss="ipo", loss_options={"tau": 0.5}, steps=1)
     setup, state = make_preference_setup(config, DATA)
-    _, numbers = update_of(setup, state)(state)
-    assert numbers["loss"] == pytest.approx(1.0, rel=1e-5)
+    _, metrics = update_of(setup, state)(state)
+    assert metrics["loss"] == pytest.approx(1.0, rel=1e-5)
 
 
-def test_a_third_response_is_required_by_the_losses_that_imitate_it_and_refused_by_the_others():
+def test_gold_response_is_required_or_refused():
     with pytest.raises(InputError, match="tpo imitates a third response, but 320 of 320 pairs have none"):
         make_preference_setup(replace(CONFIG, loss="tpo"), DATA)
     with pytest.raises(InputError, match="dpo reads no third response, but 320 of 320 pairs have one"):
         make_preference_setup(CONFIG, DATA_WITH_GOLD)
 
 
-def test_unused_margins_of_the_pairs_are_reported():
+def test_unused_margins_are_reported():
     train = [replace(pair, margin=1.0) for pair in DATA[0][:32]]
     setup, _ = make_preference_setup(CONFIG, (train, DATA[1]))
     assert setup.data.warnings == ["The pairs have margins, which dpo does not read."]
@@ -146,17 +146,19 @@ def test_unused_margins_of_the_pairs_are_reported():
         ),
     ],
 )
-def test_what_is_left_out_of_chats_is_reported(tmp_path, chat, warning):
+def test_omitted_fields_of_chats_are_reported(tmp_path, chat, warning):
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
     turns = (call, {"role": "tool", "content": "2"}, {"role": "assistant", "content": "2"}) if chat else None
-    ask = ({"role": "user", "content": "1+1"},)
-    pairs = [replace(pair, messages=ask, prompt=f"{index}", turns=(turns, None)) for index, pair in enumerate(DATA[0][:40])]
+    question = ({"role": "user", "content": "1+1"},)
+    pairs = [
+        replace(pair, messages=question, prompt=f"{index}", turns=(turns, None)) for index, pair in enumerate(DATA[0][:40])
+    ]
     config = replace(CONFIG, tokenizer=str(save_chat_model(tmp_path / "model")), chat=chat)
     setup, _ = make_preference_setup(config, (pairs[:30], pairs[30:]))
     assert setup.data.warnings == [warning]
 
 
-def test_margins_reach_the_loss_of_every_micro_batch_and_of_the_heldout_pairs():
+def test_margins_reach_training_and_heldout_loss():
     """At the reference, REBEL's loss is the squared margin; a quarter of the pairs have a margin of 4."""
     train = [replace(pair, margin=4.0 * (index % 4 == 0)) for index, pair in enumerate(DATA[0][:64])]
     config = replace(CONFIG, loss="rebel", loss_options={"eta": 0.5}, batch=64, microbatch_pairs=8, steps=1)
@@ -183,7 +185,7 @@ def test_impossible_settings_are_refused(changes, message):
         make_preference_setup(replace(CONFIG, **changes), DATA)
 
 
-def test_a_model_larger_than_the_memory_is_refused(monkeypatch):
+def test_model_larger_than_the_memory_is_refused(monkeypatch):
     monkeypatch.setattr(preference, "device_bytes", lambda mesh: 1000)
     with pytest.raises(
         InputError, match=r"The model has [\d,]+ parameters, which take .*Use a smaller model, or more devices"
@@ -191,7 +193,7 @@ def test_a_model_larger_than_the_memory_is_refused(monkeypatch):
         make_preference_setup(CONFIG, DATA)
 
 
-def test_a_reward_model_is_refused(tmp_path):
+def test_reward_model_is_refused(tmp_path):
     vocab = CharacterTokenizer().vocab_size
     shape = TransformerConfig(vocab_size=vocab, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
     model = value_model(Model(shape), 1)
@@ -200,8 +202,8 @@ def test_a_reward_model_is_refused(tmp_path):
         make_preference_setup(replace(CONFIG, model=str(tmp_path)), DATA)
 
 
-def test_updates_that_are_not_finite_never_reach_the_model(tmp_path):
-    """They are skipped, and after a few of them the run stops with the model as it was before them."""
+def test_nonfinite_updates_are_skipped(tmp_path):
+    """They are skipped; after five in a row, the run stops with the model from before them."""
     config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
     with pytest.raises(
         InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"
@@ -213,7 +215,7 @@ def test_updates_that_are_not_finite_never_reach_the_model(tmp_path):
 
 
 def interrupt_after(row, monkeypatch):
-    """Press Ctrl-C once this row of metrics is written."""
+    """Simulate Ctrl-C after this row of metrics is written."""
     log = JsonlTracker.log
 
     def log_and_stop(self, phase, step, metrics):
@@ -225,7 +227,7 @@ def interrupt_after(row, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])
-def test_an_interrupted_run_continues_exactly(trained, name, tmp_path, monkeypatch, capsys):
+def test_interrupted_run_resumes_exactly(trained, name, tmp_path, monkeypatch, capsys):
     uninterrupted, folder = trained(name), tmp_path / "stopped"
     with monkeypatch.context() as patched:
         interrupt_after(("preference", 13), patched)
@@ -252,14 +254,14 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("resumes", [True, False], ids=["resume", "the same command"])
-def test_a_run_that_was_killed_before_its_first_save_starts_from_the_beginning(trained, resumes, tmp_path, monkeypatch):
+def test_run_killed_before_its_first_save_restarts(trained, resumes, tmp_path, monkeypatch):
     uninterrupted, config = trained("dpo"), replace(CONFIG, loss="dpo", output=str(tmp_path / "killed"))
 
-    def die(*arguments):
+    def raise_killed(*arguments):
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "save", die)
+        patched.setattr(checkpoints, "save", raise_killed)
         with pytest.raises(Killed):
             train_preference(config, preferences=DATA)
     assert not list((tmp_path / "killed").glob("checkpoints/last/*"))
@@ -269,7 +271,7 @@ def test_a_run_that_was_killed_before_its_first_save_starts_from_the_beginning(t
     assert read_rows(tmp_path / "killed") == read_rows(uninterrupted.folder)
 
 
-def test_the_reference_of_a_resumed_run_is_the_first_model(trained, tmp_path, monkeypatch):
+def test_resume_refuses_a_changed_first_model(trained, tmp_path, monkeypatch):
     first, folder = tmp_path / "first", tmp_path / "stopped"
     shutil.copytree(trained("orpo").folder, first)
     config = replace(CONFIG, tokenizer=None, model=str(first), output=str(folder), steps=4)

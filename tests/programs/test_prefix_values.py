@@ -1,4 +1,4 @@
-"""A reward model's scores of complete responses and their prefixes; tests/test_cli_inference.py tests the critic's values."""
+"""A reward model's values of complete responses and prefixes; tests/test_cli_inference.py tests the critic's values."""
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ MODEL = value_model(Model(SHAPE), 1)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder of a reward model with random weights."""
+    """The folder of a reward model with random weights."""
     path = tmp_path_factory.mktemp("models") / "random"
     save_reward_model(path, RewardModel(MODEL, init_value_params(MODEL, jax.random.key(0)), TOKENIZER, chat=False))
     return path
@@ -31,7 +31,7 @@ def make_prefix(text, *, ended):
     return Prefix(Problem("1+1=", "2"), (), (), text, (), ended)
 
 
-def test_a_complete_response_has_the_models_reward_and_a_prefix_lacks_the_end_token(folder):
+def test_only_complete_responses_have_an_end_token(folder):
     mesh = make_mesh(1, 1)
     value, reward = reward_model_value(str(folder), mesh, chat=False), make_reward_function(folder, mesh)
     texts = ["1+1=2;#2", "#3", "1"]
@@ -42,12 +42,12 @@ def test_a_complete_response_has_the_models_reward_and_a_prefix_lacks_the_end_to
     assert sequence_tokens("1+1=", "#3", TOKENIZER, chat=False)[-1] == TOKENIZER.eos_token_id
 
 
-def test_a_text_outside_the_alphabet_has_no_value(folder):
+def test_text_outside_the_alphabet_has_no_value(folder):
     value = reward_model_value(str(folder), make_mesh(1, 1), chat=False)
     assert np.isnan(value([make_prefix("two", ended=True), make_prefix("#2", ended=True)])).tolist() == [True, False]
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_a_model_folder_has_no_critic(folder):
+def test_model_folder_has_no_critic(folder):
     with pytest.raises(InputError, match="is not the folder of a run, so it has no critic; give model:FOLDER instead"):
         critic_value(None, folder)

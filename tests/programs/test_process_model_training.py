@@ -1,4 +1,4 @@
-"""Training of a process reward model: it learns which steps are right, and judges responses step by step, in training too."""
+"""Training of a process reward model, which learns which steps are right and judges responses step by step, also in RL."""
 
 import json
 import random
@@ -45,32 +45,32 @@ MODEL = value_model(Model(SHAPE), 1)
 ONE = make_mesh(1, 1)
 
 
-def solutions(count, seed):
-    """Solutions whose steps are strings of two digits; a step is right if its digits are even."""
+def make_solutions(count, seed):
+    """Return solutions whose steps are strings of two digits; a step is right if its digits are even."""
     rng = random.Random(seed)
 
-    def solution():
+    def make_solution():
         labels = [rng.random() < 0.5 for _ in range(rng.randint(1, 3))]
         steps = ["".join(rng.choice("02468" if right else "13579") for _ in range(2)) for right in labels]
         return {"prompt": f"{rng.randrange(1000)}=", "completions": steps, "labels": labels}
 
-    return [solution() for _ in range(count)]
+    return [make_solution() for _ in range(count)]
 
 
-def write(file, rows):
+def write_rows(file, rows):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
 
 
-def labelled(rows):
+def labeled_solutions(rows):
     return [LabeledSolution(row["prompt"], tuple(row["completions"]), tuple(map(float, row["labels"]))) for row in rows]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A process reward model that finds steps with odd digits wrong."""
+    """A process reward model that has learned that steps with odd digits are wrong."""
     folder = tmp_path_factory.mktemp("process")
-    dataset = write(folder / "steps.jsonl", solutions(500, 0))
+    dataset = write_rows(folder / "steps.jsonl", make_solutions(500, 0))
     config = RewardModelConfig(
         **{
             "dataset": dataset,
@@ -87,7 +87,7 @@ def trained(tmp_path_factory):
     return train_reward_model(config)
 
 
-def test_it_learns_which_steps_are_right(trained):
+def test_process_model_learns_which_steps_are_right(trained):
     assert trained.accuracy_before < 0.8
     assert trained.accuracy_after > 0.97
     rows = [json.loads(line) for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
@@ -98,7 +98,7 @@ def test_it_learns_which_steps_are_right(trained):
     assert list(json.loads((trained.folder / "settings.json").read_text())["fingerprints"]) == ["the solutions"]
 
 
-def test_it_judges_responses_step_by_step_and_by_the_worst_step(trained):
+def test_process_model_judges_steps_and_their_minimum(trained):
     again = load_reward_model(trained.folder)
     assert again.step_separator == ";"
     right, wrong, empty = make_step_judge(again, ONE)([Problem("7=", "")] * 3, ["24;86;08", "24;57;08;", ""])
@@ -118,13 +118,13 @@ def test_it_judges_responses_step_by_step_and_by_the_worst_step(trained):
     np.testing.assert_allclose(reward_model_value(str(trained.folder), ONE, chat=False)(prefixes), scores[:2], rtol=1e-6)
 
 
-def test_a_model_of_complete_responses_judges_no_steps(trained):
+def test_outcome_model_judges_no_steps(trained):
     other = load_reward_model(trained.folder)._replace(step_separator=None)
     with pytest.raises(InputError, match="scores complete responses, not steps"):
         make_step_judge(other, ONE)
 
 
-def test_it_gives_credit_to_the_steps_of_responses_in_training(trained, tmp_path):
+def test_process_model_is_the_step_reward_of_a_run(trained, tmp_path):
     config = SMALL.replace(
         **{
             "name": "process",
@@ -145,7 +145,7 @@ def test_it_gives_credit_to_the_steps_of_responses_in_training(trained, tmp_path
     assert row["grad_norm"] > 0
 
 
-def test_generated_data_has_no_step_that_is_more_likely_wrong(trained):
+def test_false_steps_of_generated_data_are_found(trained):
     config = SMALL.replace(step_reward=f"model:{trained.folder}")
     problems = [Problem("7=", "")]
     rows = [{"problem": 0, "sample": n, "completion": text} for n, text in enumerate(["24;86;08", "24;57;08"])]
@@ -154,16 +154,18 @@ def test_generated_data_has_no_step_that_is_more_likely_wrong(trained):
 
 
 def train_steps(*, microbatch, mesh, steps=3):
-    """Parameters and metrics after updates on the same 16 solutions, whose numbers of steps differ."""
-    encoded = encode_solutions(labelled(solutions(16, 2)), TOKENIZER, max_tokens=32, chat=False, separator=";")
+    """Return parameters and metrics after updates on the same 16 solutions, and the encoded solutions."""
+    encoded = encode_solutions(
+        labeled_solutions(make_solutions(16, 2)), TOKENIZER, max_tokens=32, chat=False, separator=";"
+    )
     params = init_value_params(MODEL, jax.random.key(0))
     optimizer = in_standard_promotion(optax.adamw(1e-2))
     state = PairState(params, optimizer.init(params))
     state = put(state, shardings(mesh, state))
     step = make_process_step(MODEL, optimizer, state, mesh)
-    part, history = micro_batches(encoded.padded(TOKENIZER.pad_token_id), microbatch), []
+    batch, history = micro_batches(encoded.padded(TOKENIZER.pad_token_id), microbatch), []
     for _ in range(steps):
-        state, metrics = step(state, put_rows(mesh, part, leading=1))
+        state, metrics = step(state, put_rows(mesh, batch, leading=1))
         history.append(jax.device_get(metrics))
     return jax.device_get(state.params), history, encoded
 
@@ -174,7 +176,7 @@ def test_micro_batches_and_devices_change_nothing(axes, rows):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours[:2], theirs[:2])
 
 
-def test_the_loss_is_the_mean_over_the_steps_of_the_logits_at_their_ends():
+def test_loss_is_the_mean_over_steps():
     _, history, encoded = train_steps(microbatch=16, mesh=ONE, steps=1)
     params, losses, hits = init_value_params(MODEL, jax.random.key(0)), [], []
     scores = make_step_scores(MODEL, ONE)
@@ -188,7 +190,7 @@ def test_the_loss_is_the_mean_over_the_steps_of_the_logits_at_their_ends():
     np.testing.assert_allclose([judged["loss"], judged["accuracy"]], [np.mean(losses), np.mean(hits)], rtol=1e-5)
 
 
-def test_a_step_is_judged_without_the_steps_after_it():
+def test_later_steps_do_not_change_a_steps_score():
     params = init_value_params(MODEL, jax.random.key(0))
     judge = make_step_judge(RewardModel(MODEL, params, TOKENIZER, False, ";"), ONE)
     long, short = judge([Problem("7=", "")] * 2, ["24;86;08", "24;86;"])
@@ -196,9 +198,9 @@ def test_a_step_is_judged_without_the_steps_after_it():
     assert jnp.isfinite(long[2][1])
 
 
-def test_the_command_continues_and_reports_steps_that_contain_the_separator(tmp_path, capsys):
-    rows = [*solutions(30, 5), {"prompt": "5=", "completions": ["2;4"], "labels": [0.5]}]
-    file = write(tmp_path / "steps.jsonl", rows)
+def test_command_reports_steps_that_contain_the_separator(tmp_path, capsys):
+    rows = [*make_solutions(30, 5), {"prompt": "5=", "completions": ["2;4"], "labels": [0.5]}]
+    file = write_rows(tmp_path / "steps.jsonl", rows)
     common = [
         "--layers",
         "1",
@@ -236,8 +238,8 @@ def test_settings_for_pairs_are_refused():
         train_reward_model(config, preferences=([], []))
 
 
-def test_solutions_that_are_too_long_are_dropped_or_refused():
-    rows = labelled([{"prompt": "1=", "completions": ["2" * 20], "labels": [1]}, *solutions(3, 1)])
+def test_overlong_solutions_are_dropped_or_refused():
+    rows = labeled_solutions([{"prompt": "1=", "completions": ["2" * 20], "labels": [1]}, *make_solutions(3, 1)])
     options = {"chat": False, "separator": ";"}
     assert encode_solutions(rows, TOKENIZER, max_tokens=16, **options).dropped == 1
     with pytest.raises(InputError, match="every solution has more than max_tokens=2 tokens"):

@@ -1,4 +1,4 @@
-"""Answers with quantized weights equal those of a model that stores the rounded weights, wherever the model comes from."""
+"""Quantized models answer as models that store the dequantized weights; models come from folders, runs and servers."""
 
 import httpx
 import jax
@@ -34,24 +34,24 @@ def leaves(params):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_equal_those_of_a_folder_with_the_rounded_weights(folder, tmp_path, kind):
-    rounded = make_model(tmp_path / NAME)  # for its tokenizer
+def test_tokens_equal_those_of_the_dequantized_model(folder, tmp_path, kind):
+    dequantized = make_model(tmp_path / NAME)  # its weights are replaced below; its tokenizer is kept
     exact, quantized = open_model(folder), open_model(folder, quantize=kind)
     matrices = [leaf for leaf in leaves(quantized.params) if is_quantized(leaf)]
     assert len(matrices) == 7 * read_config(folder).layers
     assert all(leaf.codes.nbytes * (1 if kind == "int8" else 2) == dequantize(leaf).size for leaf in matrices)
     params = dequantize_params(quantized.params)
     changes = [float(np.abs(a - b).max()) for a, b in zip(leaves(params), leaves(exact.params), strict=True)]
-    assert sum(change_weights > 0 for change_weights in changes) == len(matrices)
-    save_pretrained(rounded, read_config(folder), params, bos=None, eos=1)
-    assert quantized.sample_ids(PROMPTS) == open_model(rounded).sample_ids(PROMPTS)
+    assert sum(change > 0 for change in changes) == len(matrices)
+    save_pretrained(dequantized, read_config(folder), params, bos=None, eos=1)
+    assert quantized.sample_ids(PROMPTS) == open_model(dequantized).sample_ids(PROMPTS)
 
 
-def test_rounding_to_four_bits_changes_these_answers(folder):
+def test_nf4_changes_these_answers(folder):
     assert open_model(folder, quantize="nf4").sample_ids(PROMPTS) != open_model(folder).sample_ids(PROMPTS)
 
 
-def test_the_weights_of_a_run_are_rounded_after_its_adapter_is_merged_in(tmp_path, folder):
+def test_runs_adapter_is_merged_before_quantization(tmp_path, folder):
     run = tmp_path / "run"
     rljax.train(TINY.replace(run=str(run), model=str(folder), lora_rank=2, steps=1, learning_rate=0.1), even_length)
     merged = open_model(run, which="last")
@@ -64,7 +64,7 @@ def test_the_weights_of_a_run_are_rounded_after_its_adapter_is_merged_in(tmp_pat
             np.testing.assert_allclose(dequantize(ours), dequantize(theirs))
 
 
-def test_a_checkpoint_is_rounded(finished):  # noqa: F811
+def test_checkpoint_is_quantized(finished):  # noqa: F811
     codes = [leaf for leaf in leaves(open_model(finished.run, quantize="int8").params) if is_quantized(leaf)]
     assert codes
     assert all(np.abs(leaf.codes).max() == 127 for leaf in codes)
@@ -74,18 +74,18 @@ def change_weights(url, **body):
     return httpx.post(f"{url}/weights", json=body, timeout=60, trust_env=False)
 
 
-def test_a_server_answers_with_rounded_weights_and_rounds_new_ones(folder, tmp_path):
+def test_server_quantizes_first_and_new_weights(folder, tmp_path):
     other = make_model(tmp_path / NAME, seed=1)
     with serving(folder, quantize="nf4") as (url, _):
-        for place, version in ((folder, 0), (other, 1)):
+        for source, version in ((folder, 0), (other, 1)):
             if version:
-                assert change_weights(url, folder=str(place), version=version).status_code == 200
+                assert change_weights(url, folder=str(source), version=version).status_code == 200
             body = post(url, "/v1/completions", prompt=PROMPTS, max_tokens=24, temperature=0, return_token_ids=True).json()
-            expected = [row for group in open_model(place, quantize="nf4").sample_ids(PROMPTS) for row in group]
+            expected = [row for group in open_model(source, quantize="nf4").sample_ids(PROMPTS) for row in group]
             assert [choice["token_ids"] for choice in body["choices"]] == expected
 
 
-def test_a_custom_policy_is_refused(finished):  # noqa: F811
+def test_custom_policy_is_refused(finished):  # noqa: F811
     own = open_model(finished.run).policy._replace(quantized=None)
     with pytest.raises(InputError, match=r"quantize='int8' quantizes only the built-in transformer"):
         open_model(finished.run, quantize="int8", policy=own)

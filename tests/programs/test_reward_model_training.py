@@ -1,4 +1,4 @@
-"""Training of a reward model: it learns preferences, on any mesh; its folder works as a reward and as the start of a critic."""
+"""Training of a reward model on any mesh; its folder can be opened as a reward and as the start of a critic."""
 
 import json
 import math
@@ -78,36 +78,36 @@ def trained(tmp_path_factory):
     return train_reward_model(replace(CONFIG, output=str(folder)), preferences=(digit_pairs(512, 0), HELDOUT))
 
 
-def test_it_learns_which_response_is_preferred(trained):
+def test_reward_model_learns_preferences(trained):
     assert 0.3 < trained.accuracy_before < 0.7
     assert trained.accuracy_after > 0.9
     rows = [json.loads(line) for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["phase"] for row in rows] == ["eval", *["reward_model"] * 60, "eval"]
     assert rows[-1]["accuracy"] == trained.accuracy_after
     assert rows[1]["loss"] == pytest.approx(math.log(2), abs=0.1)
-    numbers = {"loss", "accuracy", "lead", "score", "grad_norm", "skipped_updates", "learning_rate", "seconds"}
-    assert set(rows[1]) == {"phase", "step"} | numbers
+    metrics = {"loss", "accuracy", "lead", "score", "grad_norm", "skipped_updates", "learning_rate", "seconds"}
+    assert set(rows[1]) == {"phase", "step"} | metrics
     assert rows[-1]["loss"] < 0.3
     settings = json.loads((trained.folder / "settings.json").read_text())
     assert list(settings.pop("fingerprints")) == ["the pairs"]
     assert settings == replace(CONFIG, output=str(trained.folder)).to_json()
 
 
-def test_the_folder_is_the_model_after_training(trained):
+def test_folder_contains_the_trained_model(trained):
     again = load_reward_model(trained.folder)
     encoded = encode_pairs(HELDOUT, again.tokenizer, max_tokens=32)
     score = make_score(again.model, ONE)
-    kept, own = judge_pairs(score, again.params, encoded), judge_pairs(score, trained.params, encoded)
-    assert kept == own
-    assert kept["accuracy"] == trained.accuracy_after
+    loaded, trained_metrics = judge_pairs(score, again.params, encoded), judge_pairs(score, trained.params, encoded)
+    assert loaded == trained_metrics
+    assert loaded["accuracy"] == trained.accuracy_after
 
 
-def test_as_a_reward_it_prefers_what_it_was_trained_to_prefer(trained):
+def test_reward_function_has_the_learned_preference(trained):
     scores = judge(make_reward_function(trained.folder, ONE), *texts(HELDOUT[:20]), {})
     assert (scores.total[:20] > scores.total[20:]).mean() > 0.85
 
 
-def test_a_policy_learns_from_a_reward_model_with_a_critic_that_starts_from_it(trained, tmp_path):
+def test_policy_and_critic_use_the_reward_model(trained, tmp_path):
     reward = make_reward_function(trained.folder, ONE)
     config = TINY.replace(critic=str(trained.folder), critic_learning_rate=1e-30, run=str(tmp_path / "run"))
     rljax.train(config, reward)
@@ -123,16 +123,16 @@ def test_a_policy_learns_from_a_reward_model_with_a_critic_that_starts_from_it(t
     values = make_values(setup.critic, setup.mesh, 4)(state.critic.params, sequences_of(groups)).reshape(
         groups.tokens.shape
     )
-    for place in np.ndindex(2, 2):
-        prompt = setup.train.prompts.tokens[groups.prompt_ids[place[0]]]
-        tokens = groups.tokens[place][groups.attention[place]].tolist()
+    for index in np.ndindex(2, 2):
+        prompt = setup.train.prompts.tokens[groups.prompt_ids[index[0]]]
+        tokens = groups.tokens[index][groups.attention[index]].tolist()
         scores = make_score(load_reward_model(trained.folder).model, ONE)(
             trained.params, [[*prompt, *tokens[:count]] for count in range(len(tokens))]
         )
-        np.testing.assert_allclose(values[place][: len(tokens)], scores, atol=1e-4, err_msg="values are the model's scores")
+        np.testing.assert_allclose(values[index][: len(tokens)], scores, atol=1e-4, err_msg="values are the model's scores")
 
 
-def test_the_command_reads_a_file_and_continues_from_a_folder(tmp_path, capsys):
+def test_command_reads_a_file_and_a_model_folder(tmp_path, capsys):
     pairs = [{"prompt": p.prompt, "chosen": p.chosen, "rejected": p.rejected} for p in digit_pairs(60, 3)]
     pairs += [{"prompt": "1=", "chosen": "1" * 40, "rejected": "1"}, {"prompt": "1=", "chosen": "1", "rejected": "1"}]
     file = tmp_path / "pairs.jsonl"
@@ -166,15 +166,15 @@ def test_the_command_reads_a_file_and_continues_from_a_folder(tmp_path, capsys):
     assert f"--reward model:{tmp_path / 'first'}" in output
     assert run("--model", str(tmp_path / "first"), "--output", str(tmp_path / "second")) == 0
     rows = [
-        json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[place])
-        for name, place in (("first", -1), ("second", 0))
+        json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[index])
+        for name, index in (("first", -1), ("second", 0))
     ]
     assert rows[0] | {"step": 0} == pytest.approx(rows[1] | {"step": 0})
     with pytest.raises(InputError, match=r"already contains config\.json, .*choose another folder with --output"):
         run("--model", str(tmp_path / "first"), "--output", str(tmp_path / "second"))
 
 
-def test_it_starts_from_a_language_model_with_a_fresh_head(tmp_path):
+def test_training_starts_from_a_language_model(tmp_path):
     policy = init_params(POLICY, jax.random.key(3))
     save_pretrained(tmp_path / "policy", POLICY, policy, bos=None, eos=1)
     config = replace(CONFIG, model=str(tmp_path / "policy"), microbatch_pairs=8)
@@ -194,8 +194,8 @@ def test_training_is_the_same_on_eight_devices():
         setup, state = make_reward_setup(replace(CONFIG, **mesh, steps=2), data)
         update, seen = training.update_of(setup, state), []
         for _ in range(setup.steps):
-            state, numbers = update(state)
-            seen.append({name: value for name, value in numbers.items() if name != "seconds"})
+            state, metrics = update(state)
+            seen.append({name: value for name, value in metrics.items() if name != "seconds"})
         judged = judge_pairs(make_score(setup.model, setup.mesh), state.params, setup.data.heldout)
         histories.append([*seen, judged])
     for one, eight in zip(*histories, strict=True):
@@ -203,8 +203,8 @@ def test_training_is_the_same_on_eight_devices():
     assert histories[0][0]["learning_rate"] == pytest.approx(1e-2 / 2), "a run of two steps warms up in one"
 
 
-def test_the_command_that_is_shown_after_ctrl_c_continues_exactly(tmp_path, monkeypatch, capsys):
-    file, names = tmp_path / "pairs.jsonl", ("whole", "stopped")
+def test_command_shown_after_ctrl_c_resumes_exactly(tmp_path, monkeypatch, capsys):
+    file, names = tmp_path / "pairs.jsonl", ("uninterrupted", "stopped")
     rows = [{"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected} for pair in digit_pairs(80, 0)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     shape = (
@@ -223,7 +223,7 @@ def test_the_command_that_is_shown_after_ctrl_c_continues_exactly(tmp_path, monk
     )
     words = ["reward-model", str(file), *shape, *("--batch", "8", "--steps", "4", "--replicas", "1", "--quiet")]
     words += ["--learning-rate", "1e-2", "--checkpoint-every", "3"]
-    assert main([*words, "--output", str(tmp_path / "whole")]) == 0
+    assert main([*words, "--output", str(tmp_path / "uninterrupted")]) == 0
     log = JsonlTracker.log
 
     def log_and_stop(self, phase, step, metrics):
@@ -237,19 +237,19 @@ def test_the_command_that_is_shown_after_ctrl_c_continues_exactly(tmp_path, monk
     command = capsys.readouterr().out.splitlines()[-1].split()
     assert command == ["rljax", "reward-model", "--resume", str(tmp_path / "stopped")]
     assert main(command[1:]) == 0
-    whole, stopped = (
+    uninterrupted, stopped = (
         [
             {name: value for name, value in json.loads(line).items() if name != "seconds"}
             for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         ]
         for name in names
     )
-    assert stopped == whole
+    assert stopped == uninterrupted
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in names]
     assert weights[0] == weights[1]
 
 
-def test_separate_held_out_pairs_share_no_prompt_with_training(tmp_path):
+def test_heldout_prompts_are_removed_from_training(tmp_path):
     def write(name, prompts):
         rows = [{"prompt": prompt, "chosen": "2", "rejected": "3"} for prompt in prompts]
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -264,7 +264,7 @@ def test_separate_held_out_pairs_share_no_prompt_with_training(tmp_path):
         pair_training.make_pairs(replace(config, dataset=config.heldout_dataset))
 
 
-def test_data_and_meshes_that_cannot_work_are_refused(tmp_path):
+def test_invalid_data_and_meshes_are_refused(tmp_path):
     pairs = digit_pairs(4, 0)
     with pytest.raises(
         InputError, match=r"every pair has a side of more than max_tokens=2 tokens: the shortest pair needs \d"
@@ -281,7 +281,7 @@ def test_data_and_meshes_that_cannot_work_are_refused(tmp_path):
         pair_training.make_folder(replace(CONFIG, output=str(tmp_path / "file" / "in")), {})
 
 
-def test_micro_batches_fit_the_devices_and_the_memory():
+def test_micro_batches_fit_devices_and_memory():
     assert pair_training.microbatch_of(replace(CONFIG, batch=64), 1, 16) == 64
     assert pair_training.microbatch_of(replace(CONFIG, batch=64), 1, 1024) == 8
     assert pair_training.microbatch_of(replace(CONFIG, batch=48), 8, 1024) == 8

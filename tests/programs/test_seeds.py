@@ -1,4 +1,4 @@
-"""`rljax train --seeds`: one run per seed, which continues if it was killed, and one summary."""
+"""`rljax train --seeds`: one run per seed, which resumes after a kill, and one summary."""
 
 import json
 import subprocess
@@ -29,13 +29,13 @@ def settings(tmp_path_factory):
     return str(file)
 
 
-def rows(run):
+def read_rows(run):
     return [
         {name: value for name, value in row.items() if not is_time(name)} for row in read_metrics(run / "metrics.jsonl")
     ]
 
 
-def test_killed_seeds_end_with_the_same_bits_as_separate_runs(settings, tmp_path, capsys):
+def test_killed_seeds_end_like_separate_runs(settings, tmp_path, capsys):
     folder = tmp_path / "many"
     words = ["train", "--config", settings, "--seeds", "3", "1", "2", "--run", str(folder)]
     process = subprocess.Popen([sys.executable, "-m", "rljax", *words], stdout=subprocess.DEVNULL, start_new_session=True)
@@ -52,11 +52,11 @@ def test_killed_seeds_end_with_the_same_bits_as_separate_runs(settings, tmp_path
     assert (folder / "seed-3" / "log.txt").read_text() == first, "a finished seed is not opened again"
     for seed in (1, 2, 3):
         alone = rljax.train(TINY.replace(seed=seed, run=str(tmp_path / f"alone-{seed}")))
-        assert rows(alone.run) == rows(folder / f"seed-{seed}")
+        assert read_rows(alone.run) == read_rows(folder / f"seed-{seed}")
         assert checkpoint_of(TINY.replace(seed=seed), folder / f"seed-{seed}").state.step == 4
     found = json.loads((folder / "seeds.json").read_text())
     assert [run["seed"] for run in found["runs"]] == [3, 1, 2]
-    mean = over_seeds([rows(folder / f"seed-{seed}")[-1]["accuracy"] for seed in (1, 2, 3)])
+    mean = over_seeds([read_rows(folder / f"seed-{seed}")[-1]["accuracy"] for seed in (1, 2, 3)])
     assert found["after"]["value"] == pytest.approx(mean.value)
     assert f"{mean.value:.1%}" in shown.split("mean ")[-1]
     assert (folder / "seeds.png").is_file()
@@ -64,11 +64,11 @@ def test_killed_seeds_end_with_the_same_bits_as_separate_runs(settings, tmp_path
     assert (tmp_path / "group.png").is_file()
     longer = printed(capsys, *words, "--steps", "5")
     assert longer.count("Resumed at RL step 4 of 5") == 3 or all(
-        rows(folder / f"seed-{s}")[-1]["step"] == 5 for s in (1, 2, 3)
+        read_rows(folder / f"seed-{s}")[-1]["step"] == 5 for s in (1, 2, 3)
     )
 
 
-def test_seeds_of_supervised_fine_tuning_report_perplexity(settings, tmp_path, capsys):
+def test_seeds_of_sft_report_perplexity(settings, tmp_path, capsys):
     words = ["--config", settings, "--reward", "none", "--steps", "3", "--seeds", "0", "1", "--run", str(tmp_path / "sft")]
     shown = printed(capsys, "sft", *words)
     assert "held-out perplexity of 2 seeds" in shown
@@ -85,12 +85,12 @@ def test_seeds_of_supervised_fine_tuning_report_perplexity(settings, tmp_path, c
         ("--seeds 1 2 --coordinator auto", "trains on one host"),
     ],
 )
-def test_what_cannot_apply_to_several_seeds_is_refused(words, message, settings, tmp_path, capsys):
+def test_invalid_options_for_seeds_are_refused(words, message, settings, tmp_path, capsys):
     refused(capsys, message, "train", "--config", settings, *words.split(), "--run", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_another_setting_needs_another_folder(settings, tmp_path, capsys):
+def test_changed_setting_needs_another_folder(settings, tmp_path, capsys):
     words = ["train", "--config", settings, "--steps", "1", "--seeds", "0", "--run", str(tmp_path / "run")]
     printed(capsys, *words)
     refused(capsys, "cannot change learning_rate", *words, "--learning-rate", "1")

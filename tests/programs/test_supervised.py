@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the loss that it reports, what it refuses, and a resumed run that is the same bit for bit."""
+"""Supervised fine-tuning: the reported perplexity, refused settings, and runs that resume bit for bit."""
 
 import json
 import math
@@ -44,7 +44,7 @@ TINY = SMALL.replace(
 )
 
 
-def rows(run):
+def read_rows(run):
     return [
         {name: value for name, value in json.loads(line).items() if not is_time(name)}
         for line in (run / "metrics.jsonl").read_text().splitlines()
@@ -52,16 +52,16 @@ def rows(run):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
+def sft_result(tmp_path_factory):
     return rljax.sft(TINY.replace(run=str(tmp_path_factory.mktemp("runs") / "done")))
 
 
-def test_held_out_rows_that_the_perplexity_leaves_out_are_counted():
+def test_rows_without_perplexity_are_counted():
     setup = make_setup(TINY.replace(steps=0))
     assert heldout_notes(setup) == []
     prompts = setup.heldout.prompts
-    rows = [Problem("1+1=", "2", demonstration) for demonstration in ("2", "2" * 1000, None, None)]
-    heldout = replace(setup.heldout, prompts=replace(prompts, problems=tuple(rows), tokens=prompts.tokens[:4]))
+    problems = [Problem("1+1=", "2", demonstration) for demonstration in ("2", "2" * 1000, None, None)]
+    heldout = replace(setup.heldout, prompts=replace(prompts, problems=tuple(problems), tokens=prompts.tokens[:4]))
     assert heldout_notes(setup._replace(heldout=heldout)) == [
         "1 held-out demonstrations are longer than their limit and were left out.",
         "2 held-out rows have no demonstration, so the perplexity leaves them out.",
@@ -72,8 +72,8 @@ def test_held_out_rows_that_the_perplexity_leaves_out_are_counted():
         check_trained_tokens(setup._replace(demonstrations=nothing))
 
 
-def test_perplexity_matches_a_token_by_token_computation(done):
-    """Oracle: one row at a time, without padding: log-softmax of the logits at the demonstration's tokens."""
+def test_perplexity_matches_a_token_by_token_computation(sft_result):
+    """The reference scores the demonstrations one at a time, without padding."""
     config = TINY.replace(steps=0)
     setup = make_setup(config)
     total = count = 0.0
@@ -85,23 +85,23 @@ def test_perplexity_matches_a_token_by_token_computation(done):
         scored = positions[:, len(prompt) :]
         index_in_response = np.arange(len(response), dtype=np.int32)[None]
         packed = Packed(tokens, positions, np.ones_like(tokens), scored, index_in_response, None, None)
-        logp = setup.policy.score(done.params, packed, 1.0).logp
+        logp = setup.policy.score(sft_result.params, packed, 1.0).logp
         total, count = total - float(np.asarray(logp, np.float64).sum()), count + len(response)
-    found = make_measure(setup)(done.params)
+    found = make_measure(setup)(sft_result.params)
     assert found["heldout_loss"] == pytest.approx(total / count, rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
-    assert done.after == found
+    assert sft_result.after == found
 
 
-def test_it_measures_before_during_and_after_training_and_samples_nothing_without_a_reward(done):
-    measured = [row["step"] for row in rows(done.run) if "perplexity" in row]
+def test_sft_without_reward_measures_only_perplexity(sft_result):
+    measured = [row["step"] for row in read_rows(sft_result.run) if "perplexity" in row]
     assert measured == [0, 3, 6, 8]
-    assert done.after["perplexity"] < done.before["perplexity"]
-    assert {row["phase"] for row in rows(done.run)} == {"warm_start"}
-    assert [row["step"] for row in rows(done.run)] == list(range(9))
+    assert sft_result.after["perplexity"] < sft_result.before["perplexity"]
+    assert {row["phase"] for row in read_rows(sft_result.run)} == {"warm_start"}
+    assert [row["step"] for row in read_rows(sft_result.run)] == list(range(9))
 
 
-def test_with_a_reward_accuracy_is_measured_at_the_same_steps(tmp_path):
+def test_sft_with_reward_measures_accuracy_at_the_same_steps(tmp_path):
     found = rljax.sft(TINY.replace(run=str(tmp_path / "run")), even_length)
     judged = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "eval"]
     assert len(judged) == 4
@@ -109,20 +109,20 @@ def test_with_a_reward_accuracy_is_measured_at_the_same_steps(tmp_path):
     assert found.before["accuracy"] == judged[0]["accuracy"]
 
 
-def test_a_further_set_needs_a_reward_and_then_has_its_accuracy_at_the_same_steps(tmp_path):
+def test_also_heldout_needs_a_reward(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
     config = TINY.replace(also_heldout={"a": str(tmp_path / "a.jsonl")}, warm_start_steps=2, run=str(tmp_path / "run"))
     with pytest.raises(InputError, match=r"also_heldout=.* samples only for a reward; set --reward"):
         rljax.sft(config)
-    found = rows(rljax.sft(config, reward=even_length).run)
+    found = read_rows(rljax.sft(config, reward=even_length).run)
     assert (
         [row["judged_on_a"] for row in found if "accuracy" in row] == [1.0] * sum("accuracy" in row for row in found) != []
     )
 
 
-def test_it_is_the_warm_start_of_train(done, tmp_path):
-    whole = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=0), even_length)
-    chex.assert_trees_all_equal(whole.params, done.params)
+def test_sft_equals_the_warm_start_of_train(sft_result, tmp_path):
+    trained = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=0), even_length)
+    chex.assert_trees_all_equal(trained.params, sft_result.params)
 
 
 def test_epochs_count_passes_over_the_rows(tmp_path):
@@ -134,12 +134,12 @@ def test_epochs_count_passes_over_the_rows(tmp_path):
 
 
 def test_all_turns_of_a_dialogue_are_trained_and_measured(tmp_path):
-    def turns(number):
+    def make_turns(number):
         texts = (f"{number}+1", str(number + 1), f"{number}+2", str(number + 2))
-        return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+        return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(texts)]
 
     data = tmp_path / "chats.jsonl"
-    data.write_text("".join(json.dumps({"messages": turns(number)}) + "\n" for number in range(30, 80)))
+    data.write_text("".join(json.dumps({"messages": make_turns(number)}) + "\n" for number in range(30, 80)))
     config = TINY.flat(
         dataset=str(data),
         model=str(save_chat_model(tmp_path / "model")),
@@ -158,34 +158,34 @@ def test_all_turns_of_a_dialogue_are_trained_and_measured(tmp_path):
     assert every.dropped == 0
     plain = make_setup(config.replace(chat=False))
     np.testing.assert_array_equal(heldout_demonstrations(plain).response_mask.sum(1), 3)
-    done = rljax.sft(config)
-    measured = make_measure(setup)(done.params)
-    assert done.after["heldout_loss"] == pytest.approx(measured["heldout_loss"], rel=1e-5)
+    sft_result = rljax.sft(config)
+    measured = make_measure(setup)(sft_result.params)
+    assert sft_result.after["heldout_loss"] == pytest.approx(measured["heldout_loss"], rel=1e-5)
 
 
-def test_rl_continues_a_run_that_has_a_reward(tmp_path):
+def test_rl_continues_an_sft_run_with_a_reward(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), reward="exact", prompts=4, group_size=2)
     rljax.sft(config)
     longer = rljax.train(config.replace(steps=1), resume=tmp_path / "run")
-    assert [row["step"] for row in rows(longer.run) if row["phase"] == "rl"] == [1]
+    assert [row["step"] for row in read_rows(longer.run) if row["phase"] == "rl"] == [1]
 
 
-def test_a_run_that_cannot_be_continued_is_refused_with_the_reason(done, tmp_path):
+def test_runs_that_cannot_continue_are_refused(sft_result, tmp_path):
     with pytest.raises(InputError, match=r"run of `rljax sft` without a reward\. Start RL from its model"):
-        rljax.train(TINY.replace(run=str(done.run), steps=2), resume=done.run)
+        rljax.train(TINY.replace(run=str(sft_result.run), steps=2), resume=sft_result.run)
     run = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=1, prompts=4, group_size=2), even_length).run
     with pytest.raises(InputError, match="run with 1 RL steps; continue it with `rljax train --resume`"):
         rljax.sft(reward=even_length, resume=run)
 
 
-def test_a_heldout_row_without_a_demonstration_is_not_measured():
+def test_heldout_row_without_a_demonstration_is_not_measured():
     both = [Problem("a", "b", "c"), Problem("d", "e")]
     assert select_demonstrated(both) == both[:1]
     with pytest.raises(InputError, match="no held-out row has a demonstration"):
         select_demonstrated(both[1:])
 
 
-def test_the_final_message_names_the_step_after_which_it_overfits(tmp_path):
+def test_outcome_names_the_step_of_lowest_perplexity(tmp_path):
     file = tmp_path / "metrics.jsonl"
     values = {0: 9.0, 4: 3.0, 8: 3.5}
     file.write_text(
@@ -216,10 +216,10 @@ sys.exit(main(sys.argv[1:]))
 """`rljax` with held-out measurements that take a second each."""
 
 
-def test_a_killed_run_ends_with_the_same_bits(done, tmp_path):
-    """The process is killed (SIGKILL) after some steps, and `rljax sft --resume` runs the others."""
+def test_killed_run_resumes_exactly(sft_result, tmp_path):
+    """The process is killed (SIGKILL) after some steps, and `rljax sft --resume` runs the remaining ones."""
     run, settings = tmp_path / "killed", tmp_path / "settings.json"
-    settings.write_text((done.run / "config.json").read_text())
+    settings.write_text((sft_result.run / "config.json").read_text())
     begin = ["sft", "--config", str(settings), "--run", str(run)]
     process = subprocess.Popen([sys.executable, "-c", SLOW, *begin], stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120
@@ -229,8 +229,8 @@ def test_a_killed_run_ends_with_the_same_bits(done, tmp_path):
         time.sleep(0.05)
     process.kill()
     process.wait()
-    assert len(rows(run)) < len(rows(done.run))
+    assert len(read_rows(run)) < len(read_rows(sft_result.run))
     again = [sys.executable, "-m", "rljax", "sft", "--resume", str(run)]
     subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
-    assert rows(run) == rows(done.run)
-    chex.assert_trees_all_equal(*(checkpoint_of(TINY.replace(steps=0), path).state for path in (run, done.run)))
+    assert read_rows(run) == read_rows(sft_result.run)
+    chex.assert_trees_all_equal(*(checkpoint_of(TINY.replace(steps=0), path).state for path in (run, sft_result.run)))

@@ -1,4 +1,4 @@
-"""A model's chat template is applied if the problems are conversations, and a note says if it is not used."""
+"""A model's chat template is applied to problems that are conversations, and a note reports if it is not used."""
 
 import dataclasses
 
@@ -9,8 +9,8 @@ from rljax.data.tokenizer import ByteTokenizer, has_chat_template
 from rljax.programs.trained_policy import applies_chat
 from rljax.training.config import TrainConfig
 
-TEXT = Problem("1+1=", "2")
-TALK = dataclasses.replace(TEXT, messages=({"role": "user", "content": "1+1="},))
+PLAIN = Problem("1+1=", "2")
+CHAT = dataclasses.replace(PLAIN, messages=({"role": "user", "content": "1+1="},))
 
 
 class ChatByteTokenizer(ByteTokenizer):
@@ -21,22 +21,22 @@ class ChatByteTokenizer(ByteTokenizer):
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "problem", "is_run", "of_run", "chat", "applies", "note"),
+    ("tokenizer", "problem", "is_run", "run_chat", "chat", "applies", "note"),
     [
-        (ChatByteTokenizer(), TALK, False, False, None, True, ""),
-        (ChatByteTokenizer(), TEXT, False, False, None, False, "plain text"),
-        (ChatByteTokenizer(), TEXT, False, False, True, True, ""),
-        (ChatByteTokenizer(), TALK, False, False, False, False, ""),
-        (ByteTokenizer(), TALK, False, False, None, False, ""),
-        (ChatByteTokenizer(), TALK, True, True, None, True, ""),
-        (ChatByteTokenizer(), TALK, True, True, False, False, ""),
-        (ChatByteTokenizer(), TEXT, True, False, None, False, ""),
-        (ChatByteTokenizer(), TALK, True, False, None, False, "conversations"),
+        (ChatByteTokenizer(), CHAT, False, False, None, True, ""),
+        (ChatByteTokenizer(), PLAIN, False, False, None, False, "plain text"),
+        (ChatByteTokenizer(), PLAIN, False, False, True, True, ""),
+        (ChatByteTokenizer(), CHAT, False, False, False, False, ""),
+        (ByteTokenizer(), CHAT, False, False, None, False, ""),
+        (ChatByteTokenizer(), CHAT, True, True, None, True, ""),
+        (ChatByteTokenizer(), CHAT, True, True, False, False, ""),
+        (ChatByteTokenizer(), PLAIN, True, False, None, False, ""),
+        (ChatByteTokenizer(), CHAT, True, False, None, False, "conversations"),
     ],
 )
-def test_the_template_is_applied_to_conversations(tokenizer, problem, is_run, of_run, chat, applies, note, capsys):
+def test_chat_template_is_applied_to_conversations(tokenizer, problem, is_run, run_chat, chat, applies, note, capsys):
     assert has_chat_template(tokenizer) == isinstance(tokenizer, ChatByteTokenizer)
-    config = TrainConfig.flat(chat=of_run)
+    config = TrainConfig.flat(chat=run_chat)
     assert applies_chat(config, tokenizer, [problem], is_run=is_run, chat=chat) == applies
     printed = capsys.readouterr().err
     assert (note in printed and "--chat applies it" in printed) if note else not printed

@@ -1,4 +1,4 @@
-"""`rljax tune`: which candidates continue in each rung, what a second call repeats, and what is refused. Nothing is trained."""
+"""`rljax tune` without training: candidates of each rung, continued and retried tuning runs, and refused input."""
 
 import json
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ RUNGS = rungs_of(4, 8, 2)
         (2, 3, 3, [(3, 2)]),
     ],
 )
-def test_each_rung_keeps_fewer_candidates_for_more_steps(count, steps, cut, expected):
+def test_rungs_keep_fewer_candidates_for_more_steps(count, steps, cut, expected):
     rungs = rungs_of(count, steps, cut)
     assert [tuple(rung) for rung in rungs] == expected
     assert rungs[-1].steps == steps
@@ -39,7 +39,7 @@ def test_each_rung_keeps_fewer_candidates_for_more_steps(count, steps, cut, expe
     ("count", "steps", "cut", "message"),
     [(1, 8, 2, "one candidate"), (4, 3, 2, "at least 4"), (4, 8, 1, "cut is 1")],
 )
-def test_too_few_candidates_or_steps_and_a_cut_of_1_are_refused(count, steps, cut, message):
+def test_invalid_rungs_are_refused(count, steps, cut, message):
     with pytest.raises(InputError, match=message):
         rungs_of(count, steps, cut)
 
@@ -64,7 +64,7 @@ def run_tuning(trainer, folder, *, configs=RATES, seeds=(0,), rungs=RUNGS, **opt
     return tune(configs, seeds=seeds, rungs=rungs, folder=folder, train=trainer, on_trial=lambda trial: None, **options)
 
 
-def test_the_best_half_continues_in_its_own_runs(tmp_path):
+def test_best_half_continues_in_its_own_runs(tmp_path):
     trainer = FakeTrainer()
     trials = run_tuning(trainer, tmp_path)
     assert [(rate, steps) for rate, _, steps, _ in trainer.calls] == [
@@ -81,7 +81,7 @@ def test_the_best_half_continues_in_its_own_runs(tmp_path):
     }
 
 
-def test_a_candidate_is_judged_by_the_mean_over_all_seeds(tmp_path):
+def test_candidate_is_judged_by_the_mean_over_seeds(tmp_path):
     trainer = FakeTrainer()
     trials = run_tuning(trainer, tmp_path, seeds=(3, 4))
     assert [seed for _, seed, *_ in trainer.calls] == [3, 4] * 7
@@ -89,18 +89,18 @@ def test_a_candidate_is_judged_by_the_mean_over_all_seeds(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 4, 6])
-def test_a_stopped_tuning_run_continues_and_repeats_nothing(tmp_path, stop):
-    whole = FakeTrainer()
-    expected = run_tuning(whole, tmp_path / "whole")
+def test_stopped_tuning_run_continues_without_repetition(tmp_path, stop):
+    uninterrupted = FakeTrainer()
+    expected = run_tuning(uninterrupted, tmp_path / "uninterrupted")
     first, second = FakeTrainer(stop=stop), FakeTrainer()
     with pytest.raises(Interrupted):
         run_tuning(first, tmp_path / "stopped")
     trials = run_tuning(second, tmp_path / "stopped")
     assert [trial._replace(seconds=0.0) for trial in trials] == [trial._replace(seconds=0.0) for trial in expected]
-    assert [call[:3] for call in first.calls + second.calls] == [call[:3] for call in whole.calls]
+    assert [call[:3] for call in first.calls + second.calls] == [call[:3] for call in uninterrupted.calls]
 
 
-def test_a_failed_run_has_no_accuracy_and_the_same_command_retries_it(tmp_path):
+def test_failed_run_is_retried(tmp_path):
     with pytest.raises(
         InputError, match=r"1 run failed, and a failed run has no accuracy: learning_rate=0\.4 \(seed 0\): .*--drop-failed"
     ):
@@ -110,7 +110,7 @@ def test_a_failed_run_has_no_accuracy_and_the_same_command_retries_it(tmp_path):
     assert [(rate, steps) for rate, _, steps, _ in again.calls] == [(0.4, 2), (0.3, 4), (0.4, 4), (0.4, 8)]
 
 
-def test_on_request_a_failed_candidate_is_dropped_and_the_others_continue(tmp_path):
+def test_drop_failed_drops_a_failed_candidate(tmp_path):
     trials = run_tuning(FakeTrainer(fail=(0.4,)), tmp_path, drop_failed=True)
     assert winner(trials) == "learning_rate=0.3"
     (failed,) = (trial for trial in trials if trial.error)
@@ -122,7 +122,7 @@ def test_on_request_a_failed_candidate_is_dropped_and_the_others_continue(tmp_pa
     assert "16 RL steps in " in text
 
 
-def test_a_temporary_error_does_not_cost_a_candidate_its_place(tmp_path):
+def test_temporary_error_does_not_drop_a_candidate(tmp_path):
     steady, failed = FakeTrainer(), []
 
     def train(config):
@@ -137,7 +137,7 @@ def test_a_temporary_error_does_not_cost_a_candidate_its_place(tmp_path):
     assert [trial._replace(seconds=0.0) for trial in trials] == [trial._replace(seconds=0.0) for trial in expected]
 
 
-def test_two_processes_do_not_tune_in_one_folder(tmp_path):
+def test_second_process_in_the_folder_is_refused(tmp_path):
     def train(config):
         with pytest.raises(
             InputError, match=r"another process is tuning in .*; wait until it ends, or choose another --out"
@@ -149,7 +149,7 @@ def test_two_processes_do_not_tune_in_one_folder(tmp_path):
     assert not list(tmp_path.glob(".tuning*"))
 
 
-def test_if_all_fail_the_reason_is_reported(tmp_path):
+def test_reason_is_reported_if_all_candidates_fail(tmp_path):
     with pytest.raises(InputError, match="every candidate failed, the first one with: InputError: the updates are not"):
         run_tuning(FakeTrainer(fail=(0.1, 0.2, 0.3, 0.4)), tmp_path)
     assert winner(run_tuning(FakeTrainer(), tmp_path)) == "learning_rate=0.4"
@@ -170,14 +170,14 @@ def test_results_of_different_tuning_runs_are_not_mixed(tmp_path, change, messag
         run_tuning(FakeTrainer(), tmp_path, **change)
 
 
-def test_settings_that_do_not_affect_the_results_may_change(tmp_path):
+def test_settings_without_effect_on_results_may_change(tmp_path):
     run_tuning(FakeTrainer(), tmp_path)
     again = FakeTrainer()
     run_tuning(again, tmp_path, configs={name: config.replace(eval_every=1) for name, config in RATES.items()})
     assert not again.calls
 
 
-def test_tried_values_are_parsed_and_tune_flags_are_removed():
+def test_tuning_flags_are_parsed_and_removed():
     config = TrainConfig()
     assert values_of(["learning-rate=1,2", "with=advantage=rank;weights=length_reweighted,alpha=0.5"], config) == {
         "learning_rate": ("1", "2"),
@@ -214,12 +214,12 @@ def test_tried_values_are_parsed_and_tune_flags_are_removed():
         (["--try", "learning_rate=1,2", "--seeds", "0"], "seeds is 0"),
     ],
 )
-def test_bad_input_is_refused_with_a_hint(capsys, tmp_path, words, message):
+def test_invalid_input_is_refused_with_a_hint(capsys, tmp_path, words, message):
     refused(capsys, message, "tune", "--out", str(tmp_path / "out"), *words)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_prints_a_table_draws_a_plot_and_names_the_winner(capsys, tmp_path, monkeypatch):
+def test_command_prints_plots_and_names_the_winner(capsys, tmp_path, monkeypatch):
     trainer = FakeTrainer()
     monkeypatch.setattr(rljax.cli.tune, "train_candidate", trainer)
     words = [
@@ -244,7 +244,7 @@ def test_the_command_prints_a_table_draws_a_plot_and_names_the_winner(capsys, tm
     assert len(trainer.calls) == 7
 
 
-def test_a_rung_continues_the_runs_of_the_previous_rung(monkeypatch):
+def test_rung_continues_the_runs_of_the_previous_rung(monkeypatch):
     calls = []
 
     def train(config, *, resume):
@@ -256,7 +256,7 @@ def test_a_rung_continues_the_runs_of_the_previous_rung(monkeypatch):
     assert calls == [(SMALL, "auto")]
 
 
-def test_unfinished_files_of_a_killed_tuning_run_are_removed(tmp_path):
+def test_unfinished_files_are_removed(tmp_path):
     (tmp_path / ".unfinished-0").write_text("{")
     run_tuning(FakeTrainer(), tmp_path)
     assert not list(tmp_path.glob(".unfinished-*"))

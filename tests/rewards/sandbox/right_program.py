@@ -1,4 +1,4 @@
-"""A program that does many things that programs may do; `test_right_programs.py` tests it as the sandbox tests a response."""
+"""A program that uses many features of Python; `test_right_programs.py` tests it in the sandbox, like a response."""
 
 import asyncio
 import collections
