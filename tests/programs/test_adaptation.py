@@ -138,7 +138,7 @@ class Killed(BaseException):
 
 
 def test_killed_adaptation_resumes_exactly(served, uninterrupted, tmp_path, monkeypatch):
-    """The first start is killed before its second save, the next one after its third save, and the next before its third save."""
+    """The first start is killed before its second save, the second after its third save, the third before its third save."""
     write_queue(served, tmp_path)
     config, real = make_config(served, tmp_path), checkpoints.save
     for kill, after_save in ((2, False), (3, True), (3, False)):
@@ -279,7 +279,7 @@ def test_updates_beyond_max_kl_are_undone(served, tmp_path):
 
 
 def test_policy_of_a_response(served, tmp_path):
-    """A response's policy is the served checkpoint or the newest one; log-probabilities in the line replace that policy's."""
+    """The policy is the served checkpoint or the newest one; log-probabilities in the line are used instead of its own."""
     setup, _ = make_served_setup(make_config(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
     state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))

@@ -24,7 +24,7 @@ TINY = SMALL.replace(train_problems=24, heldout_problems=6)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder of runs, of which a and b moved from the same weights and the others start differently; parameters of a and b."""
+    """A folder with runs a and b, which moved away from the same weights, and unrelated runs; the parameters of a and b."""
     root = tmp_path_factory.mktemp("runs")
     _, state = first_state(TINY)
     params = {}

@@ -91,7 +91,7 @@ def test_growing_cache_has_the_planned_size(monkeypatch):
 
 
 def test_tensor_layer_sums_two_results_per_token():
-    """Attention and feed-forward layer each sum one, for every token of the prompts and of 16 responses without their last."""
+    """Attention and feed-forward layer sum one each: for prompt tokens, and for response tokens except the last of each."""
     mesh = make_mesh(1, 1, 2)
     one, two = (bytes_sent_sampling(CONFIG, replace(SHAPE, layers=layers), mesh, LENGTH, SLOTS) for layers in (1, 2))
     tokens = PROMPTS * LENGTH + PROMPTS * GROUP * (BUDGET - 1)

@@ -68,7 +68,7 @@ def test_rljax_opens_the_folder_without_a_tokenizer_name(exported, capsys):
     jax.tree.map(np.testing.assert_array_equal, opened.params, params)
     text = printed(capsys, "sample", str(folder), "--prompt", "3+4=", "--max-response-tokens", "3")
     assert text.startswith("3+4=")
-    empty = (
+    empty_prompt = (
         "sample",
         str(folder),
         "--prompt",
@@ -77,8 +77,8 @@ def test_rljax_opens_the_folder_without_a_tokenizer_name(exported, capsys):
         "1",
         "--top-p",
         "0.9",
-    )  # the top-p of its generation_config.json
-    refused(capsys, "the prompt '' has no token, but a response must follow one", *empty)
+    )  # --top-p as in the folder's generation_config.json
+    refused(capsys, "the prompt '' has no token, but a response must follow one", *empty_prompt)
     ids = CharacterTokenizer().encode("3+4=")
     assert printed(capsys, "sample", str(folder), "--prompt-ids", *map(str, ids), "--max-response-tokens", "3") == text
 

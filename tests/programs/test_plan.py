@@ -94,7 +94,7 @@ CONFIG = SMALL.replace(
     ids=lambda changes: "-".join(map(str, changes.values())) or "grpo",
 )
 def test_planned_state_bytes_match_a_run(changes):
-    """Compares the bytes on device 0 of eight during RL."""
+    """The test compares the bytes on device 0 of eight, during RL."""
     settings = CONFIG.replace(replicas=2, fsdp=2, tensor=2, **({"algorithm_options": {}} | changes))
     real = settings.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4)
     setup, state = first_state(real, reward=even_length)
@@ -132,7 +132,7 @@ def test_deep_model_is_extrapolated_from_shallow_ones():
 
 
 def test_plan_of_remat_sqrt():
-    """The plan has the memory of full; each matrix is gathered once more, because its layer is recomputed a second time."""
+    """Its temporary memory is that of full; each matrix is gathered once more, for the second recomputation of its layer."""
     full_plan, sqrt_plan = (plan_of(CONFIG.replace(layers=4, remat=remat, fsdp=2), 2, 20) for remat in ("full", "sqrt"))
     assert (sqrt_plan.temporaries, sqrt_plan.critic_temporaries) == (full_plan.temporaries, full_plan.critic_temporaries)
     full_update, sqrt_update = full_plan.phases["update"], sqrt_plan.phases["update"]
@@ -401,7 +401,7 @@ def test_adapter_and_sharding_need_less_memory():
     ],
 )
 def test_long_decoding_copies_its_cache(rows, budget, slots):
-    """From 128 tokens on, it is copied into twice the room while prompts wait; from 16 rows on, also into a smaller batch."""
+    """From 128 tokens on: to twice the room while prompts wait; from 16 rows on, also to the largest smaller batch."""
     config = CONFIG.replace(max_response_tokens=budget)
     found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
     assert found == 2 * 1 * slots * 64 * 4
@@ -409,7 +409,7 @@ def test_long_decoding_copies_its_cache(rows, budget, slots):
 
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_environment_plan_counts_the_rows_that_read_turns(share):
-    """These rows, an eighth of all but at least eight, are copied once, or twice with pages: out of the pages and back."""
+    """These rows (an eighth of all, but at least eight) are copied, with pages twice: out of the pages and back."""
     shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
     config = CONFIG.replace(paged_cache=share, prompts=16, max_response_tokens=108, decode_slots=64)
     plan = make_plan(config.replace(environment="guessing"), shape, mesh, 20, room=10**9)

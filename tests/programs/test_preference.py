@@ -203,7 +203,7 @@ def test_reward_model_is_refused(tmp_path):
 
 
 def test_nonfinite_updates_are_skipped(tmp_path):
-    """They are skipped; after five in a row, the run stops with the model from before them."""
+    """After five skipped updates in a row, the run stops with the model from before them."""
     config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
     with pytest.raises(
         InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"

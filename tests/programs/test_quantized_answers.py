@@ -1,4 +1,4 @@
-"""Quantized models answer as models that store the dequantized weights; models come from folders, runs and servers."""
+"""Quantized models from folders, runs and servers answer like models that store the dequantized weights."""
 
 import httpx
 import jax
