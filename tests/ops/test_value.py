@@ -121,10 +121,10 @@ def test_clipped_value_loss_agrees_with_another_library(other_library):
 @given(tokens, tokens, masks)
 def test_explained_variance_matches_formula(values, returns, mask):
     with jax.enable_x64(True):
-        kept, error = returns[mask], (returns - values)[mask]
-        if kept.size and 0 < np.ptp(kept) < 1e-3:
+        masked_returns, error = returns[mask], (returns - values)[mask]
+        if masked_returns.size and 0 < np.ptp(masked_returns) < 1e-3:
             return  # the formula would divide one rounding error by another
-        expected = 1 - np.var(error) / np.var(kept) if kept.size and np.ptp(kept) else 0.0
+        expected = 1 - np.var(error) / np.var(masked_returns) if masked_returns.size and np.ptp(masked_returns) else 0.0
         actual = jit_explained(poisoned(values, mask), poisoned(returns, mask), jnp.array(mask))
         np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-7)
 

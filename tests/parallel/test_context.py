@@ -71,6 +71,6 @@ def test_run_resumes_on_a_mesh_with_context(settings, tmp_path):
     steps = [[row for row in rows if row["phase"] == "rl"] for rows in (found, expected)]
     assert [row["step"] for row in steps[0]] == [1, 2, 3, 4]
     assert all(0 < row["reward"] < 1 for row in steps[1])
-    for actual, wanted in zip(*steps, strict=True):
+    for actual, reference in zip(*steps, strict=True):
         for name in ("reward", "response_length", "loss", "entropy", "grad_norm"):
-            np.testing.assert_allclose(actual[name], wanted[name], rtol=2e-3, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(actual[name], reference[name], rtol=2e-3, atol=1e-5, err_msg=name)

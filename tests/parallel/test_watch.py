@@ -136,15 +136,15 @@ def test_earlier_abort_handler_is_restored(monkeypatch):
     """The earlier handler is a C function, as faulthandler's is."""
     library = ctypes.CDLL(None)
     library.signal.restype = ctypes.c_void_p
-    own = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
-    first = library.signal(int(signal.SIGABRT), own)
+    our_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+    original_handler = library.signal(int(signal.SIGABRT), our_handler)
     monkeypatch.setattr("jax.process_index", lambda: 1)
     try:
         with handle_aborts(lambda reason: None):
             pass
     finally:
-        found = library.signal(int(signal.SIGABRT), ctypes.c_void_p(first))
-    assert found == ctypes.cast(own, ctypes.c_void_p).value
+        found = library.signal(int(signal.SIGABRT), ctypes.c_void_p(original_handler))
+    assert found == ctypes.cast(our_handler, ctypes.c_void_p).value
 
 
 def test_process_sends_numbered_heartbeats():

@@ -37,12 +37,12 @@ def test_settings_are_json():
 
 def test_shared_settings_are_defined_once():
     """A shared setting's name, type and default come from one record."""
-    own = {field.name: field for field in fields(RewardModelConfig)}
+    reward_model_fields = {field.name: field for field in fields(RewardModelConfig)}
     for group, run in ((NetworkConfig, ModelConfig), (AdamConfig, OptimizationConfig), (MeshConfig, DevicesConfig)):
         assert issubclass(run, group)
         assert not [name for name in run.__annotations__ if name in {field.name for field in fields(group)}]
         assert not [name for name in PairConfig.__annotations__ if name in {field.name for field in fields(group)}]
-        assert {field.name for field in fields(group)} <= set(own)
+        assert {field.name for field in fields(group)} <= set(reward_model_fields)
 
 
 def test_settings_of_an_earlier_version_are_read():

@@ -240,9 +240,9 @@ def test_wpo_weights_have_no_gradient(params):
 
 
 def test_unusable_pairs_are_refused():
-    alone = encode_pairs([Preference("", "1", "2")], TOKENIZER, max_tokens=16)
+    without_prompt = encode_pairs([Preference("", "1", "2")], TOKENIZER, max_tokens=16)
     with pytest.raises(InputError, match="1 of 1 pairs have no prompt and the tokenizer has no BOS token"):
-        direct_pairs(alone, TOKENIZER.pad_token_id)
+        direct_pairs(without_prompt, TOKENIZER.pad_token_id)
     same = encode_pairs([Preference("1=", "1", "2"), Preference("1=", "3", "2")], TOKENIZER, max_tokens=16)
     with pytest.raises(InputError, match="all pairs have the same prompt"):
         mismatched_pairs(same, same, TOKENIZER.pad_token_id)

@@ -215,7 +215,7 @@ def test_unencodable_completions_fail(saved):
     answers = make_reward_function(saved, ONE)(prompts=["7=", "7=", "7="], completions=["1", "é", "111"])
     assert isinstance(answers[1], Failed)
     assert "'é'" in answers[1].reason
-    alone = make_reward_function(saved, ONE)(prompts=["7=", "7="], completions=["1", "111"])
-    np.testing.assert_allclose([answers[0], answers[2]], alone, atol=1e-6)
+    expected = make_reward_function(saved, ONE)(prompts=["7=", "7="], completions=["1", "111"])
+    np.testing.assert_allclose([answers[0], answers[2]], expected, atol=1e-6)
     scores = judge(make_reward_function(saved, ONE), ["7="] * 12, ["1"] * 11 + ["é"], {})
     assert scores.valid.tolist() == [True] * 11 + [False]

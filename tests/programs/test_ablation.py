@@ -80,8 +80,8 @@ def ablation(rows_file, tmp_path_factory):
 
 def test_arm_equals_a_separate_run(rows_file, ablation, tmp_path):
     flags = ("--dataset", rows_file, *SIZES, *SHORT, *WARM)
-    alone = rljax.train(parse(["train", "--algorithm", "dapo", *flags, "--run", str(tmp_path / "alone")]).config)
-    assert read_measurements(alone.run) == read_measurements(ablation[0] / "dapo" / "seed-0")
+    separate = rljax.train(parse(["train", "--algorithm", "dapo", *flags, "--run", str(tmp_path / "alone")]).config)
+    assert read_measurements(separate.run) == read_measurements(ablation[0] / "dapo" / "seed-0")
 
 
 def test_ablation_trains_compares_and_resumes(ablation, capsys):

@@ -69,10 +69,10 @@ def served(tmp_path_factory):
     sizes |= {"warm_start_eval_every": 50, "checkpoint_every": 50}
     config = TINY.replace(run=str(folder / "run"), steps=0, reward=f"{folder / 'mine.py'}:short", **sizes)
     rljax.train(config)
-    opened = load(folder / "run", which="last")
-    prompts = [problem.prompt for problem in opened.worker.prompts.problems]
+    policy = load(folder / "run", which="last")
+    prompts = [problem.prompt for problem in policy.worker.prompts.problems]
     return SimpleNamespace(
-        run=folder / "run", prompts=prompts, lines=make_feedback(opened, prompts, count=4, seed=1), opened=opened
+        run=folder / "run", prompts=prompts, lines=make_feedback(policy, prompts, count=4, seed=1), policy=policy
     )
 
 
@@ -98,7 +98,7 @@ def write_queue(served, folder, lines=None):
 @pytest.fixture(scope="module")
 def uninterrupted(served, tmp_path_factory):
     """An uninterrupted adaptation to all lines."""
-    folder = tmp_path_factory.mktemp("whole")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     write_queue(served, folder)
     lines = []
     adapt(make_config(served, folder), lines.append)
@@ -317,7 +317,7 @@ def test_wrong_logp_is_reported(served, tmp_path):
 
 
 def test_inapplicable_settings_of_the_served_run_are_reset(served, tmp_path):
-    before = served.opened.config
+    before = served.policy.config
     before = replace(before, sampling=replace(before.sampling, delay=1, remembered_rewards=2))
     sampling = adapt_settings(before, make_config(served, tmp_path)).sampling
     assert (sampling.delay, sampling.remembered_rewards, sampling.oversample) == (0, 0, 1.0)

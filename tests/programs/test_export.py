@@ -128,7 +128,7 @@ def test_untrained_export_equals_its_source(tmp_path):
         **{"eos_token_id": [1, 7], "temperature": 0.6, "do_sample": True},
         "pad_token_id": 0,
     }
-    theirs, ours = (load_file(place / "model.safetensors") for place in (source, folder))
+    theirs, ours = (load_file(model_folder / "model.safetensors") for model_folder in (source, folder))
     assert {array.dtype for array in ours.values()} == {np.dtype(jnp.bfloat16)}
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
@@ -271,9 +271,9 @@ def test_failed_export_leaves_no_files(run, tmp_path, monkeypatch):
 
 def test_two_hosts_write_the_same_folder_as_one(run, exported, tmp_path):
     """The model is sharded over both hosts; the first host writes it, tensor by tensor."""
-    ended = run_on_two_hosts(["-m", "rljax", "export", str(run[0]), str(tmp_path / "model"), "--max-shard-size", "3KB"])
-    assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
-    assert [f"Model: {tmp_path / 'model'}" in host.stdout for host in ended] == [True, False]
+    hosts = run_on_two_hosts(["-m", "rljax", "export", str(run[0]), str(tmp_path / "model"), "--max-shard-size", "3KB"])
+    assert [host.returncode for host in hosts] == [0, 0], [host.stdout[-2000:] for host in hosts]
+    assert [f"Model: {tmp_path / 'model'}" in host.stdout for host in hosts] == [True, False]
     written = sorted(file.name for file in (tmp_path / "model").iterdir())
     assert "model.safetensors.index.json" in written
     shape = read_config(exported[0])

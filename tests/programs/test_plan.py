@@ -376,8 +376,12 @@ def test_proposed_mesh_flags_override_the_runs(replicas):
     words = flags.split()
     typed = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     axes = config.replace(**{name.removeprefix("--"): size for name, size in typed.items()}).devices
-    mesh, wanted = make_mesh(axes.replicas, axes.fsdp, axes.tensor), config.replace(**settings).devices
-    assert mesh.shape == make_mesh(wanted.replicas, wanted.fsdp, wanted.tensor).shape == {"data": 1, "fsdp": 4, "tensor": 2}
+    mesh, proposed = make_mesh(axes.replicas, axes.fsdp, axes.tensor), config.replace(**settings).devices
+    assert (
+        mesh.shape
+        == make_mesh(proposed.replicas, proposed.fsdp, proposed.tensor).shape
+        == {"data": 1, "fsdp": 4, "tensor": 2}
+    )
 
 
 def test_adapter_and_sharding_need_less_memory():
@@ -500,11 +504,11 @@ def test_cpu_runs_memory_matches_its_plan(tmp_path):
     flags += ["--warm-start-steps", "0", "--train-problems", "16", "--heldout-problems", "4", "--models", "none", "--quiet"]
     words = [sys.executable, "-c", RESIDENT, "train", *flags, "--run", str(tmp_path / "run")]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    ended = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    process = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     config = parse(["train", *flags]).config
     planned = plan_of(config, 1, config.data.max_prompt_tokens, on_cpu=True)
     assert planned.host > 0
-    assert 1 / 1.2 < int(ended.stdout.split()[-1]) / planned.peak < 1.2
+    assert 1 / 1.2 < int(process.stdout.split()[-1]) / planned.peak < 1.2
 
 
 def test_devices_are_simulated_before_jax_starts():

@@ -41,8 +41,8 @@ CONFIG = PreferenceConfig(
     quiet=True,
 )
 DATA = even_pairs(256, 0), even_pairs(64, 1)
-DATA_WITH_GOLD = tuple([replace(pair, gold=pair.chosen[::-1]) for pair in part] for part in DATA)
-DATA_WITH_MARGINS = tuple([replace(pair, margin=4.0) for pair in part] for part in DATA)
+DATA_WITH_GOLD = tuple([replace(pair, gold=pair.chosen[::-1]) for pair in pairs] for pairs in DATA)
+DATA_WITH_MARGINS = tuple([replace(pair, margin=4.0) for pair in pairs] for pairs in DATA)
 
 
 def read_rows(folder):

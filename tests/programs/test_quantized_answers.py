@@ -86,6 +86,6 @@ def test_server_quantizes_first_and_new_weights(folder, tmp_path):
 
 
 def test_custom_policy_is_refused(finished):  # noqa: F811
-    own = open_model(finished.run).policy._replace(quantized=None)
+    custom_policy = open_model(finished.run).policy._replace(quantized=None)
     with pytest.raises(InputError, match=r"quantize='int8' quantizes only the built-in transformer"):
-        open_model(finished.run, quantize="int8", policy=own)
+        open_model(finished.run, quantize="int8", policy=custom_policy)

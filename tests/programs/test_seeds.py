@@ -47,12 +47,12 @@ def test_killed_seeds_end_like_separate_runs(settings, tmp_path, capsys):
     process.kill()
     process.wait()
     assert not (folder / "seed-2").exists()
-    first = (folder / "seed-3" / "log.txt").read_text()
+    log_of_finished_seed = (folder / "seed-3" / "log.txt").read_text()
     shown = printed(capsys, *words)
-    assert (folder / "seed-3" / "log.txt").read_text() == first, "a finished seed is not opened again"
+    assert (folder / "seed-3" / "log.txt").read_text() == log_of_finished_seed, "a finished seed is not opened again"
     for seed in (1, 2, 3):
-        alone = rljax.train(TINY.replace(seed=seed, run=str(tmp_path / f"alone-{seed}")))
-        assert read_rows(alone.run) == read_rows(folder / f"seed-{seed}")
+        separate = rljax.train(TINY.replace(seed=seed, run=str(tmp_path / f"alone-{seed}")))
+        assert read_rows(separate.run) == read_rows(folder / f"seed-{seed}")
         assert checkpoint_of(TINY.replace(seed=seed), folder / f"seed-{seed}").state.step == 4
     found = json.loads((folder / "seeds.json").read_text())
     assert [run["seed"] for run in found["runs"]] == [3, 1, 2]

@@ -72,7 +72,7 @@ def test_best_half_continues_in_its_own_runs(tmp_path):
         *[(0.3, 4), (0.4, 4), (0.4, 8)],
     ]
     folders = {rate: {folder for other, _, _, folder in trainer.calls if other == rate} for rate, *_ in trainer.calls}
-    assert all(len(mine) == 1 for mine in folders.values())
+    assert all(len(own_folders) == 1 for own_folders in folders.values())
     assert len(set.union(*folders.values())) == 4
     assert winner(trials) == "learning_rate=0.4"
     assert score_candidates(trials, 1) == {

@@ -149,8 +149,10 @@ def test_printed_equation_27_gives_groups_of_one():
     lengths = [512, 2048, 2049, 4096, 20480]
     printed = [max(1, (8 * 512) // length) for length in lengths]
     assert printed == [8, 2, 1, 1, 1]
-    alone = jnp.array([[0.7]])
-    assert (alone - alone.mean(-1, keepdims=True)).tolist() == [[0.0]], "a group of one has no relative advantage"
+    single_reward = jnp.array([[0.7]])
+    assert (single_reward - single_reward.mean(-1, keepdims=True)).tolist() == [[0.0]], (
+        "a group of one has no relative advantage"
+    )
     assert adaptive_group_size(jnp.array(lengths)).tolist() == [8, 2, 2, 2, 2]
 
 

@@ -29,7 +29,7 @@ def arrays(*shape, elements=reals):
 
 
 tokens = arrays(ROWS, TOKENS)
-part_arrays = hnp.arrays(np.float64, (2, N, K), elements=tenths)
+objective_arrays = hnp.arrays(np.float64, (2, N, K), elements=tenths)
 log_probabilities = arrays(3, 4, elements=st.floats(-400, 0) | st.just(-math.inf))
 entropy_bonus = jax.jit(mixture.entropy_bonus)
 mix_advantages = jax.jit(mixture.mix_advantages)
@@ -141,14 +141,14 @@ def test_value_mixtures_leading_axes_and_half_precision():
     assert [(out.shape, out.dtype.name) for out in (mixed, blended)] == [((2, 3, 4), "float32")] * 2
 
 
-@given(part_arrays, hnp.arrays(np.float64, (K,), elements=tenths))
-def test_weighted_sums_match_their_formulas(parts, weights):
+@given(objective_arrays, hnp.arrays(np.float64, (K,), elements=tenths))
+def test_weighted_sums_match_their_formulas(objectives, weights):
     expected = np.zeros((2, N))
-    for p, i, k in np.ndindex(parts.shape):
-        expected[p, i] += weights[k] * parts[p, i, k]
-    base = parts[..., 0] + 1
+    for p, i, k in np.ndindex(objectives.shape):
+        expected[p, i] += weights[k] * objectives[p, i, k]
+    base = objectives[..., 0] + 1
     with jax.enable_x64(True):
-        columns, w = jnp.array(parts), jnp.array(weights)
+        columns, w = jnp.array(objectives), jnp.array(weights)
         np.testing.assert_allclose(multi_objective(columns, w), expected, atol=1e-12)
         np.testing.assert_allclose(constitutional_sum(jnp.array(base), columns, w), base + expected, atol=1e-12)
 

@@ -55,8 +55,8 @@ def test_history_matches_dictionary_of_lists(run):
             for prompt, row, row_valid in zip(prompts, rewards, valid, strict=True):
                 memory[int(prompt)].extend(r for r, v in zip(row, row_valid, strict=True) if v)
             for prompt in range(N):
-                kept = history.rewards[prompt][: history.size[prompt]]
-                assert sorted(kept.tolist()) == sorted(memory[prompt])
+                remembered = history.rewards[prompt][: history.size[prompt]]
+                assert sorted(remembered.tolist()) == sorted(memory[prompt])
 
 
 def test_join_history_appends_earlier_rewards():
@@ -79,8 +79,8 @@ def test_traced_prompt_ids_out_of_range_are_ignored():
     history = push(reward_history.empty_history(2, 2), jnp.array([0, 1]), jnp.array([[1.0], [2.0]]))
     after = push(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
     jax.tree.map(np.testing.assert_array_equal, after, history)
-    alone = temporal(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
-    assert alone.tolist() == [[0.0], [0.0]]
+    advantage = temporal(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
+    assert advantage.tolist() == [[0.0], [0.0]]
 
 
 def test_history_with_more_prompts_than_slots():
