@@ -248,7 +248,7 @@ def test_a_cheat_scores_nothing(verdicts, name):
 
 
 def test_wrong_programs_score_zero_and_are_never_unjudged():
-    """A returned object that made the test pass on an unsendable value used to leave the program unjudged."""
+    """A program once stayed unjudged if its result made the test call it with a value that cannot be sent."""
     tests = ("assert f(1)(iter(f(2))) == 42", "assert f(f(1)) == 42", "assert f(3)(x for x in f(2)) == 42")
     for code in (SAME, "def f(x):\n    def g(*a): raise KeyError\n    return g", "f = 3", "def f(x): return f", ""):
         verdict = judge(Program(code, tests))

@@ -37,8 +37,7 @@ def python_for(user):
 
 
 def judge_in_process(programs, level=None, user=None, refused=(UNSHARE,), formatted=True):
-    """Judge programs in a new process, as `user` or this process's user, while the kernel refuses the calls in `refused`.
-
+    """Judge programs in a new process that runs as `user`, or as this process's user, while the kernel refuses some calls.
     If `formatted`, the programs contain fields such as `{victim}` for the targets of `hostile_world`.
     """
     task = {"user": user, "refused": refused, "level": level, "programs": programs, "format": formatted}

@@ -1,4 +1,4 @@
-"""The fork server, which forks the launchers: its memory, its end and its restarts; and how a program's time is counted."""
+"""The fork server: what launchers inherit from it, how it ends and restarts, and how a program's time is counted."""
 
 import contextlib
 import itertools
@@ -73,7 +73,7 @@ def sandbox_pids(folder):
 
 
 def describe_processes(folder):
-    """Return the parent, the state and the kernel function being waited in, for a folder's processes and their descendants."""
+    """Return the parent, the state and the kernel's wait channel of a folder's processes and their descendants."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has just ended

@@ -1,4 +1,4 @@
-"""The threat model: every threat has a test, the page prints the table, and a run reports the threats that it does not prevent."""
+"""The threat model: every threat has a test, the page prints the tables, and a run logs the threats that are not held back."""
 
 import ast
 from pathlib import Path
