@@ -1,4 +1,5 @@
-"""Alarms: each is raised once by its own problem, never by a healthy run, and names only flags and metrics that exist."""
+"""Alarms: each is raised once by its own problem and never by a healthy run, is cleared after the problem ends, and names
+only flags and metrics that exist."""
 
 import json
 import math

@@ -378,7 +378,7 @@ def test_the_loading_message_is_removed_after_an_error(terminal, clock):
     assert "loading" not in last_screen(terminal)
 
 
-COMPARED = [
+COMPARISON = [
     {
         "prompt": "3+4=",
         "answer": "7",
@@ -393,18 +393,18 @@ COMPARED = [
 
 
 def test_answers_before_and_after_are_shown_side_by_side(terminal, clock):
-    rich_display(terminal, clock).comparison(COMPARED)
+    rich_display(terminal, clock).comparison(COMPARISON)
     text = visible_text(terminal)
     assert re.search(r"3\+4= +wrong +right +7", text)
     assert re.search(r"\[red\]6 +7", text)
     stream = io.StringIO()
-    PlainDisplay(stream).comparison([{**COMPARED[0], "correct_before": False, "correct_after": None}])
+    PlainDisplay(stream).comparison([{**COMPARISON[0], "correct_before": False, "correct_after": None}])
     assert stream.getvalue().splitlines() == [
         "held-out prompt '3+4=', answer '7'",
         "  before, wrong: '[red]6'",
         "  after, reward 1: '7'",
     ]
-    PlainDisplay(stream := io.StringIO(), quiet=True).comparison(COMPARED)
+    PlainDisplay(stream := io.StringIO(), quiet=True).comparison(COMPARISON)
     assert stream.getvalue() == ""
 
 
@@ -468,7 +468,7 @@ def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):
         display.update(1, {"grad_norm": 1.0})
         display.evaluated(1, {"accuracy": 0.5}, detail=" of 8")
         display.finish(["done"])
-        display.comparison(COMPARED)
+        display.comparison(COMPARISON)
         display.commands("Next:", ["rljax eval x"])
     text = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", (tmp_path / "log.txt").read_text(), flags=re.MULTILINE)
     assert text.splitlines() == [

@@ -38,10 +38,10 @@ from rljax.training.metrics import (
 NAMES = [entry.name for entry in GLOSSARY]
 ONE = np.float32(1)
 REWARD_PARTS = {"reward_{NAME}", "episode_{NAME}"}
-COUNTS = {"judged", "answers", "is_best", "unstated_share"}  # unstated_share is written by RL, the others by evaluations
-SHOWN = {"judge_share"}  # shown on the display only
-LENGTHS = {"accuracy_to_{N}_tokens"}
-SETS = {f"{metric}_on_{{NAME}}" for metric in OF_A_SET}
+EVALUATION_METRICS = {"judged", "answers", "is_best", "unstated_share"}  # RL writes unstated_share
+DISPLAY_METRICS = {"judge_share"}  # shown on the display only
+LENGTH_METRICS = {"accuracy_to_{N}_tokens"}
+SET_METRICS = {f"{metric}_on_{{NAME}}" for metric in OF_A_SET}
 
 
 def fill_record(record):
@@ -104,7 +104,9 @@ def warm_start_metrics():
 
 def test_the_glossary_has_every_metric_and_no_other():
     assert len(set(NAMES)) == len(NAMES)
-    assert set(NAMES) == rl_metrics() | pair_metrics() | LENGTHS | SETS | COUNTS | SHOWN | {*MEASURES}
+    assert set(
+        NAMES
+    ) == rl_metrics() | pair_metrics() | LENGTH_METRICS | SET_METRICS | EVALUATION_METRICS | DISPLAY_METRICS | {*MEASURES}
     assert warm_start_metrics() == {"loss", "entropy", "grad_norm", "skipped_updates"} <= set(NAMES)
 
 
