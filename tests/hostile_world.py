@@ -95,7 +95,7 @@ def refuse_calls(numbers):
     for number in numbers:
         rules += [struct.pack("=HBBI", 0x15, 0, 1, number), struct.pack("=HBBI", 0x06, 0, 0, 0x00050001)]
     program = b"".join([*rules, struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)])
-    seccomp.assembled = lambda machine, writing: program
+    seccomp.assemble_filter = lambda machine, writing: program
     seccomp.ctypes.CDLL(None).prctl(38, *map(seccomp.ctypes.c_ulong, (1, 0, 0, 0)))
     seccomp.install(False)
 

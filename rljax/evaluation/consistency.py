@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from rljax.data.diversity import different
 from rljax.data.problem import Problem
 from rljax.evaluation.comparison import row_is_right
-from rljax.rewards.majority_vote import same_form
+from rljax.rewards.majority_vote import canonical_form
 
 Row = Mapping[str, Any]
 Keep = Literal["verifier", "votes"]
@@ -170,7 +170,7 @@ def clean_demonstrations(
     for problem in demonstrated:
         group = groups.get(problem.prompt, [])
         agreed = consensus([row["given"] for row in group], agreement=agreement) if group else None
-        stated = same_form(problem.answer) if problem.demonstration is None else vote(problem.demonstration)
+        stated = canonical_form(problem.answer) if problem.demonstration is None else vote(problem.demonstration)
         better = next((r["completion"] for r in group if r["given"] == agreed and not r["truncated"]), None)
         verdict = _verdict(agreed, stated)
         verdicts[verdict] += 1

@@ -18,7 +18,7 @@ from rljax.rewards.math import simplify_answer
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
 
 
-def same_form(answer: str) -> str:
+def canonical_form(answer: str) -> str:
     r"""Write an answer in a canonical form, so that equal answers are equal texts.
 
     Args:
@@ -28,7 +28,7 @@ def same_form(answer: str) -> str:
         The answer in the notation of `rljax.rewards.notation.plain`; a decimal number also without redundant zeros and plus sign.
 
     Example:
-        >>> same_form("18.00"), same_form("+018"), same_form("-0"), same_form(r"\left( 1,\, 2 \right)"), same_form("x + 1")
+        >>> canonical_form("18.00"), canonical_form("+018"), canonical_form("-0"), canonical_form(r"\left( 1,\, 2 \right)"), canonical_form("x + 1")
         ('18', '18', '0', '(1,2)', 'x+1')
     """
     bare = simplify_answer(answer)
@@ -56,13 +56,13 @@ def vote(text: str) -> str | None:
     """
     stated = stated_answer(text)
     answer = final_answer(text) if stated is None else stated
-    return None if answer is None else same_form(answer)
+    return None if answer is None else canonical_form(answer)
 
 
 def _make_vote(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
     def read_vote(text: str) -> str | None:
         answer = read(text)
-        return None if answer is None else same_form(answer)
+        return None if answer is None else canonical_form(answer)
 
     return read_vote
 

@@ -60,7 +60,7 @@ def weighted_sum(
     return total
 
 
-def least(
+def minimum(
     values: Float64[np.ndarray, "K N"], valid: Bool[np.ndarray, "K N"], weights: Float64[np.ndarray, "K"]
 ) -> Float64[np.ndarray, "N"]:
     """Return the smallest weighted reward of the parts that do not abstain, so that exploiting a single part does not pay.
@@ -78,7 +78,7 @@ def least(
 
     Example:
         >>> values, valid = np.float64([[1, 2], [-3, 0]]), np.array([[True, True], [True, False]])
-        >>> least(values, valid, np.float64([1, 0.5])).tolist()
+        >>> minimum(values, valid, np.float64([1, 0.5])).tolist()
         [-1.5, 2.0]
 
     Source:
@@ -88,7 +88,7 @@ def least(
     return np.where(valid.any(axis=0), smallest, np.float64(0))
 
 
-COMBINATIONS: MappingProxyType[str, Combination] = MappingProxyType({"sum": weighted_sum, "min": least})
+COMBINATIONS: MappingProxyType[str, Combination] = MappingProxyType({"sum": weighted_sum, "min": minimum})
 """Name in `--reward-combine` -> the function that combines the parts."""
 
 

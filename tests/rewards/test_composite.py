@@ -11,7 +11,7 @@ from rljax.ops.unpublished import mixture
 from rljax.rewards import BY_NAME, resolve
 from rljax.rewards.composite import constitutional, reasoning, weighted
 from rljax.rewards.correctness import Failed, Failures
-from rljax.rewards.protocol import Weighted, combine, has_verifier, judge, least
+from rljax.rewards.protocol import Weighted, combine, has_verifier, judge, minimum
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 from rljax.training.parts.reward import own_reward
@@ -122,7 +122,7 @@ def test_invalid_arguments_are_refused(make, message):
 
 def test_minimum_ignores_rewards_that_abstain():
     minimum = Weighted(
-        {"long": length, "steps": steps, "right": BY_NAME["exact"]}, {"long": 4, "steps": 1, "right": 2}, least
+        {"long": length, "steps": steps, "right": BY_NAME["exact"]}, {"long": 4, "steps": 1, "right": 2}, minimum
     )
     scores = ask(minimum)
     np.testing.assert_allclose(scores.total, [min(4 * 0.1, 0.25, 2), min(4 * 0.1, 0.5, 0), min(4 * 0.85, 2)], rtol=1e-6)

@@ -3,7 +3,7 @@
 import pytest
 
 from rljax.rewards import BY_NAME
-from rljax.rewards.majority_vote import VOTES, same_form, vote, vote_for
+from rljax.rewards.majority_vote import VOTES, canonical_form, vote, vote_for
 
 EQUAL = [
     ("18", "18.00", "18.", "+18", "018"),
@@ -16,17 +16,17 @@ EQUAL = [
 
 @pytest.mark.parametrize("alike", EQUAL)
 def test_equal_answers_have_one_form(alike):
-    assert len({same_form(answer) for answer in alike}) == 1, [same_form(answer) for answer in alike]
+    assert len({canonical_form(answer) for answer in alike}) == 1, [canonical_form(answer) for answer in alike]
 
 
 def test_different_answers_have_different_forms():
-    forms = [same_form(alike[0]) for alike in EQUAL]
-    forms += [same_form(answer) for answer in ("180", "1.8", "-18", "0.05", "5", "(1,3)", "1 2", "12", "e", "10", "100")]
+    forms = [canonical_form(alike[0]) for alike in EQUAL]
+    forms += [canonical_form(answer) for answer in ("180", "1.8", "-18", "0.05", "5", "(1,3)", "1 2", "12", "e", "10", "100")]
     assert len(set(forms)) == len(forms)
 
 
 def test_a_very_long_number_is_left_unchanged():
-    assert same_form("1" * 100_000 + ".0") == "1" * 100_000 + ".0"
+    assert canonical_form("1" * 100_000 + ".0") == "1" * 100_000 + ".0"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def main() -> None:
     os.close(null)
     confine.adopt_orphans()
     confine.hide_memory()
-    folder, lock = leftovers.claimed_folder(sys.argv[1])
+    folder, lock = leftovers.claim_folder(sys.argv[1])
     orders.sendall(b"+")
     gc.freeze()  # the launchers share this memory until somebody writes to it
     launchers: dict[int, int] = {}
@@ -49,7 +49,7 @@ def main() -> None:
         if kind == b"j":
             if not os.path.isdir(folder):  # somebody has removed the folder
                 os.close(lock)
-                folder, lock = leftovers.claimed_folder(sys.argv[1])
+                folder, lock = leftovers.claim_folder(sys.argv[1])
             os.fchmod(lock, 0o711)  # a program of the same user may have changed the permissions
             _fork(launchers, number, files[0], orders, folder)
         elif number in launchers:

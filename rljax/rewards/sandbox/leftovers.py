@@ -15,7 +15,7 @@ _REMOVE = 0  # IPC_RMID
 _PUBLIC_FOLDERS = ("/dev/shm", "/dev/mqueue", "/tmp", "/var/tmp", "/run/lock")  # where every user can create files
 
 
-def claimed_folder(parent: str) -> tuple[str, int]:
+def claim_folder(parent: str) -> tuple[str, int]:
     """Make a folder that this process and its children own, and remove the folders whose owners have all ended.
 
     The owners of a folder keep it locked with `flock`, and the kernel releases the lock when the last owner ends. Programs that
@@ -30,9 +30,9 @@ def claimed_folder(parent: str) -> tuple[str, int]:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as parent:
-        ...     folder, lock = claimed_folder(parent)
+        ...     folder, lock = claim_folder(parent)
         ...     os.close(lock)
-        ...     second, other = claimed_folder(parent)
+        ...     second, other = claim_folder(parent)
         ...     os.close(other)
         ...     os.listdir(parent) == [os.path.basename(second)]
         True

@@ -63,7 +63,7 @@ def available() -> bool:
     return sys.platform == "linux" and platform.machine() in _AUDIT
 
 
-def assembled(machine: str, writing: bool) -> bytes:
+def assemble_filter(machine: str, writing: bool) -> bytes:
     """Assemble the filter in the kernel's binary form.
 
     Args:
@@ -74,7 +74,7 @@ def assembled(machine: str, writing: bool) -> bytes:
         The filter, 8 bytes per instruction.
 
     Example:
-        >>> len(assembled("x86_64", True)) > len(assembled("x86_64", False)) > 0
+        >>> len(assemble_filter("x86_64", True)) > len(assemble_filter("x86_64", False)) > 0
         True
     """
     rules = [
@@ -106,7 +106,7 @@ def install(writing: bool) -> None:
     Raises:
         OSError: the kernel rejects the filter.
     """
-    program = assembled(platform.machine(), writing)
+    program = assemble_filter(platform.machine(), writing)
     instructions = ctypes.create_string_buffer(program, len(program))
     described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions)))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -155,7 +155,7 @@ def machine() -> Machine:
     return Machine(os.geteuid() == 0 != confine.choose_unused_user(0), landlock.version())
 
 
-def held_back(threat: Threat, level: str, where: Machine) -> bool:
+def is_prevented(threat: Threat, level: str, where: Machine) -> bool:
     """Return whether a level prevents a threat on a machine.
 
     Args:
@@ -164,7 +164,7 @@ def held_back(threat: Threat, level: str, where: Machine) -> bool:
         where: properties of the machine.
 
     Example:
-        >>> held_back(Threat("reach a network", (), rlimits=()), "rlimits", Machine(True, 7))
+        >>> is_prevented(Threat("reach a network", (), rlimits=()), "rlimits", Machine(True, 7))
         False
     """
     fulfilled = {
@@ -190,7 +190,7 @@ def exposure(level: str, where: Machine) -> str:
         >>> exposure("seccomp", Machine(True, 0))
         'a hostile program can read files that everyone on this machine can read, data sets with tests included.'
     """
-    attempts = [threat.attempt for threat in THREATS if not held_back(threat, level, where)]
+    attempts = [threat.attempt for threat in THREATS if not is_prevented(threat, level, where)]
     return f"a hostile program can {'; '.join(attempts)}." if attempts else ""
 
 

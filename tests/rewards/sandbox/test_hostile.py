@@ -12,7 +12,7 @@ from hostile_world import folders_left, hostile_world, processes_left, sandbox_p
 
 from rljax.rewards.sandbox import LEVELS, Limits, Program, judge, level
 from rljax.rewards.sandbox.service import shared_service
-from rljax.rewards.sandbox.threats import THREATS, held_back, machine
+from rljax.rewards.sandbox.threats import THREATS, is_prevented, machine
 
 LEVEL = level()
 SECRET = "expected-7c1e94d0"
@@ -460,7 +460,7 @@ def world(monkeypatch):
 def skip_if_not_held_back(name, at):
     """Skip a program if THREATS lists it but this level, on this machine, prevents none of its threats."""
     threats = [threat for threat in THREATS if name in threat.tests]
-    if threats and not any(held_back(threat, at, machine()) for threat in threats):
+    if threats and not any(is_prevented(threat, at, machine()) for threat in threats):
         pytest.skip(f"{at} does not hold this back here: {threats[0].attempt}")
 
 

@@ -84,7 +84,7 @@ def test_damaged_leftover_does_not_prevent_a_start(tmp_path, damage):
         old.write_text("")
     else:
         os.symlink(tmp_path if damage == "a link" else "nothing", old)
-    folder, lock = leftovers.claimed_folder(str(tmp_path))
+    folder, lock = leftovers.claim_folder(str(tmp_path))
     os.close(lock)
     assert os.path.isdir(folder)
     assert old.exists() is (damage in ("a file", "a link"))

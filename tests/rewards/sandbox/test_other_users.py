@@ -11,7 +11,7 @@ import hostile_world
 import pytest
 from rewards.sandbox.test_hostile import REACHING_PROGRAMS, SEARCHING_PROGRAMS, SECRET
 
-from rljax.rewards.sandbox.threats import THREATS, Machine, exposure, held_back, machine
+from rljax.rewards.sandbox.threats import THREATS, Machine, exposure, is_prevented, machine
 
 NOBODY = 65534
 UNSHARE, LANDLOCK = {"x86_64": 272, "aarch64": 97}.get(platform.machine()), 444  # numbers of system calls
@@ -80,7 +80,7 @@ def landlock(request):
 def outcome(level, landlock):
     """The results of all programs that an ordinary user's sandbox holds back at this level, according to THREATS."""
     where = Machine(False, landlock)
-    named = {name for threat in THREATS if held_back(threat, level, where) for name in threat.tests}
+    named = {name for threat in THREATS if is_prevented(threat, level, where) for name in threat.tests}
     programs = {name: (code, "assert answer(3) == 42") for name, code in REACHING_PROGRAMS.items() if name in named}
     programs |= {
         name: (code.replace("{", "{{").replace("}", "}}"), f"assert answer(3) == {SECRET!r}")
@@ -102,7 +102,7 @@ def test_threats_that_are_not_held_back_do_their_harm(landlock):
     """Programs that nothing stops do their harm, which shows that the other tests can fail."""
     if landlock:
         pytest.skip("seccomp with Landlock holds back every threat")
-    threats = [threat for threat in THREATS if not held_back(threat, "seccomp", Machine(False, 0))]
+    threats = [threat for threat in THREATS if not is_prevented(threat, "seccomp", Machine(False, 0))]
     programs = {name: (REACHING_PROGRAMS[name], "assert answer(3) == 42") for threat in threats for name in threat.tests}
     programs.pop("follow a symbolic link outside")  # at this level, the program cannot create the link
     verdicts = judge_in_process(programs, "seccomp", ordinary_user(), (UNSHARE, LANDLOCK))["verdicts"]

@@ -47,7 +47,7 @@ def run_filter(machine, writing, call, *arguments, architecture=None):
 
 @functools.cache
 def instructions(machine, writing):
-    return list(struct.iter_unpack("=HBBI", seccomp.assembled(machine, writing)))
+    return list(struct.iter_unpack("=HBBI", seccomp.assemble_filter(machine, writing)))
 
 
 def read_kernel_numbers(machine):

@@ -109,11 +109,11 @@ def test_a_killed_trainer_leaves_nothing(trainer):
 def test_folder_of_killed_owners_is_removed_at_the_next_start(trainer):
     process, folder = trainer
     process.send_signal(signal.SIGSTOP)
-    second, second_lock = leftovers.claimed_folder(str(folder))
+    second, second_lock = leftovers.claim_folder(str(folder))
     assert len(list(folder.glob("rljax-sandbox-*"))) == 2, "the folder of a running owner has been removed"
     assert wait_until(lambda: kill_processes(folder))
     os.kill(process.pid, signal.SIGKILL)
-    third, third_lock = leftovers.claimed_folder(str(folder))
+    third, third_lock = leftovers.claim_folder(str(folder))
     assert sorted(map(str, folder.glob("rljax-sandbox-*"))) == sorted([second, third])
     os.close(second_lock)
     os.close(third_lock)
@@ -123,7 +123,7 @@ def test_other_folders_and_links_are_kept(tmp_path):
     (tmp_path / "rljax-notes").mkdir()
     (tmp_path / "rljax-sandbox-link").symlink_to(tmp_path / "rljax-notes")
     (tmp_path / "rljax-notes" / "mine").touch()
-    _, lock = leftovers.claimed_folder(str(tmp_path))
+    _, lock = leftovers.claim_folder(str(tmp_path))
     assert (tmp_path / "rljax-notes" / "mine").exists()
     os.close(lock)
 
@@ -148,10 +148,10 @@ def test_removal_does_not_change_anything_outside_the_folder(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_folders_of_another_user_are_kept(tmp_path):
-    folder, lock = leftovers.claimed_folder(str(tmp_path))
+    folder, lock = leftovers.claim_folder(str(tmp_path))
     os.close(lock)
     os.chown(folder, 65534, 65534)
-    os.close(leftovers.claimed_folder(str(tmp_path))[1])
+    os.close(leftovers.claim_folder(str(tmp_path))[1])
     assert os.path.isdir(folder)
 
 

@@ -17,7 +17,7 @@ from rljax.rewards.sandbox.threats import (
     Machine,
     command_table,
     exposure,
-    held_back,
+    is_prevented,
     threat_table,
 )
 
@@ -53,21 +53,21 @@ def test_every_reaching_program_belongs_to_a_threat():
 
 def test_strongest_level_holds_back_every_threat():
     for threat in THREATS:
-        assert held_back(threat, "namespaces", Machine(False, 0))
+        assert is_prevented(threat, "namespaces", Machine(False, 0))
     assert exposure("namespaces", Machine(False, 0)) == ""
 
 
 def test_weaker_level_never_holds_back_more():
     for machine in (Machine(user, landlock) for user in (False, True) for landlock in (0, 1, 5, 6, 7)):
         for threat in THREATS:
-            held = [held_back(threat, level, machine) for level in LEVELS]
+            held = [is_prevented(threat, level, machine) for level in LEVELS]
             assert held == sorted(held, reverse=True), threat.attempt
 
 
 def test_exposure_lists_the_threats_that_are_not_held_back():
     text = exposure("rlimits", Machine(False, 0))
     for threat in THREATS:
-        assert (threat.attempt in text) == (not held_back(threat, "rlimits", Machine(False, 0)))
+        assert (threat.attempt in text) == (not is_prevented(threat, "rlimits", Machine(False, 0)))
 
 
 def test_page_prints_the_tables():

@@ -178,7 +178,7 @@ X86, ARM = 0xC000003E, 0xC00000B7
 )
 def test_filter_allows_only_harmless_calls(machine, audit, harmless, write_calls, harmful):
     for may_write in (True, False):
-        program = seccomp.assembled(machine, may_write)
+        program = seccomp.assemble_filter(machine, may_write)
         assert len(program) // 8 < 4096
         assert all(run_filter(program, audit, call) == ALLOW for call in harmless)
         assert all(run_filter(program, audit, call) & 0xFFFF0000 == 0x00050000 for call in harmful)
