@@ -16,7 +16,7 @@ from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
 from rljax.evaluation.statistics import Estimate
 from rljax.programs import combined_evaluation, synthetic_data
-from rljax.programs.prefix_values import value_named
+from rljax.programs.prefix_values import load_value_function
 from rljax.programs.search import search
 from rljax.programs.synthetic_data import false_steps_of
 from rljax.programs.train import train
@@ -56,7 +56,7 @@ def test_the_value_of_a_prefix_is_the_critics_value_at_its_end(run):
     opened = load(run, trust=True)
     worker = opened.sampler(temperature=1.0, top_k=None, top_p=None)
     groups = worker.generate(opened.params, [0, 1], 2, jax.random.key(0))
-    value = value_named("critic", opened, run)
+    value = load_value_function("critic", opened, run)
     complete = prefixes_of(worker, groups)
     prefixes = [p._replace(tokens=p.tokens[:n], logp=p.logp[:n]) for p in complete for n in range(len(p.tokens))]
     expected = np.concatenate(

@@ -43,8 +43,8 @@ def format_diagnosis(folder: RunFolder, summary: Summary) -> list[tuple[str, str
         lines += [(f"  {event.text()}", "    ") for event in raised]
     else:
         lines.append(("No alarm was raised." if summary.steps else "RL has not begun.", ""))
-    if summary.not_measured:
-        named = ", ".join(name.replace("_", " ") for name in summary.not_measured)
+    if summary.unmeasured_alarms:
+        named = ", ".join(name.replace("_", " ") for name in summary.unmeasured_alarms)
         lines.append(
             (f"These alarms could not be raised, because this run does not measure their metrics: {named}.", "    ")
         )

@@ -12,13 +12,13 @@ from rljax.training.state import Option
 def install(setup: Setup) -> Setup:
     """Add the metrics that can be computed from the algorithm's batches."""
     if setup.algorithm.correction is not None:
-        setup = setup.with_option(Option("correction", measure=cut_share))
+        setup = setup.with_option(Option("correction", measure=cut_fraction))
     if setup.algorithm.needs("ref_logp"):
         setup = setup.with_option(Option("reference", measure=kl_to_reference))
     return setup
 
 
-def cut_share(rollout: object, batch: Batch[np.ndarray]) -> dict[str, float]:
+def cut_fraction(rollout: object, batch: Batch[np.ndarray]) -> dict[str, float]:
     """Return the fraction of trained tokens that the correction capped or left out; empty if no token is trained."""
     del rollout
     if batch.correction_cut is None or not batch.mask.any():

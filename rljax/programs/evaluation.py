@@ -16,7 +16,7 @@ from rljax.evaluation.statistics import MOST_SAMPLES
 from rljax.files import atomic_write
 from rljax.models import Policy
 from rljax.programs.answer_settings import AnswerSettings, EvalSettings, with_changes
-from rljax.programs.prefix_values import value_named
+from rljax.programs.prefix_values import load_value_function
 from rljax.programs.trained_policy import OpenPolicy, load
 from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.reward_call import called_name
@@ -228,7 +228,9 @@ def scores_by(
     names: Sequence[str], opened: OpenPolicy, target: str | Path, checkpoint: Literal["best", "last"]
 ) -> dict[str, Value]:
     """Open the choosers that score an answer, by name; the verifier and the votes need no score."""
-    return {name: value_named(name, opened, target, which=checkpoint) for name in names if name not in (VERIFIER, VOTES)}
+    return {
+        name: load_value_function(name, opened, target, which=checkpoint) for name in names if name not in (VERIFIER, VOTES)
+    }
 
 
 def sample_answers(

@@ -43,7 +43,7 @@ ROWS = 32
 """Number of prefixes that are evaluated at once."""
 
 
-def value_named(name: str, opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
+def load_value_function(name: str, opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
     """Look up a value function: `critic` is the critic of the run, `model:FOLDER` a reward model.
 
     Args:

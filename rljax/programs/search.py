@@ -17,7 +17,7 @@ from rljax.evaluation.sampled import answer_all
 from rljax.evaluation.search_report import SearchReport, SearchRow, search_report, search_row
 from rljax.programs.answer_settings import SearchSettings, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
-from rljax.programs.prefix_values import value_named
+from rljax.programs.prefix_values import load_value_function
 from rljax.programs.synthetic_data import write_rows
 from rljax.programs.trained_policy import OpenPolicy, find_run
 from rljax.rewards.majority_vote import vote_for
@@ -58,7 +58,7 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
     )
     if worker.environment is not None:
         raise InputError("environment: a search answers in one turn, which only a reward can judge; give --reward.")
-    value = value_named(settings.value, opened, target, which=settings.checkpoint)
+    value = load_value_function(settings.value, opened, target, which=settings.checkpoint)
     sampled = answer_all(
         worker,
         opened.params,

@@ -29,7 +29,7 @@ class History(NamedTuple):
     steps: int = 0
     """Number of RL rows so far."""
 
-    def followed_by(self, row: Row) -> "History":
+    def after_row(self, row: Row) -> "History":
         """Return the history with one more row; rows of phases other than `rl` and `eval` change nothing."""
         if row["phase"] == "eval":
             return self._replace(heldout=(*self.heldout, row)[-RECENT:])

@@ -316,13 +316,13 @@ class Watch(NamedTuple):
         """Names of the raised alarms whose crossing detected something in the last row."""
         return frozenset(name for name, rows in self.quiet.items() if rows == 0)
 
-    def followed_by(self, row: Row) -> tuple["Watch", list[Event]]:
+    def after_row(self, row: Row) -> tuple["Watch", list[Event]]:
         """Add a row of `metrics.jsonl`; return the new watch, and the alarms that the row raises and clears.
 
         Args:
             row: has "phase" and "step"; metrics that are None or not finite count as absent.
         """
-        history = self.history.followed_by(row)
+        history = self.history.after_row(row)
         if row["phase"] not in ("rl", "eval"):
             return self, []
         quiet, events = dict(self.quiet), []
@@ -350,12 +350,12 @@ def watch_rows(rows: Iterable[Row]) -> tuple[Watch, list[Event]]:
     """
     watch, events = Watch(), []
     for row in rows:
-        watch, new = watch.followed_by(row)
+        watch, new = watch.after_row(row)
         events += new
     return watch, events
 
 
-def not_measured(history: History, events: Sequence[Event]) -> dict[str, tuple[str, ...]]:
+def unmeasured_alarms(history: History, events: Sequence[Event]) -> dict[str, tuple[str, ...]]:
     """Return the alarms that cannot be raised because the run does not measure their metrics, with the missing metrics.
 
     Args:
@@ -364,7 +364,7 @@ def not_measured(history: History, events: Sequence[Event]) -> dict[str, tuple[s
 
     Example:
         >>> watch, events = watch_rows([{"phase": "rl", "step": 1, "entropy": 0.5}])
-        >>> absent = not_measured(watch.history, events)
+        >>> absent = unmeasured_alarms(watch.history, events)
         >>> absent["far_from_reference"], "entropy_collapse" in absent
         (('kl_to_reference',), False)
     """

@@ -108,9 +108,9 @@ def _alarms(summary: Summary) -> Iterable[str]:
         yield '<p class="good">No alarm was raised.</p>' if summary.steps else "<p>RL has not begun.</p>"
     for event in raised:
         yield _alarm(event, end=_end_of(event, summary.events))
-    if summary.not_measured:
+    if summary.unmeasured_alarms:
         named = ", ".join(
-            f"{name.replace('_', ' ')} ({', '.join(metrics)})" for name, metrics in summary.not_measured.items()
+            f"{name.replace('_', ' ')} ({', '.join(metrics)})" for name, metrics in summary.unmeasured_alarms.items()
         )
         reason = "These alarms could not be raised, because this run does not measure their metrics"
         yield f'<p class="muted">{reason}: {html_text(named)}.</p>'

@@ -99,7 +99,7 @@ class Stopwatch:
         self._since = now
 
 
-def time_spent(rows: Sequence[Row]) -> Mapping[str, float]:
+def sum_phase_times(rows: Sequence[Row]) -> Mapping[str, float]:
     """Sum the seconds of RL by phase, including held-out evaluations and the rest of each step.
 
     Args:
@@ -109,7 +109,7 @@ def time_spent(rows: Sequence[Row]) -> Mapping[str, float]:
         Phase -> seconds, in the order of a step; empty if no row has these times.
 
     Example:
-        >>> time_spent([{"phase": "rl", "step": 1, "seconds": 2.0, "sample_seconds": 1.5}])
+        >>> sum_phase_times([{"phase": "rl", "step": 1, "seconds": 2.0, "sample_seconds": 1.5}])
         {'sample': 1.5, 'rest': 0.5}
     """
     steps = [row for row in rows if row["phase"] == "rl" and "sample_seconds" in row]

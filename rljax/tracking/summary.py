@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rljax.errors import InputError
-from rljax.tracking.alarms import Event, Watch, not_measured, watch_rows
-from rljax.tracking.phase_times import time_spent
+from rljax.tracking.alarms import Event, Watch, unmeasured_alarms, watch_rows
+from rljax.tracking.phase_times import sum_phase_times
 from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.run_folder import RunFolder
 
@@ -49,7 +49,7 @@ class Summary(NamedTuple):
     """Alarms that were raised and cleared, in order."""
     raised: tuple[str, ...]
     """Names of the alarms that were still raised at the last step."""
-    not_measured: Mapping[str, tuple[str, ...]]
+    unmeasured_alarms: Mapping[str, tuple[str, ...]]
     """Alarms that could not be raised -> the metrics that the run does not measure."""
     spent: Mapping[str, float]
     """Seconds of each phase of RL; empty if the run did not measure them."""
@@ -72,7 +72,7 @@ class Summary(NamedTuple):
             "alarms": [event.to_json() for event in self.events],
             "raised": list(self.raised),
             "seconds": dict(self.spent),
-            "not_measured": {name: list(metrics) for name, metrics in self.not_measured.items()},
+            "not_measured": {name: list(metrics) for name, metrics in self.unmeasured_alarms.items()},
         }
 
 
@@ -153,11 +153,11 @@ def summarize(folder: RunFolder) -> Summary:
         ),
         events=tuple(events),
         raised=tuple(watch.quiet),
-        not_measured=unmeasured_alarms(watch, events),
-        spent=time_spent(rows),
+        unmeasured_alarms=unmeasured_alarms(watch, events),
+        spent=sum_phase_times(rows),
     )
 
 
 def unmeasured_alarms(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
     """Return the alarms whose metrics are not measured, with the missing metrics; empty before the first RL step."""
-    return not_measured(watch.history, events) if watch.history.steps else {}
+    return unmeasured_alarms(watch.history, events) if watch.history.steps else {}

@@ -10,7 +10,7 @@ next state and the step's `metrics`. `setup` builds what the steps use; `worker`
 - `checkpoints`: writing, reading, checking and deleting checkpoints;
 - `lifecycle`: starting, resuming and finishing a run.
 
-The modules form eight layers, and each module imports only from its own layer and the layers below (tests/test_floors.py). From the
+The modules form eight layers, and each module imports only from its own layer and the layers below (tests/test_layers.py). From the
 lowest: settings and records; checkpoints and phases; parts; setup; updates; run; kinds of phases; loop.
 """
 

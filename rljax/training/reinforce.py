@@ -202,7 +202,7 @@ class Reinforcement:
         return checkpoint, False
 
     def _watch_row(self, phase: str, step: int, metrics: dict[str, float]) -> None:
-        self._watch, events = self._watch.followed_by({"phase": phase, "step": step, **metrics})
+        self._watch, events = self._watch.after_row({"phase": phase, "step": step, **metrics})
         self._run.report(events)
 
 

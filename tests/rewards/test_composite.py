@@ -121,14 +121,14 @@ def test_invalid_arguments_are_refused(make, message):
 
 
 def test_minimum_ignores_rewards_that_abstain():
-    minimum = Weighted(
+    lowest = Weighted(
         {"long": length, "steps": steps, "right": BY_NAME["exact"]}, {"long": 4, "steps": 1, "right": 2}, minimum
     )
-    scores = ask(minimum)
+    scores = ask(lowest)
     np.testing.assert_allclose(scores.total, [min(4 * 0.1, 0.25, 2), min(4 * 0.1, 0.5, 0), min(4 * 0.85, 2)], rtol=1e-6)
     assert scores.correct.tolist() == [1.0, 0.0, 1.0]
     assert list(scores.parts) == ["long", "steps", "right"]
-    silent = Weighted({"none": lambda completions: [None] * 3, "some": steps}, {"none": 1, "some": -1}, least)
+    silent = Weighted({"none": lambda completions: [None] * 3, "some": steps}, {"none": 1, "some": -1}, minimum)
     assert ask(silent).total.tolist() == [-0.25, -0.5, 0.0]
     assert ask(silent).valid.tolist() == [True, True, False]
 

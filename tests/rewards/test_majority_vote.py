@@ -21,7 +21,9 @@ def test_equal_answers_have_one_form(alike):
 
 def test_different_answers_have_different_forms():
     forms = [canonical_form(alike[0]) for alike in EQUAL]
-    forms += [canonical_form(answer) for answer in ("180", "1.8", "-18", "0.05", "5", "(1,3)", "1 2", "12", "e", "10", "100")]
+    forms += [
+        canonical_form(answer) for answer in ("180", "1.8", "-18", "0.05", "5", "(1,3)", "1 2", "12", "e", "10", "100")
+    ]
     assert len(set(forms)) == len(forms)
 
 

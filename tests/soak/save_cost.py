@@ -46,7 +46,7 @@ def main() -> None:
     foreground: list[float] = []
     background: list[float] = []
     alarms: list[float] = []
-    Watch.followed_by = with_timing(Watch.followed_by, alarms)
+    Watch.after_row = with_timing(Watch.after_row, alarms)
     Saver.save = with_timing(Saver.save, foreground)
     checkpoints.save = with_timing(checkpoints.save, background)
     with tempfile.TemporaryDirectory() as folder:

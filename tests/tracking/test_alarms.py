@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rljax.tracking.alarm_conditions import RECENT, History, above, risen_to, spiked
-from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, Watch, not_measured, watch_rows
+from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, Watch, unmeasured_alarms, watch_rows
 from rljax.tracking.glossary import GLOSSARY
 from rljax.training.config import TrainConfig
 
@@ -168,7 +168,7 @@ def test_a_watch_continued_from_half_the_rows_equals_one_of_all_rows():
     half, before = watch_rows(json.loads(json.dumps(rows[:50])))
     events = list(before)
     for row in rows[50:]:
-        half, new = half.followed_by(row)
+        half, new = half.after_row(row)
         events += new
     assert (half, events) == watch_rows(rows)
     assert len(half.history.recent) == RECENT < half.history.steps == STEPS
@@ -181,8 +181,8 @@ def test_metrics_that_are_not_finite_count_as_absent():
 
 def test_other_phases_are_ignored():
     row = {"phase": "warm_start", "step": 1, "entropy": 9.0}
-    assert Watch().followed_by(row) == (Watch(), [])
-    assert History().followed_by(row) == History()
+    assert Watch().after_row(row) == (Watch(), [])
+    assert History().after_row(row) == History()
 
 
 @pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm.name)
@@ -216,14 +216,14 @@ def test_alarms_whose_metrics_are_missing_are_listed():
 
 def find_unmeasured(rows):
     watch, events = watch_rows(rows)
-    return not_measured(watch.history, events)
+    return unmeasured_alarms(watch.history, events)
 
 
 def test_alarms_that_were_or_can_be_raised_are_not_listed_as_unmeasured():
     rows = [{"phase": "rl", "step": step, "response_length": 4.0, "staleness": 9.0} for step in range(1, 9)]
     watch, events = watch_rows(rows)
     assert {"reward_absent", "sampler_gap"} == {event.alarm.name for event in events}
-    unmeasured = not_measured(watch.history, events)
+    unmeasured = unmeasured_alarms(watch.history, events)
     assert not {"reward_absent", "sampler_gap", "length_grows", "length_shrinks"} & set(unmeasured)
     assert unmeasured["critic_blind"] == ("explained_variance",)
     assert unmeasured["exploration_clipped"] == ("clip_fraction_high", "up_clipped_probability")

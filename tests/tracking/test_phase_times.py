@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from rljax.tracking.phase_times import NOUNS, PhaseSeconds, Stopwatch, time_spent, time_text
+from rljax.tracking.phase_times import NOUNS, PhaseSeconds, Stopwatch, sum_phase_times, time_text
 
 
 class Clock:
@@ -76,10 +76,12 @@ def test_the_times_of_a_run_are_summed_over_its_rows():
         {"phase": "rl", "step": 2, "seconds": 8.0, "sample_seconds": 5.0, "update_seconds": 3.0, "save_seconds": 4.0},
         {"phase": "eval", "step": 2, "seconds": 3.0},
     ]
-    spent = time_spent(rows)
+    spent = sum_phase_times(rows)
     assert spent == {"sample": 11.0, "judge": 1.0, "update": 5.0, "evaluate": 5.0, "save": 4.0, "rest": 1.0}
     assert list(spent) == [name for name in NOUNS if name in spent]
     assert sum(spent.values()) == 10 + 8 + 4 + 5, "two steps, the saving between them, and the evaluations"
     text = "sampling 41 %, updates 19 %, evaluation 19 %, saving 15 %, judging 4 %, the rest 4 %"
     assert time_text(spent) == text
-    assert time_spent([{"phase": "rl", "step": 1, "seconds": 8.0}]) == {}, "rows from earlier versions have no phase times"
+    assert sum_phase_times([{"phase": "rl", "step": 1, "seconds": 8.0}]) == {}, (
+        "rows from earlier versions have no phase times"
+    )

@@ -28,7 +28,7 @@ from rljax.training.checkpoints.checkpoint import (
     restore,
     set_aside,
 )
-from rljax.training.checkpoints.compatibility import to_earlier
+from rljax.training.checkpoints.compatibility import to_version_0_2_state
 from rljax.training.checkpoints.manifest import MANIFEST, Retention, fault_of, files_of, prune
 from rljax.training.state import create
 
@@ -151,7 +151,7 @@ def test_a_state_of_version_0_2_is_read_with_its_optional_parts(tmp_path):
     """The state of version 0.2 had one field per optional part, None if the part was absent."""
     memory = empty_history(3, 2)._replace(size=jnp.array([1, 0, 2]))
     state = state_of(5)._replace(options={"kl_coefficient": jnp.float32(0.3), "reward_history": memory})
-    save(tmp_path, Checkpoint(to_earlier(state), no_history(2)), FILE_STATES)
+    save(tmp_path, Checkpoint(to_version_0_2_state(state), no_history(2)), FILE_STATES)
     found = restore(tmp_path, lambda phase: jax.tree.map(jnp.zeros_like, state)).checkpoint.state
     chex.assert_trees_all_equal(found, state)
     queue = state._replace(options={"sampler_delay": (state.params,)})

@@ -13,7 +13,7 @@ from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import capped, off_policy_mask
 from rljax.errors import InputError
-from rljax.options.batch_metrics import cut_share
+from rljax.options.batch_metrics import cut_fraction
 from rljax.tracking.plots import PANELS
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import present
@@ -110,9 +110,9 @@ def test_cut_share_counts_clipped_weights():
     )
     algorithm = BY_NAME["rloo"]()._replace(correction=capped(high=2.0))
     batch = jax.device_get(prepare(algorithm, rollout))
-    assert cut_share(None, batch) == {"correction_cut": pytest.approx(4 / 5)}
-    assert cut_share(None, batch._replace(mask=np.zeros_like(batch.mask))) == {}
-    assert cut_share(None, batch._replace(correction_cut=None)) == {}
+    assert cut_fraction(None, batch) == {"correction_cut": pytest.approx(4 / 5)}
+    assert cut_fraction(None, batch._replace(mask=np.zeros_like(batch.mask))) == {}
+    assert cut_fraction(None, batch._replace(correction_cut=None)) == {}
 
 
 INVALID_BOUNDS = [

@@ -38,7 +38,7 @@ def changes_in(rows):
     """All changes in a run with these rows, watched from its first step."""
     made, watch = (), Watch()
     for row in rows:
-        watch, _ = watch.followed_by(row)
+        watch, _ = watch.after_row(row)
         made = (*made, *choose_changes(START, made, select_effective(watch.seen, own_optimizer=False), row["step"]))
     return [(change.step, change.alarm, change.setting) for change in made]
 

@@ -40,7 +40,7 @@ from rljax.training.checkpoints.compatibility import (
     from_earlier,
     is_earlier,
     reject_structures,
-    to_earlier,
+    to_version_0_2_state,
 )
 from rljax.training.checkpoints.manifest import (
     MANIFEST,
@@ -358,7 +358,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
         saved_state = dict(saved["state"])
         earlier = is_earlier(saved_state)
         if earlier:
-            state = to_earlier(state)
+            state = to_version_0_2_state(state)
         wanted = {
             "state": ocp.args.StandardRestore(state),
             "history": ocp.args.StandardRestore(_abstract(saved["history"])),

@@ -50,7 +50,7 @@ def is_earlier(saved: Mapping[str, object]) -> bool:
     return "remembered" in saved
 
 
-def to_earlier(state: TrainState) -> EarlierState:
+def to_version_0_2_state(state: TrainState) -> EarlierState:
     """Convert a state, or its shapes, to the fields of version 0.2.
 
     Raises:
