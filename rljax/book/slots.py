@@ -56,7 +56,7 @@ def describe_slot(value: object) -> SlotContent:
         return SlotContent(_names(value, _own_name(value.func)), " ".join(numbers))
     if callable(value):
         return SlotContent(_names(value, _own_name(value)), "")
-    raise TypeError(f"a slot must hold a number, a function or a record of functions, got {value!r}")
+    raise TypeError(f"a slot must contain a number, a function or a record of functions, got {value!r}")
 
 
 def _names(value: object, otherwise: str) -> str:

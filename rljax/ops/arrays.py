@@ -151,7 +151,7 @@ def check_mask(**masks: Any) -> None:
             raise ValueError(f"{name} must have at least one token on its last axis, got {_describe(value)}")
         is_numeric = not jnp.issubdtype(value.dtype, jnp.bool_)
         if is_numeric and is_concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():
-            raise ValueError(f"{name} must hold only 0 and 1, got values {np.unique(np.asarray(value))[:5]}")
+            raise ValueError(f"{name} must contain only 0 and 1, got values {np.unique(np.asarray(value))[:5]}")
 
 
 def check_same_shape(**arrays: Any) -> None:
@@ -192,7 +192,7 @@ def check_group(**arrays: Any) -> None:
     for name, value in arrays.items():
         shape = np.shape(value)
         if not shape or shape[-1] < 2:
-            raise ValueError(f"{name} must hold groups of at least 2 responses on its last axis, got {list(shape)}")
+            raise ValueError(f"{name} must contain groups of at least 2 responses on its last axis, got {list(shape)}")
 
 
 def check_steps(step_rewards: Any, step_end: Any) -> None:
@@ -201,7 +201,9 @@ def check_steps(step_rewards: Any, step_end: Any) -> None:
     check_rank(2, step_rewards=step_rewards)
     if step_rewards.shape[-2] < 2:
         shape = list(step_rewards.shape)
-        raise ValueError(f"step_rewards must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
+        raise ValueError(
+            f"step_rewards must contain groups of at least 2 responses on its second-to-last axis, got {shape}"
+        )
     check_mask(step_end=step_end)
     check_same_shape(step_rewards=step_rewards, step_end=step_end)
 

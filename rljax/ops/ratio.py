@@ -172,7 +172,7 @@ def _check_groups(old_logp: Float[Array, "*P G T"], mask: Mask) -> None:
     check_rank(2, old_logp=old_logp)
     if old_logp.shape[-2] < 2:
         shape = list(old_logp.shape)
-        raise ValueError(f"old_logp must hold groups of at least 2 responses on its second-to-last axis, got {shape}")
+        raise ValueError(f"old_logp must contain groups of at least 2 responses on its second-to-last axis, got {shape}")
 
 
 def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:

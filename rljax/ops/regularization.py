@@ -54,7 +54,7 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
     if not hasattr(correct, "dtype") or correct.dtype != jnp.bool_:
         raise ValueError(f"correct must be a boolean array (compare the reward with a threshold first), got {correct!r}")
     if correct.shape != mask.shape[:-1]:
-        raise ValueError(f"correct must hold one value per row {list(mask.shape[:-1])}, got shape {list(correct.shape)}")
+        raise ValueError(f"correct must contain one value per row {list(mask.shape[:-1])}, got shape {list(correct.shape)}")
     return token_mean(mask.astype(bool) & correct[..., None])
 
 
@@ -127,7 +127,7 @@ def _check_trees(**trees: Tree) -> None:
     """Refuse a tree without arrays, and trees that `check_same_structure` refuses."""
     name, tree = next(iter(trees.items()))
     if not jax.tree.leaves(tree):
-        raise ValueError(f"{name} must hold at least one array, got {tree!r}")
+        raise ValueError(f"{name} must contain at least one array, got {tree!r}")
     check_same_structure(**trees)
 
 

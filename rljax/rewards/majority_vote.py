@@ -28,8 +28,8 @@ def canonical_form(answer: str) -> str:
         The answer in the notation of `rljax.rewards.notation.plain`; a decimal number also without redundant zeros and plus sign.
 
     Example:
-        >>> canonical_form("18.00"), canonical_form("+018"), canonical_form("-0"), canonical_form(r"\left( 1,\, 2 \right)"), canonical_form("x + 1")
-        ('18', '18', '0', '(1,2)', 'x+1')
+        >>> [canonical_form(answer) for answer in ("18.00", "+018", "-0", r"\left( 1,\, 2 \right)", "x + 1")]
+        ['18', '18', '0', '(1,2)', 'x+1']
     """
     bare = simplify_answer(answer)
     if not _NUMBER.fullmatch(bare):

@@ -153,11 +153,11 @@ def summarize(folder: RunFolder) -> Summary:
         ),
         events=tuple(events),
         raised=tuple(watch.quiet),
-        unmeasured_alarms=unmeasured_alarms(watch, events),
+        unmeasured_alarms=find_unmeasured(watch, events),
         spent=sum_phase_times(rows),
     )
 
 
-def unmeasured_alarms(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
+def find_unmeasured(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
     """Return the alarms whose metrics are not measured, with the missing metrics; empty before the first RL step."""
     return unmeasured_alarms(watch.history, events) if watch.history.steps else {}

@@ -158,7 +158,7 @@ def test_describe_slot_text(value, text):
 
 
 def test_describe_slot_rejects_other_values():
-    with pytest.raises(TypeError, match="a slot must hold a number, a function or a record of functions, got 'clip'"):
+    with pytest.raises(TypeError, match="a slot must contain a number, a function or a record of functions, got 'clip'"):
         describe_slot("clip")
 
 

@@ -70,5 +70,5 @@ def test_summary():
 
 
 def test_bins_of_empty_list():
-    with pytest.raises(ValueError, match="lengths must hold at least one length"):
+    with pytest.raises(ValueError, match="lengths must contain at least one length"):
         bins_of([])

@@ -174,7 +174,7 @@ PAIR = jnp.ones((2, 2))
     [
         (lambda: baseline.length_weighted_centered(PAIR, PAIR[0]), "lengths must have the shape of rewards"),
         (lambda: baseline.length_weighted_centered(PAIR, -PAIR), "lengths must not be negative"),
-        (lambda: baseline.length_weighted_returns(PAIR[:1], PAIR[:1]), "token_rewards must hold groups of at least 2"),
+        (lambda: baseline.length_weighted_returns(PAIR[:1], PAIR[:1]), "token_rewards must contain groups of at least 2"),
         (lambda: baseline.greedy_centered(PAIR, jnp.ones(3)), "greedy_reward must have one entry for each row of rewards"),
         (lambda: baseline.optimal_token_baseline(PAIR, PAIR, PAIR[0], PAIR), "square_sum must have the shape of returns"),
     ],

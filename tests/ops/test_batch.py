@@ -244,10 +244,10 @@ PAIR = jnp.ones((2, 2))
     [
         (lambda: batch.batch_normalized(PAIR.astype(int), PAIR), "advantage must be a floating-point array"),
         (lambda: batch.batch_normalized(PAIR, PAIR[0]), "mask must have the shape of advantage"),
-        (lambda: batch.batch_normalized(PAIR, 2 * PAIR), "mask must hold only 0 and 1"),
+        (lambda: batch.batch_normalized(PAIR, 2 * PAIR), "mask must contain only 0 and 1"),
         (lambda: batch.batch_normalized(PAIR, PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
         (lambda: batch.batch_normalized(PAIR, PAIR, eps=-1.0), "eps must not be negative"),
-        (lambda: batch.batch_normalized_rewards(PAIR[:1, :1]), "rewards must hold groups of at least 2"),
+        (lambda: batch.batch_normalized_rewards(PAIR[:1, :1]), "rewards must contain groups of at least 2"),
         (lambda: batch.batch_normalized_rewards(PAIR.astype(int)), "rewards must be a floating-point array"),
         (lambda: batch.batch_normalized_rewards(PAIR, valid=jnp.ones(4)), "valid must have the shape of rewards"),
         (lambda: batch.centered_over_reward_std(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
@@ -256,8 +256,8 @@ PAIR = jnp.ones((2, 2))
             lambda: batch.decoupled_normalized(PAIR[:, :, None], PAIR[0]),
             "weights must have one entry for each of the 1 scores",
         ),
-        (lambda: batch.decoupled_normalized(PAIR[:, :1, None], PAIR[0, :1]), "scores must hold groups of at least 2"),
-        (lambda: batch.gpg_scale(PAIR[:, :1]), "rewards must hold groups of at least 2"),
+        (lambda: batch.decoupled_normalized(PAIR[:, :1, None], PAIR[0, :1]), "scores must contain groups of at least 2"),
+        (lambda: batch.gpg_scale(PAIR[:, :1]), "rewards must contain groups of at least 2"),
     ],
 )
 def test_invalid_arguments_are_refused(call, message):

@@ -288,7 +288,7 @@ N = jnp.ones((2, 3), int)
             lambda: ops.categorical_cross_entropy(P, P, M),
             r"mask must have one value per distribution \[2\], got shape \[2, 3\]",
         ),
-        (lambda: ops.categorical_cross_entropy(P, P, 2 * M[:, 0]), "mask must hold only 0 and 1"),
+        (lambda: ops.categorical_cross_entropy(P, P, 2 * M[:, 0]), "mask must contain only 0 and 1"),
         (
             lambda: ops.categorical_cross_entropy(jnp.stack([P, P]), jnp.stack([P, P]), M),
             r"mask must have one value per distribution \[2, 2\], got shape \[2, 3\]",

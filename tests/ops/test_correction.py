@@ -256,7 +256,7 @@ M = jnp.ones((2, 3))
         ((X, X.astype(int), M), r"behaviour_logp must be a floating-point array, got int32\[2, 3\]"),
         ((X, X[:1], M), r"behaviour_logp must have the shape of policy_logp \[2, 3\], got \[1, 3\]"),
         ((X, X, M[:, :2]), r"mask must have the shape of policy_logp \[2, 3\], got \[2, 2\]"),
-        ((X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
+        ((X, X, M / 2), r"mask must contain only 0 and 1, got values \[0.5\]"),
     ],
 )
 def test_invalid_arguments_are_refused(name, arguments, message):

@@ -302,7 +302,7 @@ def test_estimators_refuse_wrong_shapes_and_types(op):
             r"ref_logp must have the shape of logp \[2, 3\], got \[1, 3\]",
         ),
         (lambda: divergence.batch_normalized_kl(X, X.astype(int), M), "ref_logp must be a floating-point array"),
-        (lambda: divergence.batch_normalized_kl(X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
+        (lambda: divergence.batch_normalized_kl(X, X, M / 2), r"mask must contain only 0 and 1, got values \[0.5\]"),
         (lambda: divergence.ema_update({"w": X}, {"w": X}, rate=1.5), r"rate must lie in \[0, 1\], got 1.5"),
         (lambda: divergence.ema_update({"w": X}, {"v": X}, rate=0.5), "params must have the structure of reference"),
         (

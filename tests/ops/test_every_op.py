@@ -590,7 +590,7 @@ def test_group_of_one_is_refused(name):
     if name.startswith("unpublished.reward_history.") or name.endswith("batch_normalized_rewards"):
         jax.eval_shape(partial(call, name, **alone))  # compared with earlier rewards or the full batch, so accepted
     else:
-        with pytest.raises(ValueError, match=r"rewards must hold groups of at least 2 responses .* got \[2, 1\]"):
+        with pytest.raises(ValueError, match=r"rewards must contain groups of at least 2 responses .* got \[2, 1\]"):
             jax.eval_shape(partial(call, name, **alone))
 
 

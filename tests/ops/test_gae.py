@@ -413,7 +413,7 @@ GROUPS = jnp.ones((2, 2, 3))
         (lambda: ops.gae(X, X[:, :2], M), r"values must have the shape of rewards \[2, 3\], got \[2, 2\]"),
         (lambda: ops.gae(X, X, M[:, :2]), "mask must have the shape of rewards"),
         (lambda: ops.gae(X[:, :0], X[:, :0], M[:, :0]), "mask must have at least one token"),
-        (lambda: ops.gae(X, X, M * 0.5), "mask must hold only 0 and 1"),
+        (lambda: ops.gae(X, X, M * 0.5), "mask must contain only 0 and 1"),
         (lambda: ops.gae(X, X, M, gamma=-0.1), r"gamma must lie in \[0, 1\], got -0.1"),
         (lambda: ops.gae(X, X, M, lambda_=1.01), r"lambda_ must lie in \[0, 1\], got 1.01"),
         (lambda: ops.gae(X, X, M, lambda_=float("nan")), r"lambda_ must lie in \[0, 1\], got nan"),
@@ -430,7 +430,7 @@ GROUPS = jnp.ones((2, 2, 3))
         (lambda: ops.length_adaptive_lambda(jnp.array([-3])), r"lengths must not be negative, got \[-3\]"),
         (lambda: ops.rewards_at_last_token(jnp.ones(2, int), M), "rewards must be a floating-point array"),
         (lambda: ops.rewards_at_last_token(X, M), r"rewards must have one number per row \[2\], got shape \[2, 3\]"),
-        (lambda: ops.rewards_at_last_token(jnp.ones(2), M * 2), "mask must hold only 0 and 1"),
+        (lambda: ops.rewards_at_last_token(jnp.ones(2), M * 2), "mask must contain only 0 and 1"),
         (lambda: ops.rewards_at_last_token(jnp.ones(2), GROUPS), r"one number per row \[2, 2\], got shape \[2\]"),
         (
             lambda: ops.td_errors(GROUPS, GROUPS, GROUPS, bootstrap=jnp.ones(2)),

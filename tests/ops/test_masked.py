@@ -148,7 +148,7 @@ def test_masks_of_every_dtype_mean_the_same(mask):
         (lambda: masked.masked_sum(jnp.ones(2), jnp.ones(3)), r"mask must have the shape of x \[2\], got \[3\]"),
         (lambda: masked.masked_mean(jnp.ones((2, 0)), jnp.ones((2, 0))), "mask must have at least one token"),
         (lambda: masked.masked_mean(jnp.ones(2), [1, 1]), r"mask must be a boolean or 0/1 array, got \[1, 1\]"),
-        (lambda: masked.count_tokens(jnp.array([0.5])), "mask must hold only 0 and 1"),
+        (lambda: masked.count_tokens(jnp.array([0.5])), "mask must contain only 0 and 1"),
         (lambda: masked.masked_centered(jnp.ones(2), jnp.ones(3)), "mask must have the shape of x"),
         (
             lambda: masked.masked_normalized(jnp.ones(2), jnp.ones(2), eps=-1.0, ddof=1),
@@ -156,8 +156,8 @@ def test_masks_of_every_dtype_mean_the_same(mask):
         ),
         (lambda: masked.masked_normalized(jnp.ones(2), jnp.ones(2), eps=0.0, ddof=2), "ddof must be one of 0, 1, got 2"),
         (lambda: masked.group_members(jnp.ones(2, int), None), "rewards must be a floating-point array"),
-        (lambda: masked.group_members(jnp.ones((2, 1)), None), "rewards must hold groups of at least 2"),
-        (lambda: masked.group_members(jnp.ones(2), jnp.array([1, 2])), "valid must hold only 0 and 1"),
+        (lambda: masked.group_members(jnp.ones((2, 1)), None), "rewards must contain groups of at least 2"),
+        (lambda: masked.group_members(jnp.ones(2), jnp.array([1, 2])), "valid must contain only 0 and 1"),
         (lambda: masked.group_members(jnp.ones((2, 2)), jnp.ones(2)), "valid must have the shape of rewards"),
     ],
 )

@@ -280,7 +280,7 @@ LOG_RATIOS = [
         ((X, X[:, :2], M), r"(old_logp must have the shape of logp|mask must have the shape of old_logp) \["),
         ((X[:, :2], X, M), r"old_logp must have the shape of logp \[2, 2\], got \[2, 3\]"),
         ((X, X, M[:, :2]), r"mask must have the shape of (old_)?logp \[2, 3\], got \[2, 2\]"),
-        ((X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
+        ((X, X, M / 2), r"mask must contain only 0 and 1, got values \[0.5\]"),
         ((X[:, :0], X[:, :0], M[:, :0]), "at least (one|2)"),
     ],
 )
@@ -295,11 +295,11 @@ def test_invalid_arguments_are_refused(op, arguments, message):
     [
         (
             lambda: ratio.group_expectation_log_denominator(X[:1], M[:1]),
-            r"old_logp must hold groups of at least 2 responses on its second-to-last axis, got \[1, 3\]",
+            r"old_logp must contain groups of at least 2 responses on its second-to-last axis, got \[1, 3\]",
         ),
         (
             lambda: jax.jit(ratio.group_expectation_log_ratio)(X[:1], X[:1], M[:1]),
-            r"old_logp must hold groups of at least 2 responses",
+            r"old_logp must contain groups of at least 2 responses",
         ),
         (
             lambda: ratio.group_expectation_log_denominator_unnormalized(X[0], M[0]),

@@ -198,19 +198,22 @@ W = {"w": X}
         ),
         (
             lambda: regularization.positive_example_weights(jnp.ones(3, bool), M),
-            r"correct must hold one value per row \[2\], got shape \[3\]",
+            r"correct must contain one value per row \[2\], got shape \[3\]",
         ),
         (
             lambda: regularization.positive_example_weights(jnp.ones(2, bool), jnp.ones((2, 2, 3))),
-            r"correct must hold one value per row \[2, 2\], got shape \[2\]",
+            r"correct must contain one value per row \[2, 2\], got shape \[2\]",
         ),
-        (lambda: regularization.positive_example_weights(jnp.ones(2, bool), 2 * M), "mask must hold only 0 and 1"),
+        (lambda: regularization.positive_example_weights(jnp.ones(2, bool), 2 * M), "mask must contain only 0 and 1"),
         (
             lambda: regularization.negative_log_likelihood(X.astype(int), M),
             r"logp must be a floating-point array, got int32\[2, 3\]",
         ),
         (lambda: regularization.negative_log_likelihood(X, M[:1]), "mask must have the shape of x"),
-        (lambda: regularization.fisher_anchor({}, {}, {}, coefficient=1.0), "params must hold at least one array, got {}"),
+        (
+            lambda: regularization.fisher_anchor({}, {}, {}, coefficient=1.0),
+            "params must contain at least one array, got {}",
+        ),
         (
             lambda: regularization.fisher_anchor(W, {"v": X}, W, coefficient=1.0),
             "anchor_params must have the structure of params",
@@ -230,7 +233,7 @@ W = {"w": X}
         ),
         (lambda: regularization.fisher_anchor(W, W, {"w": -X}, coefficient=1.0), r"fisher\['w'\] must not be negative"),
         (lambda: regularization.fisher_anchor(W, W, W, coefficient=-1.0), "coefficient must not be negative, got -1.0"),
-        (lambda: regularization.diagonal_fisher([]), "per_example_gradients must hold at least one array"),
+        (lambda: regularization.diagonal_fisher([]), "per_example_gradients must contain at least one array"),
         (
             lambda: regularization.diagonal_fisher([X, X[:1]]),
             r"must have the same number of examples on each first axis, at least 1, got \[\(1,\), \(2,\)\]",

@@ -182,7 +182,7 @@ PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: selection.has_mixed_outcomes(PAIR[:, :1]), "rewards must hold groups of at least 2"),
+        (lambda: selection.has_mixed_outcomes(PAIR[:, :1]), "rewards must contain groups of at least 2"),
         (lambda: selection.has_mixed_outcomes(PAIR > 0), "rewards must be a floating-point array, got bool"),
         (lambda: selection.has_mixed_outcomes(PAIR, valid=PAIR[0]), "valid must have the shape of rewards"),
         (lambda: selection.pass_rate(PAIR.astype(int)), "rewards must be a floating-point array"),

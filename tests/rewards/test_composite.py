@@ -134,12 +134,12 @@ def test_minimum_ignores_rewards_that_abstain():
 
 
 def test_nested_minimum_is_taken_first():
-    inner = Weighted({"long": length, "steps": steps}, {"long": 1, "steps": 1}, least)
+    inner = Weighted({"long": length, "steps": steps}, {"long": 1, "steps": 1}, minimum)
     scores = ask(weighted({"inner": inner, "right": "exact"}, {"inner": 10, "right": 1}))
     assert list(scores.parts) == ["inner", "right"]
     np.testing.assert_allclose(scores.total, [10 * 0.1 + 1, 10 * 0.1, 10 * 0.85 + 1], rtol=1e-6)
     both = weighted({"long": length, "right": "exact"}, {"long": 1, "right": 1})
-    outer = Weighted({"both": both, "steps": steps}, {"both": 1, "steps": 1}, least)
+    outer = Weighted({"both": both, "steps": steps}, {"both": 1, "steps": 1}, minimum)
     np.testing.assert_allclose(ask(outer).total, [0.25, 0.1, 1.85], rtol=1e-6)
 
 
@@ -157,7 +157,7 @@ def test_verifier_within_a_minimum_decides_correctness():
 def test_a_failure_within_a_minimum_is_attributed_to_its_component():
     broken = lambda completions: [Failed("raised", "no"), 1.0, 1.0]  # noqa: E731
     inner = Weighted({"broken": broken, "long": length}, {"broken": 1, "long": 1})
-    scores = ask(Weighted({"both": inner, "steps": steps}, {"both": 1, "steps": 1}, least))
+    scores = ask(Weighted({"both": inner, "steps": steps}, {"both": 1, "steps": 1}, minimum))
     assert scores.valid.tolist() == [False, True, True]
     assert scores.failures["both"].raised == 1
     assert scores.failures["steps"].total == 0

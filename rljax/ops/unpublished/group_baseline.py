@@ -179,7 +179,7 @@ def reliability_quality(
     check_floating(scores=scores)
     check_rank(2, scores=scores)
     if scores.shape[-1] < 2:
-        raise ValueError(f"scores must hold at least 2 scores per response on its last axis, got {list(scores.shape)}")
+        raise ValueError(f"scores must contain at least 2 scores per response on its last axis, got {list(scores.shape)}")
     check_positive(floor=floor)
     if valid is None:
         valid = jnp.ones_like(scores, bool)

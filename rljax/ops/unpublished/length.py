@@ -308,7 +308,7 @@ def length_percentiles(
     check_lengths(lengths=lengths)
     check_between(0.0, 100.0, percentiles=percentiles)
     if lengths.size == 0:
-        raise ValueError(f"lengths must hold at least one length, got shape {list(lengths.shape)}")
+        raise ValueError(f"lengths must contain at least one length, got shape {list(lengths.shape)}")
     tokens = as_float(lengths)
     return jnp.percentile(tokens.reshape(-1), jnp.asarray(percentiles, tokens.dtype))
 

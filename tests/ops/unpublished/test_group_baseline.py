@@ -261,13 +261,13 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
     [
         (
             lambda: group_baseline.rank_based(SINGLE),
-            r"rewards must hold groups of at least 2 responses on its last axis, got \[2, 1\]",
+            r"rewards must contain groups of at least 2 responses on its last axis, got \[2, 1\]",
         ),
         (
             lambda: group_baseline.rank_based(jnp.ones((2, 2), int)),
             r"rewards must be a floating-point array, got int32\[2, 2\]",
         ),
-        (lambda: group_baseline.weighted_centered(SINGLE, SINGLE), "rewards must hold groups of at least 2"),
+        (lambda: group_baseline.weighted_centered(SINGLE, SINGLE), "rewards must contain groups of at least 2"),
         (lambda: group_baseline.weighted_centered(PAIR, PAIR.astype(int)), "weights must be a floating-point array"),
         (
             lambda: group_baseline.weighted_centered(PAIR, PAIR[0]),
@@ -280,12 +280,12 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
         (lambda: group_baseline.confidence_quality(PAIR, PAIR[0]), "mask must have the shape of logp"),
         (
             lambda: group_baseline.reliability_quality(SINGLE, floor=1.0),
-            r"scores must hold at least 2 scores per response .* got \[2, 1\]",
+            r"scores must contain at least 2 scores per response .* got \[2, 1\]",
         ),
         (lambda: group_baseline.reliability_quality(PAIR[0], floor=1.0), "scores must have at least 2 non-empty axes"),
         (lambda: group_baseline.reliability_quality(PAIR.astype(int), floor=1.0), "scores must be a floating-point array"),
         (lambda: group_baseline.reliability_quality(PAIR, floor=0.0), "floor must be positive, got 0.0"),
-        (lambda: group_baseline.hierarchical(PAIR[:, :1], jnp.arange(2)), "rewards must hold groups of at least 2"),
+        (lambda: group_baseline.hierarchical(PAIR[:, :1], jnp.arange(2)), "rewards must contain groups of at least 2"),
         (lambda: group_baseline.hierarchical(PAIR, PAIR[0]), "types must be an integer array, got float32"),
         (lambda: group_baseline.hierarchical(PAIR, jnp.arange(3)), r"types must have one entry for each row .* got \[3\]"),
         (

@@ -233,7 +233,7 @@ ONES, LENGTHS, COLUMNS = jnp.ones(2), jnp.array([3, 4]), jnp.ones((2, 3))
         (lambda: mixture.with_exploration_bonus(PAIR, PAIR, beta=-1.0), "beta must not be negative, got -1.0"),
         (lambda: mixture.entropy_bonus(PAIR.astype(int), PAIR), "entropy must be a floating-point array"),
         (lambda: mixture.entropy_bonus(PAIR, PAIR[0]), "mask must have the shape of entropy"),
-        (lambda: mixture.entropy_bonus(PAIR, PAIR / 2), "mask must hold only 0 and 1"),
+        (lambda: mixture.entropy_bonus(PAIR, PAIR / 2), "mask must contain only 0 and 1"),
         (lambda: mixture.mix_values(X, X, 1.5), r"weight must lie in \[0, 1\], got 1.5"),
         (lambda: mixture.mix_values(X, INTEGERS, 0.5), "critic must be a floating-point array"),
         (lambda: mixture.mix_values(X, X[:1], 0.5), "critic must have the shape of pretrained"),

@@ -124,7 +124,7 @@ IDS, REWARDS = jnp.array([0, 1]), jnp.ones((2, 2))
         ((IDS, REWARDS.astype(int)), None, "rewards must be a floating-point array"),
         ((IDS, REWARDS[0]), None, "rewards must have at least 2 non-empty axes"),
         ((IDS, REWARDS), jnp.ones(2), "valid must have the shape of rewards"),
-        ((IDS, REWARDS), 2 * REWARDS, "valid must hold only 0 and 1"),
+        ((IDS, REWARDS), 2 * REWARDS, "valid must contain only 0 and 1"),
     ],
 )
 def test_invalid_arguments_are_refused(function, arguments, valid, message):
