@@ -1,20 +1,20 @@
 """Does the policy learn more if truncated responses are left out of the loss?
 
-DAPO says that penalizing truncated responses adds noise, because the reasoning so far may be sound. It reports that
-leaving them out stabilizes training and raises accuracy from 30 to 36.
+DAPO says that penalizing truncated responses adds noise, because the reasoning so far may be sound. The paper reports
+that leaving these responses out stabilizes training and raises accuracy from 30 to 36.
 
 Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
 without effect); a wrong answer ends the response. The reward is 1 or -1. A response is truncated after 16 tokens, which
 counts as wrong. The three tokens (the right next step, wandering, a wrong answer) have separate logits at each step.
-The initial policy wanders with most of its tokens, and two responses in five are truncated; it differs from seed to
-seed.
+The initial policy, which differs from seed to seed, wanders with most of its tokens; two responses in five are
+truncated.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
-optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
-other seeds. Wandering never helps here, whereas longer thought may help a language model; but the sound steps of a
-truncated response are penalized with it. By the end, in most seeds and in every arm, each context is either solved or
-lost for good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not
-decided.
+optimizer is Adam; each arm uses the learning rate among 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other
+seeds. Wandering never helps here, whereas longer thought may help a language model. As in the paper, a penalty on a
+truncated response also penalizes its sound steps. By the end, in most seeds and in every arm, each context is either
+solved or lost for good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim
+is not decided.
 
 Command: rljax claims --rerun overlong_filter
 """

@@ -3,18 +3,18 @@
 The paper reports that models trained with verifiable rewards are better than their base models at k = 1, that base
 models are better at large k, and that models can solve fewer problems as training continues.
 
-Setting: 16 contexts. The first of 4 tokens of a response chooses an approach; one of 4 is right for a context, and the
-others fail. All contexts share the logits of this choice, because the policy does not see which approach a prompt
-needs: 7 contexts need the first approach, and 4, 3 and 2 the others. For the next 3 tokens, from a vocabulary of 4,
-each context has its own logits, and all must be right. The initial policy takes every approach about equally often and
-is right on about one response in 60; it differs from seed to seed. Groups of 16. pass@k is exact, from the pass rate of
-each context.
+Setting: 16 contexts. The first of a response's 4 tokens chooses one of 4 approaches. Each context needs one approach;
+the others fail. All contexts share the logits of this choice, because the policy does not see which approach a prompt
+needs: 7 contexts need the first approach, and 4, 3 and 2 need the others. The next 3 tokens, from a vocabulary of 4,
+must all be right; each context has its own logits for them. The initial policy, which differs from seed to seed, takes
+every approach about equally often and is right on about one response in 60. Groups have 16 responses. pass@k is exact,
+computed from each context's pass rate.
 
 Deviations from the paper: the policy is a table of logits. If every context has its own logits, no useful approach is
 permanently lost, and RL can hardly lower pass@k; one arm shows this. So contexts that need different approaches share
-logits: this setting was chosen because RL could lower pass@k in it, and the claim is whether it does. The optimizer is
-Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3, 1 and 3, with the best pass@1 at the end on 8 other seeds.
-Further arms have a KL penalty, and train for pass@8.
+logits. This setting was chosen because RL could lower pass@k in it; the claim is that it does. The optimizer is Adam;
+each arm uses the learning rate among 0.03, 0.1, 0.3, 1 and 3 with the best pass@1 at the end on 8 other seeds. One
+further arm has a KL penalty, and another trains for pass@8.
 
 Command: rljax claims --rerun pass_at_k_after_rl
 """
@@ -32,7 +32,7 @@ KS = (1, 4, 16, 64, 256)
 
 
 def approaches(*, shared):
-    """Codes whose first token is an approach, which must be the one that the context needs; `shared`: one row for the choice."""
+    """Build codes whose first token chooses the approach; `shared`: all contexts have the same logits for this choice."""
     world = codes(contexts=len(NEEDED), length=4, tokens=4)
     onward, row = world.next_state.copy(), world.row.copy()
     for start, right in zip(world.start, NEEDED, strict=True):
@@ -43,7 +43,7 @@ def approaches(*, shared):
 
 
 def initial(world):
-    """Initial tables: all approaches are about equally likely, and later tokens lean towards the right one."""
+    """Return a sampler of initial logits: all approaches are about equally likely, later tokens lean towards the right one."""
     begin = leaning(world, lean=1.0)
     own = np.ones((world.rows, 1), np.float32)
     own[world.row[world.start]] = 0.0
@@ -70,7 +70,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """pass@k before and after training at the rate with the best pass@1 on other seeds."""
+    """Measure pass@k before and after training at the learning rate with the best pass@1 on other seeds."""
     best = tune([setting], number="success", rates=(*RATES, 3.0))
     success = train_seeds(best, seeds)[0].success
     rates = {f"pass_at_{k}": np.asarray(pass_rate_at(success, k)) for k in KS}
@@ -80,7 +80,7 @@ def measure(setting, seeds):
 
 
 def gain(arms, name, k):
-    """Change in pass@k due to training."""
+    """Return the change in pass@k due to training."""
     return arms[name][f"pass_at_{k}"] - arms[name][f"first_pass_at_{k}"]
 
 

@@ -1,22 +1,22 @@
 """Does training for pass@8 raise pass@8 more than training for pass@1?
 
-PKPO gives unbiased gradients of pass@k, which favor prompts that are rarely right. The paper reports that training for
-a larger k solves more and harder problems where training for pass@1 stalls.
+PKPO gives unbiased gradients of pass@k, which favor prompts that the policy rarely solves. The paper reports that
+training for a larger k solves more and harder problems when training for pass@1 stalls.
 
 Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
 and the reward is 1 or 0. The initial logits have a standard deviation of 2, so contexts range from hopeless to easy;
-the initial policy differs from seed to seed. Groups of 16. pass@8 is exact, from the pass rate of each context. Two
-arms have a verifier that errs on one response in 20, and two have steps of length 0.2, untuned. Two further arms train
-for pass@16, and for pass@8 with the z-scores of `pass_at_k`.
+the initial policy differs from seed to seed. Groups have 16 responses. pass@8 is exact, computed from each context's
+pass rate. Two arms have a verifier that errs on one response in 20, and two have steps of length 0.2, untuned. Two
+further arms train for pass@16, and for pass@8 with the z-scores of `pass_at_k`.
 
-Deviations from the paper: the paper compares final results. Here, with a verifier that does not err, either arm solves
-every context once it has seen a right response, and the final pass@8 is the same. So the arms are compared earlier, at
-the same pass@1, 80 % of the way to its final value. The policy is a table of logits, so nothing learned on one prompt
-helps or harms another. If the verifier errs, a response that counts as right in a hopeless group is usually an error of
-the verifier, and favoring such groups favors errors: training for pass@8 ends worse. The paper has no such verifier.
-Every step has the same length, because Adam would hide how prompts are weighted against each other; each arm except
-those with 0.2 uses the length, out of 0.03, 0.1, 0.3, 1 and 3, with the best final pass@8 on 8 other seeds. Without
-errors that is the longest.
+Deviations from the paper: the paper compares final results. Here, with a verifier that does not err, both arms solve
+every context in which they sample a right response, and the final pass@8 is the same. So the arms are compared earlier,
+at the same pass@1, 80 % of the way to the final pass@1. The policy is a table of logits, so nothing learned on one
+prompt helps or harms another. If the verifier errs, a response that counts as right in a hopeless group is usually the
+verifier's error. Favoring such groups favors errors, so training for pass@8 ends worse. The paper has no such verifier.
+Every step has the same length, because Adam would hide how prompts are weighted against each other; each arm, except
+those with 0.2, uses the length among 0.03, 0.1, 0.3, 1 and 3 with the best final pass@8 on 8 other seeds. If the
+verifier does not err, this is the longest.
 
 Command: rljax claims --rerun pkpo_pass_at_k
 """
@@ -35,7 +35,7 @@ LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def make_arm(algorithm, **settings):
-    """Build the settings of an arm, or its candidates."""
+    """Build an arm: its settings with each candidate step length."""
     common = Setting(WORLD, leaning(WORLD, spread=2.0), algorithm, group=16, points=50, optimizer=unit_steps(), **settings)
     return [common] if settings.get("learning_rate") else [common._replace(learning_rate=length) for length in LENGTHS]
 
@@ -51,13 +51,13 @@ KS = (1, 8, 16)
 
 
 def pass_rates(setting, seeds):
-    """pass@1, pass@8 and pass@16 during training, for each seed."""
+    """Return pass@1, pass@8 and pass@16 during training, for each seed."""
     success = train_seeds(setting, seeds)[0].success
     return [np.asarray(pass_rate_at(success, k)) for k in KS]
 
 
 def measure(candidates, seeds):
-    """Pass rates of the candidate with the best final pass@8 on other seeds."""
+    """Measure the candidate with the best final pass@8 on other seeds."""
     best = candidates[0]
     if len(candidates) > 1:
         best = max(candidates, key=lambda one: pass_rates(one, TUNING_SEEDS)[1][:, -1].mean())

@@ -1,7 +1,7 @@
 """Should every prompt count the same, or every token of the batch?
 
-ScaleRL compares a mean over each response, over the tokens of each prompt, and over all tokens of the batch. The mean
-over the tokens of each prompt gives the best final result, and ScaleRL uses it.
+ScaleRL compares three means of the token losses: over each response, over all tokens of a prompt's responses, and over
+all tokens of the batch. The mean over each prompt's tokens gives the best final result, and ScaleRL uses it.
 
 Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
 is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. So a prompt of 32
@@ -10,7 +10,7 @@ initial policy is right on about one response in four, and differs from seed to 
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All
 responses to a prompt have the same length. Every step has the same size, because Adam would hide how prompts are
-weighted against each other; each arm uses the size, out of 0.1, 0.3, 1 and 3, with the best final pass rate on 8 other
+weighted against each other; each arm uses the size among 0.1, 0.3, 1 and 3 with the best final pass rate on 8 other
 seeds.
 
 Command: rljax claims --rerun prompt_mean

@@ -5,15 +5,15 @@ confidence (Eq. 52 of the document), and gains 1.6 points on GSM8K in its Table 
 
 Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
 without effect); a wrong answer ends the response. A response is cut off after 16 tokens, which counts as wrong. The
-three tokens (the right next step, wandering, a wrong answer) have separate logits at each step. The initial policy
-wanders with most of its tokens, and two responses in five are truncated; it differs from seed to seed. So responses
+three tokens (the right next step, wandering, a wrong answer) have separate logits at each step. The initial policy,
+which differs from seed to seed, wanders with most of its tokens; two responses in five are truncated. So responses
 differ in length and in confidence. The arms use the trainer's parts length_quality and confidence_quality.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
 divides by a standard deviation, because the document's equation does not. Confidence is the geometric mean of the
 tokens' probabilities, because the product would give one response all the weight. The optimizer is Adam; each arm uses
-the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds. By the end, in most
-seeds and every arm, each context is either solved or lost for good. If the pass rate no longer changes, its final value
+the learning rate among 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. By the end, in most seeds
+and every arm, each context is either solved or lost for good. If the pass rate no longer changes, its final value
 cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun quality_groups

@@ -1,14 +1,14 @@
 """Are rank-based advantages less affected by reward outliers than z-scores?
 
-The design document calls rank-based advantages robust to outliers and to the scale of rewards. So the damage that
-outliers do to the pass rate is compared between the two advantages.
+The design document calls rank-based advantages robust to outliers and to the scale of rewards. The experiment compares
+how much outliers lower the pass rate with each of the two advantages.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the highest mean
-pass rate during training on 8 other seeds. One reward in fifty is an error of 100, up or down.
+optimizer is Adam; each arm uses the learning rate among 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the highest mean pass
+rate during training on 8 other seeds. One reward in fifty has an error of +100 or -100.
 
 Command: rljax claims --rerun rank_outliers
 """
@@ -29,28 +29,28 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def faulty(key, rewards):
-    """One reward in fifty is off by 100."""
-    for_place, for_sign = jax.random.split(key)
+    """Add an error of +100 or -100 to one reward in fifty."""
+    for_faults, for_sign = jax.random.split(key)
     error = 100 * jax.random.rademacher(for_sign, rewards.shape, rewards.dtype)
-    return rewards + error * jax.random.bernoulli(for_place, 0.02, rewards.shape)
+    return rewards + error * jax.random.bernoulli(for_faults, 0.02, rewards.shape)
 
 
-def arm(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
 
 
 ARMS = {
-    "z-score": arm(grpo(beta=0.0), judge=faulty),
-    "rank": arm(grpo(beta=0.0)._replace(advantage=rank_based), judge=faulty),
-    "centred": arm(grpo(beta=0.0)._replace(advantage=group_centered), judge=faulty),
-    "z-score, no outliers": arm(grpo(beta=0.0)),
-    "rank, no outliers": arm(grpo(beta=0.0)._replace(advantage=rank_based)),
+    "z-score": make_arm(grpo(beta=0.0), judge=faulty),
+    "rank": make_arm(grpo(beta=0.0)._replace(advantage=rank_based), judge=faulty),
+    "centred": make_arm(grpo(beta=0.0)._replace(advantage=group_centered), judge=faulty),
+    "z-score, no outliers": make_arm(grpo(beta=0.0)),
+    "rank, no outliers": make_arm(grpo(beta=0.0)._replace(advantage=rank_based)),
 }
 
 
 def outlier_cost(arms, advantage, number):
-    """What outliers cost one kind of advantage, in the metric `number`."""
+    """Return how much outliers lower the metric `number` with one kind of advantage."""
     return arms[f"{advantage}, no outliers"][number] - arms[advantage][number]
 
 

@@ -1,19 +1,19 @@
 """If the reward is noisy, does a baseline weighted by the reliability of rewards help?
 
 The design document weights the responses in a group's baseline by a quality, for example the reliability of the reward
-(Eq. 52 of the document). The trainer's part takes several ratings of each response, and weights by their inverse
-variance.
+(Eq. 52 of the document). The trainer's reliability_quality takes several ratings of each response and weights the
+response by their inverse variance.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are.
-Four raters give each response 1 or 0, and their mean is the reward. Every second response is hard to judge: a rater
-errs on it with probability 0.3, otherwise with 0.02. The initial policy is right on about one response in 40, and
-differs from seed to seed.
+Four raters give each response 1 or 0, and their mean is the reward. A random half of the responses is hard to judge: a
+rater errs on these with probability 0.3, and on the others with 0.02. The initial policy is right on about one response
+in 40, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
-does not say what reliability is: the inverse variance is our reading, with a floor of 0.01. Only the baseline is
+does not define reliability: we use the inverse variance, with a floor of 0.01 for the variance. Only the baseline is
 weighted, as in the document's equation, and no arm divides by a standard deviation. A further arm knows which responses
 are hard to judge, and weights by the inverse of the true variance of their rewards. The optimizer is Adam; each arm
-uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
+uses the learning rate among 0.03, 0.1, 0.3 and 1 with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun reliability_quality
 """
@@ -36,7 +36,7 @@ EASY, HARD = 0.02, 0.3
 
 
 def ratings(key, rewards):
-    """Encode the ratings of each response in a number: a bit per rater, and a bit that is set if the response is hard to judge."""
+    """Encode each response's ratings as one number: a bit per rater, and a bit for a response that is hard to judge."""
     for_kind, for_errors = jax.random.split(key)
     hard = jax.random.bernoulli(for_kind, 0.5, rewards.shape)
     errs = jax.random.bernoulli(for_errors, jnp.where(hard, HARD, EASY)[..., None], (*rewards.shape, RATERS))
@@ -46,7 +46,7 @@ def ratings(key, rewards):
 
 
 def read(numbers):
-    """Decode the output of `ratings`: the verdicts by rater, and which responses are hard to judge."""
+    """Decode the output of `ratings`: return each rater's verdicts, and which responses are hard to judge."""
     bits = (numbers.astype(jnp.int32)[..., None] >> jnp.arange(RATERS + 1)) & 1
     verdicts = {f"rater {at}": bits[..., at].astype(numbers.dtype) for at in range(RATERS)}
     return verdicts, bits[..., RATERS].astype(bool)
@@ -66,13 +66,13 @@ def equal(numbers):
 
 
 def by_reliability(numbers):
-    """Reward minus a mean weighted by how well a response's ratings agree, with the trainer's part."""
+    """Reward minus a mean weighted by how well a response's ratings agree, as the trainer computes it."""
     verdicts, _ = read(numbers)
     return BY_RELIABILITY.advantage.function(mean_of(verdicts), verdicts)
 
 
 def by_truth(numbers):
-    """Reward minus a mean weighted by the true inverse variance of the mean rating, which depends on the kind of response."""
+    """Reward minus a mean weighted by the inverse of the mean rating's true variance, which is higher if a response is hard."""
     verdicts, hard = read(numbers)
     error = jnp.where(hard, HARD, EASY)
     return weighted_centered(mean_of(verdicts), RATERS / (error * (1 - error)))

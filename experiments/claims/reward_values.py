@@ -1,12 +1,12 @@
 """Does it matter whether a right answer is worth 1 or 2, and a wrong one 0 or -1?
 
 The design document's Theorem 5.1 says that an affine change of the rewards only scales group-relative advantages, and
-DAPO uses +1 and -1 where GRPO uses 1 and 0. With a division by the standard deviation, or an optimizer that removes the
-scale, nothing should change; with a critic that starts at 0, something may.
+DAPO uses +1 and -1 where GRPO uses 1 and 0. If advantages are divided by the standard deviation, or the optimizer
+removes the scale, nothing should change. With a critic that starts at 0, the result may change.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. +1 and -1
-come from the trainer's part outcome_reward=rule.
+the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. The
+trainer's outcome_reward=rule turns rewards of 1 and 0 into +1 and -1.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam at a learning rate of 0.05.

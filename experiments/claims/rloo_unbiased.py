@@ -3,14 +3,14 @@
 The paper takes the mean reward of the other responses as a baseline: an unbiased estimate of the expected reward that
 does not depend on the response itself. Such a baseline leaves the gradient unbiased.
 
-Setting: 4 contexts, each with a code of 3 tokens from a vocabulary of 3, of unequal difficulty. Two halves of 4,000
-rollouts of one policy per seed, with 4 prompts and 4 responses. The product of the errors of the two halves' mean
-gradients has the squared bias as its expectation, without the noise of either; it is divided by the squared norm of the
-exact gradient of the pass rate. No training.
+Setting: 4 contexts, each with a code of 3 tokens from a vocabulary of 3, of unequal difficulty. For each seed, one
+policy samples two sets of 4,000 rollouts, each with 4 prompts and 4 responses per prompt. The error of one set's mean
+gradient times the error of the other's has the squared bias as its expectation, because their noise is independent.
+This product is divided by the squared norm of the pass rate's exact gradient. Nothing is trained.
 
-Deviations from the paper: none in the estimator. The other arms are not the paper's. The group's mean, which includes
-the response itself, shortens the gradient by a fraction of 1/G, a squared bias of 1/16. The scale of z-scores is
-arbitrary, so only their error orthogonal to the true gradient counts.
+Deviations from the paper: none in the estimator. The other two arms are not in the paper. The group's mean, which
+includes the response itself, shortens the gradient by a fraction of 1/G, which is a squared bias of 1/16 for G = 4. The
+scale of z-scores is arbitrary, so only their error orthogonal to the true gradient counts.
 
 Command: rljax claims --rerun rloo_unbiased
 """
@@ -43,9 +43,9 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Squared bias, and its part orthogonal to the true gradient, each divided by the squared norm of the true gradient."""
+    """Measure the squared bias, and that of the direction alone, each divided by the squared norm of the true gradient."""
 
-    def one(key):
+    def measure_seed(key):
         table = setting.initial(key)
         keys = jax.random.split(jax.random.fold_in(key, 1), (2, 4000))
         halves = jax.lax.map(lambda half: jax.vmap(partial(rollout_gradient, setting, table))(half).mean(0), keys)
@@ -58,7 +58,7 @@ def measure(setting, seeds):
             jnp.prod(across, axis=0).sum() / size / jnp.prod(along),
         )
 
-    bias, direction = jax.jit(partial(jax.lax.map, one))(jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32)))
+    bias, direction = jax.jit(partial(jax.lax.map, measure_seed))(jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32)))
     return {"bias": np.asarray(bias), "direction": np.asarray(direction)}
 
 

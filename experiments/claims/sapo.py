@@ -1,15 +1,15 @@
 """Is a soft gate better than a hard clip?
 
-SAPO replaces the clip with a gate that falls off smoothly, faster for negative advantages, and reports a better pass@1
-at the same training budget than GSPO and GRPO.
+SAPO replaces the clip with a gate that falls off smoothly, and faster for negative advantages. The paper reports a
+better pass@1 at the same training budget than GSPO and GRPO.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
 and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the best final
-pass rate on 8 other seeds.
+optimizer is Adam; each arm uses the learning rate among 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the best final pass
+rate on 8 other seeds.
 
 Command: rljax claims --rerun sapo
 """

@@ -1,7 +1,7 @@
 """Does averaging over tokens prevent preferences from making responses longer?
 
-SimPO's reward is the average log-probability of a token. The paper compares it with the sum: without dividing by the
-length, responses become longer and repetitive.
+SimPO's reward is the average log-probability of a response's tokens. The paper compares it with their sum, and reports
+that without the division by the length, responses become longer and repetitive.
 
 Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
@@ -9,10 +9,10 @@ response says nothing about its answer. 256 pairs of responses of the initial po
 are right or both wrong, the longer one is preferred with probability 0.7, since annotators tend to prefer longer
 responses. After 64 tokens of thought the answer is forced. The initial policy and the pairs differ from seed to seed.
 
-Deviations from the paper: the policy is a table of logits. The preference for length is ours, so that there is
-something to exploit; the paper's data have their own. SimPO has its authors' beta = 2 and margin 1. The sum has a beta
-of 2/13 and the same margin, because responses have 13 tokens at first and both rewards should begin at the same scale.
-The optimizer is Adam at a learning rate of 0.05, 200 updates.
+Deviations from the paper: the policy is a table of logits. We add the preference for longer responses so that there is
+something to exploit; the paper's data already contain one. SimPO has its authors' beta = 2 and margin 1. The sum has a
+beta of 2/13 and the same margin, because responses have 13 tokens at first and both rewards should begin at the same
+scale. The optimizer is Adam at a learning rate of 0.05, 200 updates.
 
 Command: rljax claims --rerun simpo_length
 """
@@ -35,21 +35,21 @@ def right_or_longer(key, one, other):
 
 
 def average(pairs):
-    """SimPO."""
+    """SimPO's loss, which divides by the length."""
     return simpo_loss(pairs.chosen / pairs.chosen_length, pairs.rejected / pairs.rejected_length, beta=2.0, margin=1.0)
 
 
 def total(pairs):
-    """SimPO without the division by the length."""
+    """SimPO's loss without the division by the length."""
     return simpo_loss(pairs.chosen, pairs.rejected, beta=2.0 / 13.0, margin=1.0)
 
 
-def arm(loss):
+def make_arm(loss):
     """Build the settings of an arm."""
     return PairSetting(WORLD, undecided(8), loss, right_or_longer, steps=200)
 
 
-ARMS = {"average": arm(average), "sum": arm(total)}
+ARMS = {"average": make_arm(average), "sum": make_arm(total)}
 
 CLAIM = Claim(
     paper="SimPO, arXiv:2405.14734",

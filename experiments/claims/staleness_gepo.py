@@ -1,20 +1,21 @@
-"""If the sampler is 64 steps old, does GEPO lose less than GRPO?
+"""If the sampler's parameters are 64 steps old, does GEPO lose less than GRPO?
 
-GEPO divides by the expectation of the group's probabilities, to keep the variance of the weights low if the sampler is
-far from the learner. The paper reports that GEPO loses 3 % between no delay and the largest delay, and that GRPO and
-GSPO lose more.
+GEPO's importance weights have the group's expected probability in the denominator, which keeps their variance low if
+the sampler is far from the learner. The paper reports that GEPO loses 3 % between no delay and the largest delay, and
+that GRPO and GSPO lose more.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
 and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the highest mean
-pass rate during training on 8 other seeds. The delay is in steps: sampling uses a table from that many steps ago;
-GSPO's bounds are a hundred times the paper's, while GRPO and GEPO keep theirs of 0.2. The probabilities of responses to
-one prompt differ far more in a table of 4 tokens than in a language model, so GEPO's weights leave its clip without any
-delay, and GEPO learns about half as much as GRPO. A method that learns less has less to lose to a delay. So the claim
-is decided only if GEPO, without delay, learns at least half as much as GRPO; at delay 64, GRPO is also better here.
+optimizer is Adam; each arm uses the learning rate among 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the highest mean pass
+rate during training on 8 other seeds. The delay is in steps: sampling uses a table from that many steps ago; GSPO's
+bounds are a hundred times the paper's, while GRPO and GEPO keep their bounds of 0.2. The probabilities of responses to
+one prompt differ far more in a table of 4 tokens than in a language model, so GEPO's weights are outside its clip range
+even without delay, and GEPO learns about half as much as GRPO. A method that learns less loses less to a delay. So the
+claim is decided only if GEPO, without delay, learns at least half as much as GRPO; at delay 64, too, GRPO learns more
+here.
 
 Command: rljax claims --rerun staleness_gepo
 """
@@ -54,7 +55,7 @@ ARMS = {
 
 
 def delay_cost(arms, name, delay):
-    """Mean pass rate that an algorithm loses by a delay, for each seed."""
+    """Return the mean pass rate that a delay costs an algorithm, for each seed."""
     return arms[f"{name}, delay 0"]["area"] - arms[f"{name}, delay {delay}"]["area"]
 
 

@@ -1,21 +1,21 @@
 """Is it better to train in a mixture with rules than to add the rules after training?
 
-The design document mixes a network with symbolic rules (Eq. 64 of the document): a token's probability is a times the
-network's plus 1 - a times the rules'. It does not say what is learned better in the mixture, or how good the network is
-without it.
+The design document mixes a network with symbolic rules (Eq. 64 of the document): a token's probability is alpha times
+the network's plus 1 - alpha times the rules'. The document does not say what the network learns better in the mixture,
+or how good the network is alone.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. Rules know the last 3 tokens, and are always right; on
-the first 3 they abstain, and the network alone decides, as with `rljax train --calculator`. The initial network is
-right on about one response in 150, and differs from seed to seed. One arm trains in a mixture of 0.4 of the rules,
-another trains the network alone. The pass rates of both are measured in the mixture, so the rules help both equally. Two
-further arms have 0.9.
+the reward is 1 or 0. The verifier errs on one response in 20. The rules predict the last 3 tokens, and are always
+right; on the first 3 they abstain, and the network alone decides, as with `rljax train --calculator`. The initial
+network is right on about one response in 150, and differs from seed to seed. One arm trains in a mixture in which the
+rules have a weight of 0.4; another trains the network alone. The pass rates of both are measured in this mixture, so
+the rules help both equally. In two further arms the weight is 0.9.
 
-Deviations from the paper: there is no paper, and the document learns the share, which is fixed here. The policy is a
-table of logits, so nothing learned on one prompt helps another: what it learns at positions that the rules know does
-not help it elsewhere. GRPO without a penalty, Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with
-the highest mean pass rate in the mixture on 8 other seeds. The same experiment with the trainer is
-`experiments/calculator.py`.
+Deviations from the paper: there is no paper, and the document learns the rules' weight, which is fixed here. The policy
+is a table of logits, so nothing learned on one prompt helps another: what the network learns at positions that the
+rules predict does not help it elsewhere. The algorithm is GRPO without a KL penalty, and the optimizer is Adam; each
+arm uses the learning rate among 0.03, 0.1, 0.3 and 1 with the highest mean pass rate in the mixture on 8 other seeds.
+The same experiment with the trainer is `experiments/calculator.py`.
 
 Command: rljax claims --rerun symbolic_mixture
 """
@@ -42,7 +42,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 INITIAL, JUDGE, ADAM = leaning(WORLD), fallible(0.05), optax.scale_by_adam()
 PROMPTS, GROUP, STEPS, POINTS = 8, 8, 150, 10
 RIGHT = jnp.log(jax.nn.one_hot(0, 4))
-RULES_KNOW = (jnp.arange(WORLD.rows) % WORLD.horizon >= 3)[:, None]
+RULES_PREDICT = (jnp.arange(WORLD.rows) % WORLD.horizon >= 3)[:, None]
 
 
 class Arm(NamedTuple):
@@ -51,19 +51,19 @@ class Arm(NamedTuple):
     algorithm: Algorithm
     """The algorithm that trains the network."""
     trained: float
-    """Share of the rules in training; 0: only the network."""
+    """Weight of the rules in training; 0: only the network."""
     judged: float
-    """Share of the rules in the pass rates."""
+    """Weight of the rules when pass rates are measured."""
 
 
-def mixture(table: Table, share: Array | float) -> Table:
-    """Log-probabilities of the mixture at positions that the rules know, of the network elsewhere."""
+def mixture(table: Table, weight: Array | float) -> Table:
+    """Compute the mixture's log-probabilities where the rules predict a token, and the network's elsewhere."""
     logp = jax.nn.log_softmax(table)
-    both = neural_symbolic_mixture(logp, jnp.broadcast_to(RIGHT, logp.shape), alpha=1 - share)
-    return jnp.where(RULES_KNOW, both, logp)
+    both = neural_symbolic_mixture(logp, jnp.broadcast_to(RIGHT, logp.shape), alpha=1 - weight)
+    return jnp.where(RULES_PREDICT, both, logp)
 
 
-def train_network(algorithm: Algorithm, share: Array, judged: Array, rate: Array, key: Key) -> dict[str, Array]:
+def train_network(algorithm: Algorithm, weight: Array, judged: Array, rate: Array, key: Key) -> dict[str, Array]:
     """Train the network; return the pass rates of the mixture and of the network without rules, at eleven points."""
 
     def step(state: tuple[Table, optax.OptState], key: Key) -> tuple[tuple[Table, optax.OptState], None]:
@@ -71,24 +71,25 @@ def train_network(algorithm: Algorithm, share: Array, judged: Array, rate: Array
         for_prompts, for_tokens, for_rewards = jax.random.split(key, 3)
         contexts = jax.random.randint(for_prompts, (PROMPTS, 1), 0, len(WORLD.start))
         first = jnp.broadcast_to(jnp.asarray(WORLD.start)[contexts], (PROMPTS, GROUP))
-        logp = mixture(table, share)[WORLD.row]
+        logp = mixture(table, weight)[WORLD.row]
+
         uniform = jax.random.uniform(for_tokens, (WORLD.horizon, PROMPTS, GROUP))
         states, tokens, mask, last = sample_states(WORLD, logp, first, uniform)
         rewards = JUDGE(for_rewards, jnp.asarray(WORLD.reward)[last])
         batch = prepare(algorithm, Rollout(mask=mask, behaviour_logp=logp[states, tokens], rewards=rewards))
-        places = tuple(part.reshape(-1, WORLD.horizon) for part in (states, tokens))
-        gradient = jax.grad(lambda table: loss(algorithm, mixture(table, share)[WORLD.row][places], batch)[0])(table)
+        indices = tuple(each.reshape(-1, WORLD.horizon) for each in (states, tokens))
+        gradient = jax.grad(lambda table: loss(algorithm, mixture(table, weight)[WORLD.row][indices], batch)[0])(table)
         change, moments = ADAM.update(gradient, moments)
         return (table - rate * cast(Array, change), moments), None
 
-    def stretch(state: tuple[Table, optax.OptState], keys: Key) -> tuple[tuple[Table, optax.OptState], Table]:
+    def train_interval(state: tuple[Table, optax.OptState], keys: Key) -> tuple[tuple[Table, optax.OptState], Table]:
         state, _ = jax.lax.scan(step, state, keys)
         return state, state[0]
 
     for_table, for_steps = jax.random.split(key)
     first = INITIAL(for_table)
     keys = jax.random.split(for_steps, STEPS).reshape(POINTS, -1)
-    _, tables = jax.lax.scan(stretch, (first, ADAM.init(first)), keys)
+    _, tables = jax.lax.scan(train_interval, (first, ADAM.init(first)), keys)
     tables = jnp.concatenate([first[None], tables])
     curves = [
         jax.lax.map(lambda table, by=by: exact(WORLD, mixture(table, by)).success.mean(), tables) for by in (judged, 0.0)
@@ -98,14 +99,14 @@ def train_network(algorithm: Algorithm, share: Array, judged: Array, rate: Array
 
 @cache
 def program() -> Any:
-    """The training of several seeds at several learning rates, compiled once for all arms."""
+    """Return the jitted training of several seeds at several learning rates; all arms share it, so it compiles once."""
     algorithm = grpo(beta=0.0)
     seeds = jax.vmap(lambda *inputs: train_network(algorithm, *inputs), in_axes=(None, None, None, 0))
     return jax.jit(jax.vmap(seeds, in_axes=(None, None, 0, None)), compiler_options=_quick_compilation())
 
 
 def curves(arm: Arm, rates: Sequence[float], seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Pass rates by learning rate, seed and point in training."""
+    """Return pass rates by learning rate, seed and point in training."""
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
         found = program()(jnp.float32(arm.trained), jnp.float32(arm.judged), jnp.asarray(rates, jnp.float32), keys)

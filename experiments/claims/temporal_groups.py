@@ -8,9 +8,9 @@ the reward is 1 or 0. The verifier errs on one response in 20. The initial polic
 and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the best final
-pass rate on 8 other seeds. The last 16 rewards of each prompt are added to groups of 4; both arms divide by the
-standard deviation of the rewards that they compare with.
+optimizer is Adam; each arm uses the learning rate among 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the best final pass
+rate on 8 other seeds. The last 16 rewards of each prompt are added to groups of 4; both arms divide by the standard
+deviation of the rewards in the group, earlier ones included.
 
 Command: rljax claims --rerun temporal_groups
 """

@@ -6,16 +6,16 @@ quantized rollouts lose.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed. The engine rounds log-probabilities to multiples of 2 nats: of the tokens that it samples
-with the initial policy, one in 15 has a ratio above 2. Two further arms sample with top-p 0.9 from the exact
-probabilities, while the learner's probabilities are those before truncation. There the ratio is between 0.9 and 1. It
-is the same for all tokens that can be sampled at a position, so weights change little; the other tokens are never
-sampled, which no weight can repair.
+and differs from seed to seed. The engine rounds log-probabilities to multiples of 2 nats: one in 15 of the tokens that
+the engine samples with the initial policy has a ratio above 2. Two further arms sample with top-p 0.9 from the exact
+probabilities, while the learner uses the probabilities before this truncation. In these arms the ratio is between 0.9
+and 1, and the same for all tokens that can be sampled at a position, so weights change little. The other tokens are
+never sampled, which no weight can repair.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The rounding
-is coarser than 8 bits, and only applies to the last layer. The optimizer is Adam; each arm uses the learning rate, out
-of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds. One update per rollout, so only the engine
-makes the data off-policy.
+is coarser than 8-bit quantization, and only applies to the last layer. The optimizer is Adam; each arm uses the
+learning rate among 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. There is one update per
+rollout, so only the engine makes the data off-policy.
 
 Command: rljax claims --rerun truncated_weights
 """
@@ -37,13 +37,13 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def rounded(key, logp):
-    """Log-probabilities in steps of 2 nats."""
+    """Round log-probabilities to multiples of 2 nats."""
     del key
     return 2.0 * jnp.round(logp / 2.0)
 
 
 def nucleus(key, logp):
-    """Log-probabilities of an engine that samples with top-p 0.9; tokens that it leaves out are practically impossible."""
+    """Compute the log-probabilities of an engine with top-p 0.9; excluded tokens get -60, so they are never sampled."""
     del key
     return jnp.maximum(keep_top_p(logp, 0.9), -60.0)
 

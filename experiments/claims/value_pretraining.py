@@ -6,14 +6,15 @@ and lets the critic learn from returns of the fixed initial policy before traini
 Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
 is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
 right on about one response in four, and differs from seed to seed. The critic has a value for every state; it starts at
-0.5 everywhere, well above the truth. 50 rollouts of pretraining.
+0.5 everywhere, well above the truth. Pretraining uses 50 rollouts.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. The critic's initial bias is a constant, while a reward model's
-depends on the position. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the
-highest mean pass rate on 8 other seeds; the critic's is 0.05. Pretraining samples 50 rollouts more, which the statistic
-does not count. A further arm trains on as many instead: compared with it, the final difference is undecided, and the
-mean over all 150 rollouts is lower with pretraining, because the policy does not learn meanwhile.
+depends on the position. The optimizer is Adam; each arm uses the learning rate among 0.03, 0.1, 0.3 and 1 with the
+highest mean pass rate on 8 other seeds; the critic's learning rate is 0.05. Pretraining needs 50 additional rollouts,
+which the statistic does not count. A further arm trains the policy on 50 additional rollouts instead. Compared with
+that arm, the final difference is undecided, and the mean over all 150 rollouts is lower with pretraining, because the
+policy does not learn during pretraining.
 
 Command: rljax claims --rerun value_pretraining
 """

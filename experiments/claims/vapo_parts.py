@@ -8,15 +8,15 @@ with a seed's mean pass rates during training; a difference of up to 0.005 is a 
 Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
 is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
 right on about one response in four, and differs from seed to seed. The critic has a value for every state, which starts
-at 0.5, and is pretrained on 50 rollouts. 4 updates on the mini-batches of a rollout of 8 prompts with 8 responses each;
-without groups, 64 prompts with one response each.
+at 0.5, and is pretrained on 50 rollouts. A rollout has 8 prompts with 8 responses each, or without groups, 64 prompts
+with one response each. It is split into 4 mini-batches with one update each.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. The optimizer is Adam.
-All arms use one learning rate, because the paper keeps the settings of the full method: the one, out of 0.03, 0.1, 0.3
-and 1, at which the full method has the highest mean pass rate during training on 8 other seeds. The critic's is 0.05.
-By the end, every arm but one has permanently solved or lost every context, so final pass rates cannot tell the
-arms apart; they are shown next to the statistic. Most parts differ by so little that they tie.
+All arms use one learning rate, because the paper keeps the settings of the full method: the rate among 0.03, 0.1, 0.3
+and 1 at which the full method has the highest mean pass rate during training on 8 other seeds. The critic's rate is
+0.05. By the end, every arm but one has permanently solved or lost every context, so final pass rates cannot tell the
+arms apart; they are shown next to the statistic. The effects of most parts differ by so little that they tie.
 
 Command: rljax claims --rerun vapo_parts
 """

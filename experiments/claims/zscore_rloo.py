@@ -1,7 +1,7 @@
 """If prompts differ in difficulty, do rewards minus a leave-one-out mean teach more than z-scores?
 
-GRPO divides by the standard deviation of a group. Dr.GRPO calls that a difficulty bias, and leaves the deviation out;
-what remains is, up to a factor, the advantage of RLOO. A prompt that is nearly always or nearly never right then has
+GRPO divides by the standard deviation of a group. Dr.GRPO calls this a difficulty bias, and omits the division; what
+remains is, up to a factor, RLOO's advantage. Prompts whose responses are nearly all right or nearly all wrong then have
 less weight. That the policy learns more this way is our interpretation; the paper compares complete algorithms.
 
 Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
@@ -9,10 +9,10 @@ and the reward is 1 or 0. The verifier errs on one response in 20. The initial l
 contexts range from hopeless to easy; the initial policy differs from seed to seed. The arms differ only in the
 advantage. All responses have the same length.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. No KL
-penalty. Every step has the same length, because Adam would hide how prompts are weighted against each other; each arm
-uses the length, out of 0.3, 1, 3 and 10, with the highest mean pass rate on 8 other seeds. Two further arms use Adam,
-with the learning rate, out of 0.03, 0.1, 0.3 and 1, that is best in the same sense.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. There is no
+KL penalty. Every step has the same length, because Adam would hide how prompts are weighted against each other; each
+arm uses the length among 0.3, 1, 3 and 10 with the highest mean pass rate on 8 other seeds. Two further arms use Adam,
+each with the learning rate among 0.03, 0.1, 0.3 and 1 that is best by the same criterion.
 
 Command: rljax claims --rerun zscore_rloo
 """
@@ -48,7 +48,7 @@ ARMS = {
 
 
 def measure(arm, seeds):
-    """Metrics of a training at the best rate."""
+    """Measure a training at the best rate."""
     setting, rates = arm
     return measure_tuned(setting, seeds, rates=rates)
 
