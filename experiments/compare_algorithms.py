@@ -1,7 +1,7 @@
-"""Every algorithm on one task, several seeds: held-out accuracy, steps and wall time.
+"""Compare all algorithms on one task over several seeds: held-out accuracy, steps and wall time.
 
 The supervised warm start runs once per seed, and all algorithms start from the resulting model. Each finished run is one row of
-the JSON file. A run that already has a row is skipped, and an interrupted run continues, so the command can be repeated.
+the JSON file. The command can be repeated: it skips runs that already have a row, and continues an interrupted run.
 
 Command:
 
@@ -12,7 +12,7 @@ Command:
 An algorithm may have its own settings: `name:setting=value,setting=value`, for instance `gkd:teacher=FOLDER`.
 
 Deviations: every algorithm uses the experiment's learning rate, batch and number of steps, which were chosen for the experiment's
-own algorithm and not tuned for the others. The experiment's options are passed to the algorithms that have them.
+own algorithm and not tuned for the others. Each algorithm receives those of the experiment's options that it has too.
 """
 
 import json
@@ -41,7 +41,7 @@ class Arguments:
     """The options of the comparison."""
 
     out: Path
-    """Path of the table, without .json and .md."""
+    """Path of the output files, without .json and .md."""
     experiment: str = "arithmetic_algorithms"
     """Name of the experiment whose settings are used."""
     algorithms: list[str] = field(
@@ -57,7 +57,7 @@ class Arguments:
 
 
 def export_warm_start(config: rljax.TrainConfig, folder: Path) -> Path:
-    """Export the model after the experiment's warm start with this seed as a Hugging Face folder, if it does not exist yet."""
+    """Export the model after the warm start with the config's seed as a Hugging Face folder, unless the folder exists."""
     if not folder.exists():
         base = for_algorithm(config, "rloo").replace(steps=0, run=f"{folder}-run", quiet=True)
         rljax.train(base)
@@ -73,7 +73,7 @@ def for_algorithm(config: rljax.TrainConfig, name: str) -> rljax.TrainConfig:
 
 
 def with_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig:
-    """Apply `setting=value,setting=value`; the names match the flags, and several values are separated by spaces."""
+    """Apply `setting=value,setting=value`; the names are those of the flags, and spaces separate several values of one setting."""
     pairs = [setting.split("=", 1) for setting in settings.split(",") if setting]
     flags = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", *value.split())]
     record = tyro.conf.AvoidSubcommands[tyro.conf.OmitArgPrefixes[rljax.TrainConfig]]
@@ -81,7 +81,7 @@ def with_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig
 
 
 def row_of(arguments: Arguments, name: str, seed: int) -> dict:
-    """Train one algorithm with one seed."""
+    """Train one algorithm with one seed, and return its row."""
     algorithm, _, settings = name.partition(":")
     config = load_config(arguments.experiment).replace(seed=seed)
     work = arguments.work / config.run.name
@@ -97,7 +97,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
     )
     config = with_settings(config, settings)
     start = time.monotonic()
-    begun = run.exists()
+    is_continued = run.exists()
     result = rljax.train(config, resume="auto")
     rows = read_metrics(result.run / "metrics.jsonl")
     return {
@@ -108,7 +108,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
         "best": max(row["accuracy"] for row in rows if row["phase"] == "eval"),
         "steps": config.optimization.steps,
         "value_steps": sum(row["phase"] == "value" for row in rows),
-        "seconds": None if begun else time.monotonic() - start,
+        "seconds": None if is_continued else time.monotonic() - start,
         "step_seconds": float(np.median([row["seconds"] for row in rows if row["phase"] == "rl"])),
     }
 
@@ -122,16 +122,16 @@ def table(rows: list[dict]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name in dict.fromkeys(row["algorithm"] for row in rows):
-        mine = sorted((row for row in rows if row["algorithm"] == name), key=lambda row: row["seed"])
+        own = sorted((row for row in rows if row["algorithm"] == name), key=lambda row: row["seed"])
 
-        def of(key: str, mine: list[dict] = mine) -> np.ndarray:
-            return np.array([row[key] for row in mine])
+        def column(key: str, own: list[dict] = own) -> np.ndarray:
+            return np.array([row[key] for row in own])
 
-        after = of("after")
+        after = column("after")
         lines.append(
-            f"| {name} | {len(mine)} | {of('before').mean():.1%} | {after.mean():.1%} ({after.min():.1%} to {after.max():.1%}) "
-            f"| {of('best').mean():.1%} | {mine[0]['steps']} | {mine[0]['value_steps']} "
-            f"| {seconds_text(mine[0]['step_seconds'], '.2f')} | {seconds_text(mine[0]['seconds'], '.0f')} |"
+            f"| {name} | {len(own)} | {column('before').mean():.1%} | {after.mean():.1%} ({after.min():.1%} to {after.max():.1%}) "
+            f"| {column('best').mean():.1%} | {own[0]['steps']} | {own[0]['value_steps']} "
+            f"| {seconds_text(own[0]['step_seconds'], '.2f')} | {seconds_text(own[0]['seconds'], '.0f')} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -142,12 +142,12 @@ def seconds_text(seconds: float | None, form: str) -> str:
 
 
 def report(rows: list[dict]) -> str:
-    """Format the table below the command that writes it."""
+    """Format the page: the command that writes it, and the table."""
     return f"`python experiments/compare_algorithms.py {shlex.join(sys.argv[1:])}`\n\n{table(rows)}"
 
 
 def compare(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
+    """Do the runs that are missing from the JSON file, save the file after each run, and write the table at the end."""
     rows_file = arguments.out.with_suffix(".json")
     rows = json.loads(rows_file.read_text(encoding="utf-8")) if rows_file.exists() else []
     done = {(row["algorithm"], row["seed"]) for row in rows}

@@ -3,7 +3,7 @@
 The task is sums of two and three numbers. The demonstrations of the warm start break two rules, each in half of the problems:
 they write a `*` that does not belong there, and they write the first step twice. Both habits leave the answer right, so a reward
 for the answer alone does not discourage them. Two arms continue from the same warm start, and differ in one number: the weight of
-the constitution relative to the reward for the answer, 1 or 0. With weight 0 the rules are still measured.
+the constitution relative to the reward for the answer, 1 or 0. With weight 0, violations of the rules are still measured.
 
     polite: {must_not: '[*]', weight: 0.5}
     brief: {max_characters: 20, weight: 0.5}
@@ -12,23 +12,23 @@ Command:
 
     python experiments/constitution.py --seeds 0 1 2 3 4     (a quarter of an hour on two CPU cores)
 
-Each arm and seed takes one to two minutes on two cores; runs that are in the JSON file are not repeated, unless the settings have
-changed.
+Each arm and seed takes one to two minutes on two cores; runs whose rows are in the JSON file are not repeated, unless the
+settings have changed.
 
-Deviations: no paper has this setting; here code judges the rules, while constitutional training uses a model.
+Deviations: no paper has this setting; here code checks the rules, while constitutional training uses a model as the judge.
 
 Result (seeds 0 and 1: 2026-11-22, the others: 2026-11-23; 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2;
-means of five seeds with 95 % t intervals): violations decrease, and the accuracy does not rise. With the rules it changes by +0.5
-points in 40 steps (-6.6 to +7.6), from 79 %, so a loss of a few points is not excluded; with the answer alone it changes by +9.5
-(+3.9 to +15.1). Paired by seed, the rules cost 9.0 points of accuracy at the end (7.0 to 11.0), about what RL gains without them.
-Of the held-out answers, 79 points fewer break `polite` (66 to 93), and 8 points fewer `brief` (2 to 14). Longer runs and other
-weights of the rules were not tried.
+means of five seeds with 95 % t intervals): violations decrease, and the accuracy does not rise. With the rules, the accuracy
+changes in 40 steps by +0.5 points (-6.6 to +7.6), from 79 %, so a loss of a few points is not excluded. With the answer alone, it
+changes by +9.5 (+3.9 to +15.1). Paired by seed, the rules cost 9.0 points of accuracy at the end (7.0 to 11.0), about as much as
+RL gains without the rules. The share of held-out answers that break `polite` falls by 79 points (66 to 93), and for `brief` by 8
+points (2 to 14). Longer runs and other weights of the rules were not tried.
 
-The claims behind the verdicts were written down after the runs, with the margin of other experiments.
+The claims behind the verdicts were written down after the runs, with the margin that other experiments use.
 
-It writes constitution.json and constitution.md: the share of violations among the sampled responses of the first and of the last
-five steps, and among the greedy answers to held-out problems, with their accuracy; means over the seeds with 95 % t intervals,
-and the differences after minus before RL and between the arms, paired by seed.
+It writes constitution.json and constitution.md: the fraction of responses that violate each rule, among those sampled in the
+first and in the last five steps and among the greedy answers to held-out problems, and the accuracy of these answers. Both files
+have means over the seeds with 95 % t intervals, and paired by seed, the differences after minus before RL and between the arms.
 """
 
 import itertools
@@ -101,7 +101,7 @@ class Arguments:
 
 
 def with_habits(problem: Problem, number: int) -> Problem:
-    """Make a demonstration break the rules: the first rule if the number is odd, the second one in two of every four problems."""
+    """Make a demonstration break the first rule if the problem's number is odd, and the second in two of every four problems."""
     first, rest = str(problem.demonstration).split(";", 1)
     twice = f"{first};" if number % 4 >= 2 else ""
     star = "*" if number % 2 else ""
@@ -109,7 +109,7 @@ def with_habits(problem: Problem, number: int) -> Problem:
 
 
 def make_problems(seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Generate training problems, whose demonstrations have the habits, and held-out ones."""
+    """Generate training problems, whose demonstrations break the rules, and held-out problems."""
     train = arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
     heldout = arithmetic("heldout", PROBLEMS["heldout"], seed=seed, **SUMS)
     return [with_habits(problem, i) for i, problem in enumerate(train)], heldout
@@ -135,25 +135,25 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
     row = {"accuracy": [evaluations[0]["accuracy"], evaluations[-1]["accuracy"]]}
     for rule in RULES:
         name = f"reward_constitution/{rule}"
-        row[rule] = [float(np.mean([step[name] for step in part])) for part in (steps[:ENDS], steps[-ENDS:])]
+        row[rule] = [float(np.mean([step[name] for step in window])) for window in (steps[:ENDS], steps[-ENDS:])]
         row[f"{rule}, held out"] = [evaluations[0][name], evaluations[-1][name]]
     return row
 
 
-def by_seed(rows: Rows, arm: str, number: str, place: int) -> dict[int, float]:
-    """Return a measurement of an arm before RL (place 0) or after it (place 1), by seed."""
-    return {row["seed"]: row[number][place] for row in rows if row["arm"] == arm}
+def by_seed(rows: Rows, arm: str, metric: str, end: int) -> dict[int, float]:
+    """Return a metric of an arm before RL (end 0) or after RL (end 1), by seed."""
+    return {row["seed"]: row[metric][end] for row in rows if row["arm"] == arm}
 
 
 def report(rows: Rows) -> str:
     """Format means over the seeds with their intervals, changes by RL, and differences between the arms, in Markdown."""
     labels = {"accuracy": "accuracy"}
-    labels |= {f"{rule}{place}": f"violations of `{rule}`{place}" for rule in RULES for place in ("", ", held out")}
+    labels |= {f"{rule}{where}": f"violations of `{rule}`{where}" for rule in RULES for where in ("", ", held out")}
     lines = ["| arm | metric | before RL | after RL | change |", f"|{' --- |' * 5}"]
-    for arm, number in itertools.product(ARMS, labels):
-        before, after = (by_seed(rows, arm, number, place) for place in (0, 1))
+    for arm, metric in itertools.product(ARMS, labels):
+        before, after = (by_seed(rows, arm, metric, end) for end in (0, 1))
         lines.append(
-            f"| {arm} | {labels[number]} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |"
+            f"| {arm} | {labels[metric]} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |"
         )
     alone, ruled = ARMS
     lines += [
@@ -163,8 +163,8 @@ def report(rows: Rows) -> str:
         "| metric | difference |",
         "| --- | --- |",
     ]
-    for number, label in labels.items():
-        lines.append(f"| {label} | {points_text(by_seed(rows, ruled, number, 1), by_seed(rows, alone, number, 1))} |")
+    for metric, label in labels.items():
+        lines.append(f"| {label} | {points_text(by_seed(rows, ruled, metric, 1), by_seed(rows, alone, metric, 1))} |")
     return "\n".join([*lines, "", *verdict_table(claims(rows))]) + "\n"
 
 
@@ -172,18 +172,18 @@ def claims(rows: Rows) -> Iterator[Comparison]:
     """Yield the claims about greedy answers to held-out problems."""
     alone, ruled = ARMS
     for rule in RULES:
-        before, after = (by_seed(rows, ruled, f"{rule}, held out", place) for place in (0, 1))
+        before, after = (by_seed(rows, ruled, f"{rule}, held out", end) for end in (0, 1))
         yield Comparison(f"with the rules as a reward, fewer answers violate `{rule}` than before RL", before, after)
     for rule in RULES:
-        without, ruled_too = (by_seed(rows, arm, f"{rule}, held out", 1) for arm in (alone, ruled))
-        yield Comparison(f"with the rules as a reward, fewer answers violate `{rule}` than without", without, ruled_too)
+        without, with_rules = (by_seed(rows, arm, f"{rule}, held out", 1) for arm in (alone, ruled))
+        yield Comparison(f"with the rules as a reward, fewer answers violate `{rule}` than without", without, with_rules)
     before, after = (by_seed(rows, ruled, "accuracy", place) for place in (0, 1))
     yield Comparison("the accuracy before RL is kept", after, before, "equal")
     yield Comparison("the rules cost no accuracy", after, by_seed(rows, alone, "accuracy", 1), "equal")
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
+    """Do the runs that are missing from the JSON file, save the file after each run, and write the table at the end."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
     rows = add_missing_rows(file, wanted, run_arm, settings=hash_settings)

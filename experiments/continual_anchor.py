@@ -1,11 +1,11 @@
 """Sums with `+`, then only with `-`: how much of `+` is retained, with and without the Fisher anchor?
 
-A small transformer learns sums of two and three numbers with `+` from demonstrations, and then by GRPO. Its last model continues
-with `-`, from demonstrations and then by GRPO again; these problems no longer contain `+`. The second run is done without an
-anchor and with anchors of several weights, whose Fisher information is estimated on 256 responses of the first model to its own
-problems. Held-out accuracy on both operators is measured after each run, with greedy decoding.
+A small transformer learns sums of two and three numbers with `+` from demonstrations, and then by GRPO. A second run trains its
+last model on sums with `-`, again from demonstrations and then by GRPO, and without any `+`. The second run is done without an
+anchor and with anchors of several weights. Their Fisher information is estimated on 256 responses of the first run's model to
+that run's problems. Held-out accuracy on both operators is measured after each run, with greedy decoding.
 
-The same as commands:
+Equivalent commands:
 
     rljax train --operators + ... --run runs/first
     rljax train --operators - ... --model runs/first/last --anchor WEIGHT
@@ -14,30 +14,31 @@ Command:
 
     python experiments/continual_anchor.py --seeds 0 1 2 3 4 --weights 0 100 10000     (twenty minutes on two CPU cores)
 
-Without `--weights` it also runs 300 and 1000, which have only been run with seed 0.
+Without `--weights`, the command also runs the weights 300 and 1000, which have only been run with seed 0.
 
 Result (seed 0: 2026-11-22, the others: 2026-11-23; 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2; four
-minutes per seed): 60 held-out problems for each operator, in percent, means of five seeds with 95 % t intervals. Before the
-second run, 76 (67 to 86) of the sums with `+` are right and none with `-`. After it,
+minutes per seed): accuracy in percent on 60 held-out problems for each operator, means of five seeds with 95 % t intervals.
+Before the second run, the accuracy is 76 (67 to 86) on `+` and 0 on `-`. After the second run:
 
     weight     0               100              10000
     +           3 (0 to 7)     45 (13 to 78)    71 (60 to 82)
     -          15 (6 to 24)     5 (0 to 10)      3 (0 to 7)
 
-Without an anchor `+` is forgotten. Paired by seed, a weight of 100 keeps 42 points more (12 to 72), but hardly anything in seed 4,
-where 2 % are left; 10000 keeps 67 more (57 to 78). All runs have the same number of steps, so
-the anchor costs accuracy in `-`: 9 points with 100 (0.4 to 18), 11 with 10000 (0.1 to 23). The learning rate and the weights were
-chosen on seed 0; with a learning rate of 1e-3 instead of 3e-4 and 600 steps, a weight of 1000 kept 18 % there: such steps are too
-large for a quadratic penalty.
+Without an anchor, `+` is forgotten. Paired by seed, a weight of 100 keeps 42 points more on `+` (12 to 72), but only 2 % accuracy
+in seed 4; a weight of 10000 keeps 67 points more (57 to 78). At the same number of steps, the anchor costs accuracy on `-`: 9
+points with 100 (0.4 to 18), and 11 with 10000 (0.1 to 23). The learning rate and the weights were chosen on seed 0. With a
+learning rate of 1e-3 instead of 3e-4, and 600 steps, a weight of 1000 kept 18 % on this seed, because such steps are too large
+for a quadratic penalty.
 
-The claims behind the verdicts were written down after the runs, with the margin of other experiments.
+The claims behind the verdicts were written down after the runs, with the margin that other experiments use.
 
 Deviations from the paper (Kirkpatrick et al., arXiv:1612.00796): a language model of 0.3 million parameters instead of a network
-for images, and two tasks instead of many; the optimizer is AdamW, which rescales the sum of both gradients.
+for images, and two tasks instead of many; the optimizer is AdamW, which rescales the sum of the loss's and the penalty's
+gradients.
 
 Finished runs are kept in --work and are not repeated, unless the settings have changed. The command writes OUT.json, which has a
-row for each seed and weight (0: without an anchor) with the accuracies and the seconds, and OUT.md: their means over the seeds
-with 95 % t intervals, and the differences from the run without an anchor, paired by seed.
+row for each seed and weight (0: without an anchor) with the accuracies and the run time in seconds, and OUT.md: the mean
+accuracies over the seeds with 95 % t intervals, and the differences from the run without an anchor, paired by seed.
 """
 
 import itertools
@@ -106,7 +107,7 @@ class Arguments:
 
 
 def configs_of(seed: int, weight: float) -> tuple[rljax.TrainConfig, rljax.TrainConfig]:
-    """Build the settings of the first run, and of the second run without its model."""
+    """Build the settings of the first run, and of the second run without its starting model."""
     config = CONFIG.replace(seed=seed)
     return config.replace(**FIRST), config.replace(**SECOND, anchor=weight or None)
 
@@ -117,7 +118,7 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def finish_run(folder: Path, config: rljax.TrainConfig) -> Path:
-    """Train, unless the run with these settings already exists; continue a run that was stopped."""
+    """Train, unless a run with these settings is finished; continue an interrupted run."""
     folder = folder.with_name(f"{folder.name}-{settings_hash(resolved_settings(config))}")
     if not (folder / "last" / "config.json").exists():
         rljax.train(config.replace(run=str(folder)), resume="auto")
@@ -125,7 +126,7 @@ def finish_run(folder: Path, config: rljax.TrainConfig) -> Path:
 
 
 def measure_accuracies(run: Path) -> dict[str, float]:
-    """Measure the held-out greedy accuracy of the last model of a run on each operator."""
+    """Measure the greedy accuracy of a run's last model on the held-out problems of each operator."""
     found = {}
     for operator in "+-":
         count = CONFIG.data.heldout_problems
@@ -136,16 +137,16 @@ def measure_accuracies(run: Path) -> dict[str, float]:
 
 
 def run_both(work: Path, seed: int, weight: float) -> dict[str, Any]:
-    """Do both runs for a seed and a weight, and measure their accuracies."""
-    start, place, configs = time.monotonic(), work / f"seed{seed}", configs_of(seed, weight)
-    first = finish_run(place / "first", configs[0])
-    second = finish_run(place / f"second-{weight:g}", configs[1].replace(model=str(first / "last")))
+    """Do both runs for a seed and a weight, and measure the accuracies after each."""
+    start, folder, configs = time.monotonic(), work / f"seed{seed}", configs_of(seed, weight)
+    first = finish_run(folder / "first", configs[0])
+    second = finish_run(folder / f"second-{weight:g}", configs[1].replace(model=str(first / "last")))
     row = {"before": measure_accuracies(first), "after": measure_accuracies(second)}
     return row | {"seconds": round(time.monotonic() - start, 1)}
 
 
 def by_seed(rows: Rows, weight: float, when: str, operator: str) -> dict[int, float]:
-    """Return the accuracy on an operator before or after the second run with a weight, by seed."""
+    """Return the accuracy on an operator before or after a weight's second run, by seed."""
     return {row["seed"]: row[when][operator] for row in rows if row["weight"] == weight}
 
 
@@ -185,7 +186,7 @@ def claims(rows: Rows) -> Iterator[Comparison]:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
+    """Do the runs that are missing from the JSON file, save the file after each run, and write the table at the end."""
     wanted = [{"seed": seed, "weight": weight} for seed, weight in itertools.product(arguments.seeds, arguments.weights)]
     file = arguments.out.with_suffix(".json")
     rows = add_missing_rows(file, wanted, partial(run_both, arguments.work), settings=hash_settings)

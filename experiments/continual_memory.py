@@ -1,17 +1,18 @@
 """Sums with `+`, then only with `-`: which memory preserves more of the first task, solved problems or an adapter per task?
 
 The two runs are those of experiments/continual_anchor.py, without an anchor: a small transformer learns sums with `+` from
-demonstrations, and then by GRPO; its last model continues with `-`. Four arms differ in what is stored of the first task:
+demonstrations, and then by GRPO; a second run trains its last model on sums with `-`. Four arms differ in what they store from
+the first task:
 
     none             nothing
-    replay 32        32 solved problems: a prompt of the first run, and a right response of its last model
-    replay 256       up to 256 of them
-    adapters         one adapter of rank 16 per task: the second run changes only its own, and problems with `+` do not use it
+    replay 32        32 solved problems: prompts of the first run, each with a right response of that run's last model
+    replay 256       up to 256 solved problems
+    adapters         nothing; the second run trains only a new adapter of rank 16, which problems with `+` do not use
 
-Replayed problems are mixed with those of the second task, in its demonstrations and in its rollouts. All arms make the same number
-of updates on batches of the same size, so a replayed problem takes the place of a new one.
+Replayed problems are mixed with the second task's problems, both in the demonstrations and in the rollouts. All arms make the
+same number of updates on batches of the same size, so a replayed problem replaces a new one.
 
-The same as commands, for an arm with replay and for `adapters`:
+Equivalent commands, first for an arm with replay, then for `adapters`:
 
     rljax generate runs/first memory.jsonl --checkpoint last --most 1 --limit 256
     cat second.jsonl memory.jsonl > both.jsonl
@@ -23,18 +24,18 @@ Command:
 
     python experiments/continual_memory.py     (half an hour on one CPU core)
 
-Result (2026-11-27, one core that others used too, Python 3.11.7, JAX 0.10.2; means of five seeds with 95 % t intervals): before the
-second run 78 % of the sums with `+` are right (72 to 84). After it, 11 % are right without a memory, 49 % with 32 solved problems,
-and 71 % with 256. Replay has no visible cost in `-`, of which few are right in these arms (11 to 14 %): -1.0 points with 256
-(-7.1 to +5.1).
+Result (2026-11-27, one core that others used too, Python 3.11.7, JAX 0.10.2; means of five seeds with 95 % t intervals): before
+the second run, 78 % of the sums with `+` are right (72 to 84). After the second run, 11 % are right without a memory, 49 % with
+32 solved problems, and 71 % with 256. On `-`, where the accuracy of these arms is low (11 to 14 %), replay has no visible cost:
+-1.0 points with 256 (-7.1 to +5.1).
 
 Deviations from the paper on replay (CLEAR, arXiv:1811.11682): stored responses are imitated in the warm start, and stored prompts
-are answered anew in RL; CLEAR also learns off-policy from stored actions and pulls the policy to its stored probabilities. Only
-right responses are stored. In `adapters`, the operator in the prompt decides whose parameters answer, so the accuracy on `+` is
-the one before the second run, and the task need not be inferred. Its learning rates are ten times those of the other arms, as
-`rljax train --help-all` recommends, and it learns far more of `-` (57 %), which says nothing about adapters: 3e-4, the rate of the
-others, was chosen for the anchor and is low. All settings were fixed before the first run of these arms. A claim that adapters cost
-nothing in `-` was removed after the runs for this reason.
+are answered anew in RL; CLEAR also learns off-policy from stored actions and pulls the policy towards the stored probabilities.
+Only right responses are stored. In `adapters`, the operator in the prompt decides which parameters answer, so the accuracy on `+`
+is the one before the second run, and the task need not be inferred. This arm's learning rates are ten times those of the other
+arms, as `rljax train --help-all` recommends for adapters. It learns far more of `-` (57 %), but this is no evidence for adapters:
+the other arms' rate of 3e-4 was chosen for the anchor and is low. For this reason, a claim that adapters cost nothing in `-` was
+removed after the runs. All settings were fixed before the first run of these arms.
 
 Finished runs are kept in --work and are not repeated, unless the settings have changed. The command writes OUT.json, which has a
 row for each seed and arm, and OUT.md: means over the seeds with 95 % t intervals, and the differences from `none`, paired by seed.
@@ -62,19 +63,19 @@ from rljax.training.parts.problems import make_problems
 
 CONFIG = continual_anchor.CONFIG.replace(name="continual-memory")
 ADAPTER = {"lora_rank": 16, "warm_start_learning_rate": 3e-3, "learning_rate": 2e-3}
-"""Settings of a run that trains an adapter, with ten times the learning rates of `SECOND` and `CONFIG`."""
+"""Settings of a run that trains an adapter; the learning rates are ten times those of `SECOND` and `CONFIG`."""
 Rows = Sequence[Mapping[str, Any]]
 
 
 class Memory(NamedTuple):
-    """What an arm stores of the first task."""
+    """What an arm stores from the first task."""
 
     replayed: int = 0
-    """Largest number of solved problems."""
+    """Largest number of solved problems to store and replay."""
     settings: Mapping[str, Any] = {}
     """Further settings of the second run."""
     is_separate: bool = False
-    """Whether the second task has parameters of its own, which the first task does not use."""
+    """Whether the second task trains separate parameters, which the first task does not use."""
 
 
 ARMS: Mapping[str, Memory] = {
@@ -84,7 +85,7 @@ ARMS: Mapping[str, Memory] = {
     "adapters": Memory(settings=ADAPTER, is_separate=True),
 }
 SAMPLES = 8
-"""Responses to each problem of the first run, of which one that is right is stored."""
+"""Responses sampled for each problem of the first run; one right response is stored."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,11 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def solved_problems(run: Path, most: int) -> list[rljax.Problem]:
-    """Return problems of a run that its last model solves, each with a right response; they are sampled once and then read.
+    """Return problems that a run's last model solves, each with a right response; sample them once, and read them from then on.
 
     Args:
         run: folder of the run.
-        most: number of training problems that are tried; the first ones.
+        most: number of training problems to try, from the first.
     """
     file = run / f"memory-{most}.jsonl"
     if not file.exists():
@@ -124,7 +125,7 @@ def solved_problems(run: Path, most: int) -> list[rljax.Problem]:
 
 
 def run_both(work: Path, arm: str, seed: int) -> dict[str, Any]:
-    """Do both runs of an arm, and measure their accuracies on both operators."""
+    """Do both runs of an arm, and measure the accuracies on both operators after each."""
     start, memory, (first_config, config) = time.monotonic(), ARMS[arm], configs_of(arm, seed)
     first = finish_run(work / f"seed{seed}" / "first", first_config)
     replayed = solved_problems(first, memory.replayed) if memory.replayed else []
@@ -173,12 +174,12 @@ def claims(rows: Rows) -> Iterator[Comparison]:
     for arm, memory in ARMS.items():
         if arm != "none":
             yield Comparison(f"`{arm}` keeps more of `+`", old[arm], old["none"])
-        if memory.replayed:  # adapters have another learning rate
+        if memory.replayed:  # not adapters, whose learning rate differs
             yield Comparison(f"`{arm}` costs nothing in `-`", new[arm], new["none"], "equal")
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
+    """Do the runs that are missing from the JSON file, save the file after each run, and write the table at the end."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
     rows = add_missing_rows(file, wanted, partial(run_both, arguments.work), settings=hash_settings)

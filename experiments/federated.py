@@ -1,23 +1,23 @@
-"""Two clients whose data stays where it is: does federated averaging learn what one run on the pooled data learns?
+"""Two clients keep their data private: does federated averaging learn as much as one run on the pooled data?
 
-A small transformer starts from public demonstrations of sums of two and three numbers with `+` and `-`; four in five of those of
-three numbers stop before the answer, so RL has to teach the model to finish. One client has problems with `+` only, the other half
-as many with `-` only. A client trains the model by GRPO on its own problems and sends back the model, nothing else; a server
-averages the models, with the number of problems as weights (`rljax average`). Four arms begin with the same model and sample the
-same number of responses:
+A small transformer starts from public demonstrations of sums of two and three numbers with `+` and `-`; four in five of the
+demonstrations with three numbers stop before the answer, so RL has to teach the model to finish. One client has only problems
+with `+`; the other has half as many problems, only with `-`. A client trains the model by GRPO on its own problems and sends back
+only the model. A server averages the models, weighted by the clients' numbers of problems (`rljax average`). Four arms begin with
+the same model and sample the same number of responses:
 
     pooled         one run on the problems of both clients, with twice as many prompts per step
-    three rounds   each client makes 10 steps, the models are averaged, and so on, three times
-    one round      each client makes 30 steps, then one average
-    alone          the clients of `one round` before the average: mean accuracy of their two models
+    three rounds   each client makes 10 steps, then the models are averaged; this is done three times
+    one round      each client makes 30 steps, then the models are averaged
+    alone          the two clients' models of `one round` before averaging: the mean of their accuracies
 
-The same as commands, for the first round:
+Equivalent commands, for the first round:
 
     rljax train --dataset plus.jsonl --model MODEL --steps 10 --run runs/plus-1
     rljax train --dataset minus.jsonl --model MODEL --steps 10 --run runs/minus-1
     rljax average runs/plus-1 runs/minus-1 round-1 --checkpoint last --weights 600 300
 
-and for the next round with `--model round-1`.
+The next round starts with `--model round-1`.
 
 Command:
 
@@ -28,8 +28,8 @@ the share of right answers from 13 to 57 % in the pooled run and in both federat
 points (-2.9 to +3.9). Clients alone reach 51 %, 6.0 points less than three rounds (2.5 to 9.5). Three rounds and one differ by 0.4
 points (-2.5 to +3.2), so five seeds do not tell them apart.
 
-Deviations from the paper (FedAvg, arXiv:1602.05629, Algorithm 1): both clients take part in every round; a client's local steps are
-policy updates with AdamW, whose state is new in each round, instead of SGD on labelled data. The average is not protected:
+Deviations from the paper (FedAvg, arXiv:1602.05629, Algorithm 1): both clients take part in every round; a client's local steps
+are policy updates with AdamW, whose state is reset in each round, instead of SGD on labeled data. The average is not protected:
 secure aggregation, which hides the model of a single client from the server, and noise for differential privacy are left out. The
 demonstrations and the number of steps were chosen on seed 100, which is not in the table.
 
@@ -85,9 +85,9 @@ CONFIG = rljax.TrainConfig.flat(
     quiet=True,
 )
 START = {"warm_start_steps": 240, "steps": 0}
-"""Settings of the run that makes the public model."""
+"""Settings of the run that trains the public model."""
 CLIENTS: Mapping[str, int] = {"+": 600, "-": 300}
-"""Operator of a client's problems -> how many problems it has."""
+"""Operator of a client's problems -> number of its problems."""
 HELDOUT = 80
 """Number of held-out problems for each operator."""
 ROUNDS: Mapping[str, tuple[int, int]] = {"three rounds": (3, 10), "one round": (1, 30)}
@@ -132,7 +132,7 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def finish_run(folder: Path, config: rljax.TrainConfig, problems: tuple[Problems, Problems] | None = None) -> Path:
-    """Train, unless the run is finished; continue a run that was stopped."""
+    """Train, unless the run is finished; continue an interrupted run."""
     if not (folder / "last" / "config.json").exists():
         rljax.train(config.replace(run=str(folder)), problems=problems, resume="auto")
     return folder
@@ -144,7 +144,7 @@ def train_from(model: Path, folder: Path, problems: Problems, heldout: Problems,
     return finish_run(folder, config, (problems, heldout))
 
 
-def train_in_rounds(start: Path, place: Path, data: Data, seed: int, *, rounds: int, steps: int) -> tuple[Path, list[Path]]:
+def train_in_rounds(start: Path, work: Path, data: Data, seed: int, *, rounds: int, steps: int) -> tuple[Path, list[Path]]:
     """Let all clients train the same model, average their models, and repeat with the average.
 
     ::
@@ -153,9 +153,9 @@ def train_in_rounds(start: Path, place: Path, data: Data, seed: int, *, rounds: 
 
     Args:
         start: folder of the first model, θ_0.
-        place: folder of the runs and of the averages.
+        work: folder for the runs and the averages.
         data: the problems; n_k is the number of problems of client k.
-        seed: random seed of the row. Each run has its own, so that no round repeats the order of the problems.
+        seed: random seed of the row. Each run derives its own seed from it, so that no round repeats the order of the problems.
         rounds: number of rounds.
         steps: each client's steps per round.
 
@@ -166,13 +166,15 @@ def train_in_rounds(start: Path, place: Path, data: Data, seed: int, *, rounds: 
         arXiv:1602.05629, Algorithm 1, with all clients in every round.
     """
     model, sizes, runs = start, [len(problems) for problems in data.train.values()], []
-    for turn in range(rounds):
+    for round_index in range(rounds):
         runs = [
-            train_from(model, place / f"{turn}-{number}", problems, data.heldout[operator], steps=steps, seed=key)
-            for number, (operator, problems) in enumerate(data.train.items())
-            for key in [seed * 10_000 + turn * 100 + number]
+            train_from(
+                model, work / f"{round_index}-{client}", problems, data.heldout[operator], steps=steps, seed=client_seed
+            )
+            for client, (operator, problems) in enumerate(data.train.items())
+            for client_seed in [seed * 10_000 + round_index * 100 + client]
         ]
-        model = place / f"{turn}-mean"
+        model = work / f"{round_index}-mean"
         if not model.exists():
             average(runs, model, weights=sizes, which="last")
     return model, runs
@@ -181,24 +183,24 @@ def train_in_rounds(start: Path, place: Path, data: Data, seed: int, *, rounds: 
 def accuracies_of(model: Path, data: Data) -> dict[str, float]:
     """Measure the accuracy of greedy answers to the held-out problems of each operator."""
     options = {"reward": CONFIG.reward.name, "max_response_tokens": CONFIG.sampling.max_response_tokens}
-    reports = {operator: rljax.evaluate(model, problems=part, **options) for operator, part in data.heldout.items()}
+    reports = {operator: rljax.evaluate(model, problems=problems, **options) for operator, problems in data.heldout.items()}
     return {operator: report.whole.measures["avg@1"].value for operator, report in reports.items()}
 
 
 def run_seed(work: Path, seed: int) -> dict[str, Any]:
     """Train all arms of a seed, and measure their accuracies."""
     began, data = time.monotonic(), make_data(seed)
-    place = work / f"seed{seed}-{hash_settings({'seed': seed})}"
-    start = finish_run(place / "start", CONFIG.replace(seed=seed, **START)) / "last"
-    steps = {rounds * each for rounds, each in ROUNDS.values()}
-    if len(steps) > 1:
+    folder = work / f"seed{seed}-{hash_settings({'seed': seed})}"
+    start = finish_run(folder / "start", CONFIG.replace(seed=seed, **START)) / "last"
+    total_steps = {rounds * steps for rounds, steps in ROUNDS.values()}
+    if len(total_steps) > 1:
         raise ValueError(f"all arms in ROUNDS must have the same number of steps, got {ROUNDS}")
-    pooled, heldout = ([problem for part in parts.values() for problem in part] for parts in data)
+    pooled, heldout = ([problem for problems in split.values() for problem in problems] for split in data)
     prompts = len(CLIENTS) * CONFIG.sampling.prompts
-    run = train_from(start, place / "pooled", pooled, heldout, steps=steps.pop(), prompts=prompts, seed=seed)
+    run = train_from(start, folder / "pooled", pooled, heldout, steps=total_steps.pop(), prompts=prompts, seed=seed)
     row = {"before": accuracies_of(start, data), "pooled": accuracies_of(run / "last", data)}
-    for arm, (rounds, each) in ROUNDS.items():
-        model, clients = train_in_rounds(start, place / arm.replace(" ", "-"), data, seed, rounds=rounds, steps=each)
+    for arm, (rounds, steps) in ROUNDS.items():
+        model, clients = train_in_rounds(start, folder / arm.replace(" ", "-"), data, seed, rounds=rounds, steps=steps)
         row[arm] = accuracies_of(model, data)
         if rounds == 1:
             alone = [accuracies_of(client / "last", data) for client in clients]
@@ -207,7 +209,7 @@ def run_seed(work: Path, seed: int) -> dict[str, Any]:
 
 
 def by_seed(rows: Rows, arm: str, operator: str | None = None) -> dict[int, float]:
-    """Return the accuracy of an arm on an operator, or its mean over the operators, by seed."""
+    """Return an arm's accuracy on an operator, or if that is None, the mean over the operators, by seed."""
     return {row["seed"]: sum(row[arm].values()) / len(row[arm]) if operator is None else row[arm][operator] for row in rows}
 
 
@@ -235,7 +237,7 @@ def claims(rows: Rows) -> Iterator[Comparison]:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the seeds that the JSON file does not have yet; save it after each, and write the table at the end."""
+    """Run the seeds that are missing from the JSON file, save the file after each seed, and write the table at the end."""
     file = arguments.out.with_suffix(".json")
     wanted = [{"seed": seed} for seed in arguments.seeds]
     rows = add_missing_rows(file, wanted, partial(run_seed, arguments.work), settings=hash_settings)

@@ -1,21 +1,21 @@
-"""Plans and answers: do separate credit and separate adapters learn more than one policy with one credit, at equal sampled tokens?
+"""Do separate credit and separate adapters for plans and answers learn more than one policy, at equally many sampled tokens?
 
-The task is sums of two to four numbers with steps; the steps are the plan, which ends with `#`, and the number after it is the
-answer. Demonstrations of longer sums are unfinished, so RL has to teach the model to finish. Three arms start from the same
-model, which is frozen, and train adapters of rank 8 by Dr.GRPO:
+The task is sums of two to four numbers with worked steps. The steps are the plan, which ends with `#`; the number after `#` is
+the answer. Demonstrations of the longest sums are unfinished, so RL has to teach the model to finish. Three arms start from the
+same model, which is frozen, and train adapters of rank 8 by Dr.GRPO:
 
     flat            one adapter; 8 responses to each of 8 prompts, and one advantage for all tokens of a response
     credit          one adapter; 4 plans for each prompt and 2 answers to each plan, credited separately
-    sub-policies    the same, and an adapter each for plans and for answers
+    sub-policies    like `credit`, but with one adapter for plans and another for answers
 
-An arm samples a plan once for both of its answers, so the arms differ in sampled tokens per step. They are compared after an equal
-number of sampled tokens: the accuracy is interpolated between evaluations.
+The last two arms sample a plan once for both of its answers, so the arms differ in sampled tokens per step. The arms are compared
+after an equal number of sampled tokens, with the accuracy interpolated between evaluations.
 
 Command:
 
     python experiments/hierarchical.py     (an estimated ten minutes on one CPU core)
 
-A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run only a part.
+A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` limit what is run.
 
 Deviations: no paper has this setting; a design document asks for hierarchical policies, without an equation. All settings were
 fixed before the first run. Sub-policies have twice as many trained parameters as the other arms, and cost twice as much per token.
@@ -76,7 +76,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "credit": {"lora_rank": RANK, "lora_alpha": float(RANK), **PLANS},
     "sub-policies": {"sub_policies": RANK, **PLANS},
 }
-"""Name of an arm -> its settings; more steps where a step samples fewer tokens."""
+"""Name of an arm -> its settings; an arm has more steps if a step samples fewer tokens."""
 BUDGET = 20_000
 """Sampled tokens after which the arms are compared."""
 Rows = Sequence[Mapping[str, Any]]
@@ -107,12 +107,12 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def warm_start(seed: int, work: Path) -> Path:
-    """Return the folder of the model that the arms of a seed start from; train it if it does not exist."""
+    """Return the folder of the model from which a seed's arms start; train the model if the folder does not exist."""
     config = CONFIG.replace(seed=seed, steps=0, eval_every=0)
-    place = work / f"warm-start-{seed}-{settings_hash(resolved_settings(config))}"
-    if not (place / "last" / "config.json").exists():
-        rljax.train(config.replace(run=str(place)), resume="auto")
-    return place / "last"
+    folder = work / f"warm-start-{seed}-{settings_hash(resolved_settings(config))}"
+    if not (folder / "last" / "config.json").exists():
+        rljax.train(config.replace(run=str(folder)), resume="auto")
+    return folder / "last"
 
 
 def run_arm(work: Path, arm: str, seed: int) -> dict[str, Any]:
@@ -125,11 +125,11 @@ def run_arm(work: Path, arm: str, seed: int) -> dict[str, Any]:
 
 
 def curve_of(metrics: Rows, responses: int) -> list[tuple[int, float]]:
-    """Return sampled tokens and accuracy at each evaluation.
+    """Return the number of tokens sampled so far, and the accuracy, at each evaluation.
 
     Args:
         metrics: rows of the run.
-        responses: responses per step; a run without plans samples all of their tokens.
+        responses: responses per step; all their tokens are counted if the run does not report `sampled_tokens`.
     """
     sampled = {
         row["step"]: row.get("sampled_tokens", row["response_length"] * responses)
@@ -176,7 +176,7 @@ def report(rows: Rows) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet; save it after each run, then write the page."""
+    """Do the runs that are missing from the JSON file, save the file after each run, then write the page."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))

@@ -1,20 +1,20 @@
 """Does RL raise the accuracy if the prompt is an image, and does it matter that the model sees pixels?
 
 The task is `digits`: two noisy images of digits, whose sum is the answer. The warm start is short, so that the model reads some
-digits and confuses others; RL with a reward for the sum alone has to do the rest. Two arms: with `--images 8 4` a patch is
-embedded by a linear projection of its pixels and by its position in the image; without it, each of the 256 patterns is a token
-with its own embedding. The settings and the problems are the same.
+digits and confuses others; RL with a reward for the sum alone has to do the rest. There are two arms. With `--images 8 4`, a
+patch is embedded by a linear projection of its pixels and by its position in the image. Without `--images`, each of the 256
+possible patches is a token with its own embedding. All other settings and the problems are the same.
 
 Command:
 
     python experiments/images_of_digits.py     (a few minutes on one CPU core)
 
-A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run only a part.
+A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` limit what is run.
 
 Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that also reads text.
-The length of the warm start and the learning rate were chosen after runs: 60 steps led to an accuracy of 88 % before RL; with 40
-steps and a rate of 1e-3, RL lowered the accuracy with pixels in each of three seeds, from 32 to 24 % on average; those rows are
-not kept.
+The length of the warm start and the learning rate were chosen after runs: 60 steps led to an accuracy of 88 % before RL. With 40
+steps and a rate of 1e-3, RL lowered the accuracy with pixels in each of three seeds, from 32 to 24 % on average. The rows of
+these runs are not kept.
 
 It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-out problems after the warm start and after RL,
 with 95 % t intervals for five seeds or more, and the best possible accuracy, given the font and the noise.
@@ -72,7 +72,7 @@ CONFIG = rljax.TrainConfig.flat(
     quiet=True,
 )
 ARMS: Mapping[str, tuple[int, int] | None] = {"pixels": (HEIGHT, WIDTH), "tokens": None}
-"""Name of an arm -> size of the images that the model reads as images."""
+"""Name of an arm -> image size in pixels; None: the model reads patches as tokens."""
 MARGIN = 0.02
 """Smallest difference of accuracies that would matter."""
 Rows = Sequence[Mapping[str, Any]]
@@ -104,7 +104,7 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 def run_arm(arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed."""
-    config, begin = config_of(arm, seed), time.monotonic()
+    config, start = config_of(arm, seed), time.monotonic()
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
         rows = read_metrics(result.run / "metrics.jsonl")
@@ -113,12 +113,12 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
     return {
         "curve": [row["accuracy"] for row in rows if row["phase"] == "eval"],
         "best possible": task.optimum(heldout),
-        "seconds": round(time.monotonic() - begin, 1),
+        "seconds": round(time.monotonic() - start, 1),
     }
 
 
 def curves(rows: Rows, arm: str) -> np.ndarray:
-    """Return the held-out accuracy of an arm, seeds in rows and evaluations in columns."""
+    """Return an arm's held-out accuracies, with seeds in rows and evaluations in columns."""
     return np.array([row["curve"] for row in sorted(rows, key=lambda row: row["seed"]) if row["arm"] == arm])
 
 
@@ -141,15 +141,15 @@ def report(rows: Rows) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(rows: Rows, file: Path) -> None:
+def plot_curves(rows: Rows, file: Path) -> None:
     """Plot the curve of every seed, the mean of each arm, and the best possible accuracy."""
     figure = Figure(figsize=(6, 3.4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    for place, arm in enumerate(ARMS):
+    for color, arm in enumerate(ARMS):
         found = curves(rows, arm)
         steps = np.linspace(0, CONFIG.optimization.steps, found.shape[1])
-        axes.plot(steps, found.T, color=f"C{place}", alpha=0.25, linewidth=0.8)
-        axes.plot(steps, found.mean(0), "o-", color=f"C{place}", label=f"a patch is read as {arm}", markersize=3.5)
+        axes.plot(steps, found.T, color=f"C{color}", alpha=0.25, linewidth=0.8)
+        axes.plot(steps, found.mean(0), "o-", color=f"C{color}", label=f"a patch is read as {arm}", markersize=3.5)
     best = float(np.mean([row["best possible"] for row in rows]))
     axes.axhline(best, color="0.5", linestyle=":", linewidth=1)
     axes.annotate("best possible", (0, best), xytext=(2, 3), textcoords="offset points", fontsize=8, color="0.4")
@@ -160,7 +160,7 @@ def draw(rows: Rows, file: Path) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet; save it after each run, then write the table and the plot."""
+    """Do the runs that are missing from the JSON file, save the file after each run, then write the table and the plot."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))
@@ -175,7 +175,7 @@ def main(arguments: Arguments) -> None:
             f"{CONFIG.to_flat()['pixel_noise']:.0%} of the pixels flipped, {len(seeds)} seeds.",
             report(rows),
         )
-        draw(rows, arguments.out.with_suffix(".png"))
+        plot_curves(rows, arguments.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

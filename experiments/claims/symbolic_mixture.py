@@ -72,7 +72,6 @@ def train_network(algorithm: Algorithm, weight: Array, judged: Array, rate: Arra
         contexts = jax.random.randint(for_prompts, (PROMPTS, 1), 0, len(WORLD.start))
         first = jnp.broadcast_to(jnp.asarray(WORLD.start)[contexts], (PROMPTS, GROUP))
         logp = mixture(table, weight)[WORLD.row]
-
         uniform = jax.random.uniform(for_tokens, (WORLD.horizon, PROMPTS, GROUP))
         states, tokens, mask, last = sample_states(WORLD, logp, first, uniform)
         rewards = JUDGE(for_rewards, jnp.asarray(WORLD.reward)[last])

@@ -1,4 +1,4 @@
-"""Correct losses in five styles, and GAE in two; faults are planted in the three JAX programs on complete arrays."""
+"""Correct losses in five styles, and GAE in two; `faults.py` replaces parts of `GRPO`, `DAPO` and `GAE`."""
 
 GRPO = """
 def grpo(logp, old_logp, ref_logp, rewards, mask):
@@ -17,7 +17,7 @@ def grpo(logp, old_logp, ref_logp, rewards, mask):
     per_row = token.sum(axis=1) / m.sum(axis=1)
     return -per_row.mean()
 """
-"""GRPO (arXiv:2402.03300, Eq. 3) on flat rows."""
+"""GRPO (arXiv:2402.03300, Eq. 3) on responses flattened into rows."""
 
 DAPO = """
 def dapo(logp, old_logp, rewards, mask):
@@ -88,7 +88,7 @@ def dapo(logp, old_logp, rewards, mask):
     ratio = np.exp((logp[mask] - old_logp[mask])[kept])
     return np.mean(np.where(advantage > 0, -advantage * np.minimum(ratio, 1.28), -advantage * np.maximum(ratio, 0.8)))
 """
-"""DAPO on the packed tokens, with sums over segments."""
+"""DAPO on packed tokens, with sums over segments."""
 
 MAPPED = """
 def grpo(logp, old_logp, ref_logp, rewards, mask):

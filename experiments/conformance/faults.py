@@ -1,4 +1,4 @@
-"""One hundred faults, each with a name, the text of a correct source to replace, and the replacement."""
+"""One hundred faults: each has a name, the text to replace in a source of `correct.py`, and the replacement."""
 
 GRPO = [
     ("population deviation", "ddof=1", "ddof=0"),

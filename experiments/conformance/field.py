@@ -1,10 +1,10 @@
-"""Which algorithms do TRL, verl, Tunix and OpenRLHF compute? Their own functions are tested with `rljax.testing`.
+"""Which algorithms do TRL, verl, Tunix and OpenRLHF compute? Test their own functions with `rljax.testing`.
 
-    python experiments/conformance/field.py --work /tmp/field        (minutes; it makes an environment for each library, with pip)
+    python experiments/conformance/field.py --work /tmp/field        (takes minutes; pip makes an environment for each library)
 
 Every library has its own environment with pinned versions, in which rljax is not installed. `library_losses.py` runs there and
-calls the library's functions on the kit's small rollouts, in float64 if the library allows it. Writes field.json and field.md
-next to this file, and exits with code 1 if a row differs from the committed result.
+calls the library's functions on the small rollouts of `rljax.testing`, in float64 if the library allows it. Writes field.json and
+field.md next to this file, and exits with code 1 if a row differs from the committed result.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PACKAGES: dict[str, list[list[str]]] = {
 """Packages that pip installs for each library, one call after another; only the losses of OpenRLHF are needed, not a cluster."""
 LIBRARIES = {"trl": "TRL 1.16.0", "verl": "verl 0.9.1", "tunix": "Tunix 0.1.7", "openrlhf": "OpenRLHF 0.11.2"}
 UNSTATED = {"eps", "ddof", "kept"}
-"""Choices that papers do not state (eps and ddof of the deviation) or libraries make before the loss (which groups to keep)."""
+"""Choices that papers do not state (the deviation's eps and ddof) or that libraries make before the loss (which groups to keep)."""
 TOKENS = "PPO's clipped loss over all tokens: a token of a long response has the same weight as a token of a short one."
 CLAMPED = "Each token's KL is clamped to [-10, 10], beyond which it has no gradient (erratum 11 of `rljax errata` on verl)."
 WHITENED = "The normalization is inside the function that is called GAE; the returns are those of plain GAE."
@@ -80,7 +80,7 @@ NOTES: dict[tuple[str, str], str] = {
         "has the next value 0. The trainer then normalizes over the tokens of the batch with ddof 0, unless `no_std_norm` is set."
     ),
 }
-"""Notes on rows, from the library's code; "documented" if its documentation was read as well."""
+"""Notes on rows, from the library's code; "Documented" if its documentation was read as well."""
 
 
 def python_of(library: str, work: Path) -> Path:
@@ -97,7 +97,7 @@ def python_of(library: str, work: Path) -> Path:
     for packages in PACKAGES[library]:
         if subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=False).returncode:
             raise SystemExit(
-                f"pip cannot install what {library} needs: {' '.join(packages)}; leave it out with --libraries."
+                f"pip cannot install what {library} needs: {' '.join(packages)}; leave {library} out with --libraries."
             )
     note.write_text(json.dumps(PACKAGES[library]), encoding="utf-8")
     return python
@@ -116,7 +116,7 @@ def rows_of(library: str, work: Path) -> list[dict[str, Any]]:
 
 
 def with_verdict(row: dict[str, Any]) -> dict[str, Any]:
-    """Add the verdict to a row: a name of `WORDS`."""
+    """Add the verdict to a row: a key of `WORDS`."""
     like = row["like"]
     if row["convention"] is None:
         slot = re.match(r"differs from \w+ in: ([\w ]+)", row["says"])
@@ -129,7 +129,7 @@ def with_verdict(row: dict[str, Any]) -> dict[str, Any]:
 
 
 CONDITIONS = {"padding": "width", "gaps between tokens": "gaps"}
-"""What a function depends on that should not matter -> verdict."""
+"""Irrelevant property of the input that changes a function's result -> verdict."""
 WORDS = {
     "paper": "the paper",
     "convention": "a named convention",
@@ -137,7 +137,7 @@ WORDS = {
     "gaps": "the paper, for rows without gaps",
     "differs": "no known convention",
 }
-"""Verdict -> text of its cell."""
+"""Verdict -> text of its table cell."""
 
 
 def cell_text(row: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""A second set of faults, for other implementations, written without reading the conformance kit's tests. It repeats no fault of
+"""A second set of correct sources and faults, written without reading the conformance kit's tests. It repeats no fault of
 `faults.py`.
 
-A fault is a name, followed by pairs of texts: what to replace in a correct source, and the replacement.
+A fault is a name, followed by pairs of texts: the text to replace in a correct source, and its replacement.
 """
 
 GRPO = """
@@ -168,7 +168,7 @@ def dapo(logp, old_logp, rewards, mask):
     count = jnp.count_nonzero(active)
     return -jnp.sum(objective, where=active) / jnp.where(count > 0, count, 1)
 """
-"""DAPO (arXiv:2503.14476, Eq. 8), taking the smaller of two products by a comparison."""
+"""DAPO (arXiv:2503.14476, Eq. 8), which selects the smaller of two products by a comparison."""
 
 DAPO_FAULTS = [
     ("only the first two are compared", "rewards != rewards[:, :1]", "rewards[:, :2] != rewards[:, :1]"),
@@ -505,4 +505,4 @@ NEEDS_THREE = frozenset(
         "mean of the last two",
     }
 )
-"""Faults that have no effect on any group of 2 responses, so that a counterexample needs 3."""
+"""Faults that have no effect on any group of 2 responses, so their counterexamples need 3."""

@@ -1,6 +1,7 @@
-"""Pass one library's own functions to `conform` as losses. This runs in that library's environment, without rljax installed.
+"""Pass one library's own functions to `conform` as losses. This runs in that library's environment, in which rljax is not
+installed.
 
-    PYTHONPATH=CHECKOUT python library_losses.py trl|verl|tunix|openrlhf        prints JSON, one row for each algorithm
+    PYTHONPATH=CHECKOUT python library_losses.py trl|verl|tunix|openrlhf        (prints JSON, one row per algorithm)
 
 No code of a library is copied: its functions are called. If advantages are computed inside a method (TRL, OpenRLHF), the method's
 own statements are taken from the installed source and executed separately.
@@ -37,14 +38,14 @@ class Row(NamedTuple):
     """One algorithm of a library."""
 
     algorithm: str
-    """Label of the row: the algorithm, and the variant of it if the library has several."""
+    """Label of the row: the algorithm, and its variant if the library has several."""
     like: str
     """Name of the algorithm that the row is compared with, as in `conform`."""
     settings: str
     """The library's settings, as a user would write them."""
     function: Callable[..., Any]
     options: dict[str, Any] = {}  # noqa: RUF012  never mutated
-    """Fields that replace those of the paper's convention: they are computed outside the loss, or depend on the settings."""
+    """Fields of the paper's convention to replace, because they are computed outside the loss or depend on the settings."""
     rtol: float = 1e-5
 
 
@@ -53,8 +54,8 @@ def compile_statements(function: Callable[..., Any], first_prefix: str, stop_pre
 
     Args:
         function: the function.
-        first_prefix: beginning of the first statement to compile.
-        stop_prefix: beginning of the first statement after it that is not compiled.
+        first_prefix: text with which the first statement to compile begins.
+        stop_prefix: text with which the next statement that is not compiled begins.
     """
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in ast.walk(tree):
@@ -77,7 +78,7 @@ def rows_of(*arrays: Any) -> tuple[Any, ...]:
 
 
 def trl_trainer(logp: Any, **settings: Any) -> Any:
-    """Make a stand-in for TRL's trainer, whose model gives these log-probabilities."""
+    """Make a stand-in for TRL's trainer, whose model returns `logp`."""
     accelerator = types.SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1)
     default = {
         "importance_sampling_level": "token", "beta": 0.0, "loss_type": "grpo", "epsilon_low": 0.2, "epsilon_high": 0.2,
@@ -102,7 +103,7 @@ def trl_batch(old_logp: Any, ref_logp: Any, mask: Any, advantages: Any) -> dict[
 
 
 def trl_group_loss(**settings: Any) -> Callable[..., Any]:
-    """Make the loss of TRL's `GRPOTrainer` with some settings."""
+    """Build the loss of TRL's `GRPOTrainer` for these settings."""
     import torch  # noqa: PLC0415
     from trl.trainer import grpo_trainer as module  # noqa: PLC0415
 
@@ -126,7 +127,7 @@ def trl_group_loss(**settings: Any) -> Callable[..., Any]:
 
 
 def trl_leave_one_out_loss(**settings: Any) -> Callable[..., Any]:
-    """Make the loss of TRL's `RLOOTrainer` with some settings."""
+    """Build the loss of TRL's `RLOOTrainer` for these settings."""
     import torch  # noqa: PLC0415
     from trl.trainer import rloo_trainer as module  # noqa: PLC0415
 
@@ -192,7 +193,7 @@ def trl() -> list[Row]:
 def verl_group_loss(
     estimator: str, policy: str, mean: str, *, kl: str | None = None, by_std: bool = True, **settings: Any
 ) -> Callable[..., Any]:
-    """Make a loss of verl from the names of its registered functions and settings of its actor."""
+    """Build a loss of verl from the names of registered functions and from settings of the actor."""
     import torch  # noqa: PLC0415
     from verl.trainer.ppo import core_algos as core  # noqa: PLC0415
     from verl.workers.config import ActorConfig  # noqa: PLC0415
@@ -269,7 +270,7 @@ def verl() -> list[Row]:
 
 
 def tunix_group_loss(config: Any, estimator: str = "compute_advantages") -> Callable[..., Any]:
-    """Make the loss of Tunix with a configuration and one of its functions for advantages; the model's outputs are replaced."""
+    """Build Tunix's loss from a configuration and the name of an advantage function; a stub replaces the model's outputs."""
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
     from flax import nnx  # noqa: PLC0415
@@ -294,7 +295,7 @@ def tunix_group_loss(config: Any, estimator: str = "compute_advantages") -> Call
 
 
 def tunix_config(kind: Any, **settings: Any) -> Any:
-    """Make a configuration of Tunix, with the temperature that the learner sets from the rollout's."""
+    """Build a Tunix configuration; the temperature, which Tunix's learner copies from the rollout, is 1."""
     configuration = kind(**settings)
     configuration.temperature = 1.0
     return configuration
@@ -351,7 +352,9 @@ def openrlhf_functions() -> tuple[Any, dict[str, Any]]:
     folder = Path(str(importlib.metadata.distribution("openrlhf").locate_file("openrlhf")))
     for name in ("deepspeed", "openrlhf", "openrlhf.models"):
         stand_in = types.ModuleType(name)
-        stand_in.__path__ = [str(folder / "models")] if name == "openrlhf.models" else []  # its __init__ needs a cluster
+        stand_in.__path__ = (
+            [str(folder / "models")] if name == "openrlhf.models" else []
+        )  # its __init__ needs cluster packages
         sys.modules[name] = stand_in
     text = (folder / "trainer" / "ppo_utils" / "experience_maker.py").read_text(encoding="utf-8")
     functions = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
@@ -368,7 +371,7 @@ def openrlhf_functions() -> tuple[Any, dict[str, Any]]:
 def openrlhf_group_loss(
     shaping_code: Any, estimator: str, *, kl: str | None = None, token_level: bool = True, **settings: Any
 ) -> Callable[..., Any]:
-    """Make a loss of OpenRLHF from the code of its advantages and settings of its `PolicyLoss`."""
+    """Build a loss of OpenRLHF from its compiled advantage code and settings of its `PolicyLoss`."""
     from openrlhf.models.loss import PolicyLoss, aggregate_loss  # noqa: PLC0415  # pyright: ignore
     from openrlhf.models.utils import compute_approx_kl  # noqa: PLC0415  # pyright: ignore
 

@@ -1,13 +1,14 @@
-"""The conformance kit on planted faults and on correct implementations in several styles.
+"""Run the conformance kit (`rljax.testing`) on planted faults and on correct implementations in several styles.
 
     pip install -e . 'torch==2.13.0'
     python experiments/conformance/planted.py        (takes minutes)
     python experiments/conformance/planted.py fresh
 
-Each fault of `faults.py` is planted separately into its source of `correct.py`, and `conform` names the slot in which the function
-differs. Neither the sources nor the faults are taken from the kit's own tests. `fresh` does the same for the sources and faults of
-`fresh.py`, which were written without reading these tests. Requirements: each fault is found within a minute, with a counterexample
-of at most 2 prompts x 2 responses x 3 tokens, or 3 responses if the fault has no effect on any 2; the correct implementations pass.
+Each fault of `faults.py` is planted separately into its source of `correct.py`, and `conform` or `conform_gae` names the slot of
+the algorithm in which the function differs. Neither the sources nor the faults are taken from the kit's own tests. `fresh` does
+the same for the sources and faults of `fresh.py`, which were written without reading these tests. Requirements: each fault is
+found within a minute, with a counterexample of at most 2 prompts x 2 responses x 3 tokens, or with 3 responses if the fault has
+no effect on any 2; and all correct implementations pass.
 
 Writes planted.json and planted.md, or fresh.json and fresh.md, next to this file. The exit code is 1 if a requirement is not met.
 """
@@ -40,42 +41,42 @@ SIZE = (2, 2, 3)
 SECONDS = 60
 
 
-class Place(NamedTuple):
-    """A correct source, and the faults that are planted in it."""
+class PlantedSource(NamedTuple):
+    """A correct source, and the faults to plant in it."""
 
     like: str
-    """Name of the algorithm that it computes, and of its function."""
+    """Name of the algorithm that the source computes, which is also the name of its function."""
     source: str
     """The correct code."""
     faults: list[tuple[str, ...]]
-    """The name of each fault, and pairs of texts: what is replaced, and by what."""
+    """For each fault, its name and pairs of texts: the text to replace, and its replacement."""
     arrays: str = "jax"
     """The array library of the code."""
     options: dict[str, Any] = {}  # noqa: RUF012  never mutated
     """Options of `conform`."""
 
 
-PLACES = {
-    "grpo": Place("grpo", correct.GRPO, faults.GRPO),
-    "dapo": Place("dapo", correct.DAPO, faults.DAPO),
-    "gae": Place("gae", correct.GAE, faults.GAE),
+SOURCES = {
+    "grpo": PlantedSource("grpo", correct.GRPO, faults.GRPO),
+    "dapo": PlantedSource("dapo", correct.DAPO, faults.DAPO),
+    "gae": PlantedSource("gae", correct.GAE, faults.GAE),
 }
-"""Name -> the place of a fault of `faults.py`."""
+"""Name -> source with faults of `faults.py`."""
 FRESH = {
-    "grpo": Place("grpo", fresh.GRPO, fresh.GRPO_FAULTS),
-    "dapo": Place("dapo", fresh.DAPO, fresh.DAPO_FAULTS),
-    "dapo with its overlong punishment": Place(
+    "grpo": PlantedSource("grpo", fresh.GRPO, fresh.GRPO_FAULTS),
+    "dapo": PlantedSource("dapo", fresh.DAPO, fresh.DAPO_FAULTS),
+    "dapo with its overlong punishment": PlantedSource(
         "dapo", fresh.OVERLONG, fresh.OVERLONG_FAULTS, options={"cache": 2, "max_length": 4}
     ),
-    "gae": Place("gae", fresh.GAE, fresh.GAE_FAULTS),
-    "gae with returns, NumPy": Place("gae", fresh.LOOP, fresh.LOOP_FAULTS, arrays="numpy"),
+    "gae": PlantedSource("gae", fresh.GAE, fresh.GAE_FAULTS),
+    "gae with returns, NumPy": PlantedSource("gae", fresh.LOOP, fresh.LOOP_FAULTS, arrays="numpy"),
 }
-"""Name -> the place of a fault of `fresh.py`."""
+"""Name -> source with faults of `fresh.py`."""
 
 
 def compile_source(source: str, name: str) -> Callable[..., Any]:
     """Compile the function of a source."""
-    import math  # noqa: PLC0415  sources use it
+    import math  # noqa: PLC0415  the sources use it
 
     names: dict[str, Any] = {"jnp": jnp, "jax": jax, "np": np, "math": math, "sg": jax.lax.stop_gradient}
     if "torch" in source:
@@ -84,22 +85,22 @@ def compile_source(source: str, name: str) -> Callable[..., Any]:
     return names[name]
 
 
-def plant(place: Place, *texts: str) -> Callable[..., Any]:
-    """Compile a source's function with one fault: pairs of a text and its replacement.
+def plant(planted: PlantedSource, *texts: str) -> Callable[..., Any]:
+    """Compile a source's function with one fault.
 
     Raises:
         ValueError: the source does not contain a text that is to be replaced.
     """
-    source = place.source
+    source = planted.source
     for old, new in zip(texts[::2], texts[1::2], strict=True):
         if old not in source:
-            raise ValueError(f"{old!r} is not in the source of {place.like}")
+            raise ValueError(f"{old!r} is not in the source of {planted.like}")
         source = source.replace(old, new)
-    return compile_source(source, place.like)
+    return compile_source(source, planted.like)
 
 
 def run_kit(function: Callable[..., Any], name: str, arrays: str = "jax", **options: Any) -> dict[str, Any]:
-    """Run the kit on a function, and return the parts of its row."""
+    """Run the kit on a function, and return the fields of its row."""
     start = time.perf_counter()
     if name == "gae":
         convention, text = conform_gae(function, arrays=arrays)  # pyright: ignore[reportArgumentType]
@@ -111,7 +112,7 @@ def run_kit(function: Callable[..., Any], name: str, arrays: str = "jax", **opti
 
 
 def shape_of(says: str) -> tuple[int, int, int] | None:
-    """Read the prompts, responses and slots of a report's counterexample, with one prompt for GAE; None if it has none."""
+    """Return the numbers of prompts, responses and tokens in a report's counterexample (one prompt for GAE); None without one."""
     if says.startswith("differs from GAE"):
         rows = re.search(r"rewards (\[.*?\]), values", says)
         shape = np.atleast_2d(json.loads(rows[1])).shape if rows else None
@@ -140,13 +141,13 @@ def size_limit_of(fault: str) -> tuple[int, int, int]:
     return (SIZE[0], 3, SIZE[2]) if fault in fresh.NEEDS_THREE else SIZE
 
 
-def run_faults(places: dict[str, Place]) -> list[dict[str, Any]]:
+def run_faults(sources: dict[str, PlantedSource]) -> list[dict[str, Any]]:
     """Run the kit on each fault, one row per fault."""
     rows = []
-    for name, place in places.items():
-        for fault, *texts in place.faults:
+    for name, planted in sources.items():
+        for fault, *texts in planted.faults:
             row = {"in": name, "fault": fault}
-            row |= run_kit(plant(place, *texts), place.like, place.arrays, **place.options)
+            row |= run_kit(plant(planted, *texts), planted.like, planted.arrays, **planted.options)
             rows.append(row | {"slot": slot_of(row["says"]), "small": is_small(row["says"], size_limit_of(fault))})
             print(f"{len(rows):3} {name} {fault}: {rows[-1]['slot']}", flush=True)
     return rows
@@ -155,14 +156,16 @@ def run_faults(places: dict[str, Place]) -> list[dict[str, Any]]:
 def run_fresh_sources() -> list[dict[str, Any]]:
     """Run the kit on each correct source of the second set, one row per source."""
     rows = []
-    for name, place in FRESH.items():
-        function = compile_source(place.source, place.like)
-        rows.append({"style": name, "is": place.like, **run_kit(function, place.like, place.arrays, **place.options)})
+    for name, planted in FRESH.items():
+        function = compile_source(planted.source, planted.like)
+        rows.append(
+            {"style": name, "is": planted.like, **run_kit(function, planted.like, planted.arrays, **planted.options)}
+        )
     return rows
 
 
 def run_correct() -> list[dict[str, Any]]:
-    """Run the kit on each correct implementation, one row per style; without PyTorch, print that its rows are left out."""
+    """Run the kit on each correct implementation, one row per style; if PyTorch is not installed, print which rows are left out."""
     rows = []
     for style, (name, arrays, source) in correct.CORRECT.items():
         if arrays == "torch" and importlib.util.find_spec("torch") is None:
@@ -218,7 +221,7 @@ def main() -> int:
     if which == "fresh":
         found = {"faults": run_faults(FRESH), "correct": run_fresh_sources()}
     else:
-        found = {"faults": run_faults(PLACES), "correct": run_correct()}
+        found = {"faults": run_faults(SOURCES), "correct": run_correct()}
     slowest = max(row["seconds"] for rows in found.values() for row in rows)
     (HERE / f"{which}.md").write_text(page(found, which), encoding="utf-8")
     kept = {name: [{k: v for k, v in row.items() if k != "seconds"} for row in rows] for name, rows in found.items()}

@@ -24,9 +24,12 @@ planted, field = load_module("planted"), load_module("field")
 
 FAULTS_PER_CHECK = 13
 """The tests plant every 13th fault again."""
-PLACES = {"planted": planted.PLACES, "fresh": planted.FRESH}
+SOURCES = {"planted": planted.SOURCES, "fresh": planted.FRESH}
 FAULTS = [
-    (which, name, *fault) for which, places in PLACES.items() for name, place in places.items() for fault in place.faults
+    (which, name, *fault)
+    for which, sources in SOURCES.items()
+    for name, source in sources.items()
+    for fault in source.faults
 ]
 
 
@@ -66,9 +69,9 @@ def test_correct_implementations_passed():
     ("which", "name", "fault", "texts"), [(*f[:3], f[3:]) for f in FAULTS[::FAULTS_PER_CHECK]], ids=str
 )
 def test_planted_fault_is_found(which, name, fault, texts, standard_promotion):
-    place = PLACES[which][name]
+    source = SOURCES[which][name]
     with planted.jax.numpy_rank_promotion("allow"):
-        found = planted.run_kit(planted.plant(place, *texts), place.like, place.arrays, **place.options)
+        found = planted.run_kit(planted.plant(source, *texts), source.like, source.arrays, **source.options)
     committed = next(row for row in SETS[which]["faults"] if (row["in"], row["fault"]) == (name, fault))
     assert found["found"]
     assert planted.is_small(found["says"], planted.size_limit_of(fault))
