@@ -1,8 +1,9 @@
 """Claims of papers about algorithms, each tested by its own experiment.
 
-A claim is a file in experiments/claims/ that defines `CLAIM`. Its results are in the JSON file next to it: the metrics of every arm
-and seed. The statistic is one number per seed; the higher it is, the more it supports the claim. Seeds are paired, because every
-arm trains on the same worlds. Its 95 % interval decides, by the same rule for all claims.
+A claim is a file in experiments/claims/ that defines `CLAIM`. Its results, the metrics of every arm and seed, are in the JSON
+file next to it. A claim's statistic has one value per seed; higher values support the claim more. Seeds are paired, because all
+arms train on the same worlds. The 95 % interval of the statistic decides the claim, by the same rule for all claims
+(`verdict_of`).
 """
 
 import importlib.util
@@ -58,7 +59,7 @@ class Claim:
     measure: Callable[[Any, Sequence[int]], Numbers]
     """(settings of an arm, seeds) -> metrics of the arm."""
     statistic: Callable[[Arms], np.ndarray]
-    """Metrics of every arm -> one number per seed."""
+    """Metrics of every arm -> the statistic, one value per seed."""
     unit: str
     """Description of the statistic, with its unit."""
     margin: float = 0.0
@@ -68,7 +69,7 @@ class Claim:
     seeds: int = 16
     """Number of seeds, starting at `first_seed`, or after the seeds of `first_look`."""
     first_seed: int = 0
-    """First seed; smaller seeds were used while the experiment was designed, see `pilot`. 0 if there is a `first_look`."""
+    """First seed; smaller seeds were used while the experiment was designed, see `pilot`. Must be 0 with a `first_look`."""
     first_look: Interval | None = None
     """Undecided result of the first seeds, if other seeds decide the claim."""
     figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
@@ -77,13 +78,13 @@ class Claim:
     """Condition for a fair test of the claim: its description, and a statistic whose interval must be above 0. Otherwise
     the claim is not decided."""
     budget: str = ""
-    """Description of what the arms have in common, if `lab.results.budget_of` cannot derive it."""
+    """Description of the arms' updates, responses and learning rates, if `lab.results.budget_of` cannot derive it."""
     pilot: str = ""
-    """What was chosen after seeing results of this experiment, in sentences; empty: nothing."""
+    """Sentences that state what was chosen after seeing results of this experiment; empty if nothing was."""
 
     def __post_init__(self) -> None:
         if self.first_seed and self.first_look is not None:
-            raise ValueError("first_seed must be 0 with a first_look, which had the first seeds")
+            raise ValueError("first_seed must be 0 with a first_look, which used the first seeds")
 
     @property
     def seed_range(self) -> range:
@@ -106,7 +107,7 @@ class Claim:
 
 
 def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
-    """Statistic of two arms: a metric of one minus the same metric of the other, per seed.
+    """Return the statistic that subtracts a metric of `baseline` from the same metric of `arm`, per seed.
 
     Example:
         >>> arms = {"with": {"success": np.array([0.5, 0.75])}, "without": {"success": np.array([0.25, 0.25])}}
@@ -117,15 +118,15 @@ def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndar
 
 
 def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
-    """Statistic of two arms: a metric of one minus the same metric of the other, per seed, at the same pass rate of both.
+    """Return the statistic that subtracts a metric of `baseline` from that of `arm`, per seed, when both have the same pass rate.
 
-    The pass rate is 80 % of the way from the initial one to the lower of the two highest ones. Values between two points of a curve
-    are interpolated; if a pass rate falls, its highest value so far counts.
+    This pass rate is 80 % of the way from the initial pass rate to the lower of the two arms' highest pass rates. Values between
+    two points of a curve are interpolated; if a pass rate falls, its highest value so far counts.
 
     Args:
-        number: name of a curve with as many points as `curve`, the pass rate.
-        arm: the first arm.
-        baseline: the second arm, with the same initial policies.
+        number: name of a metric that is a curve, with as many points as `curve`, the pass rate.
+        arm: name of the first arm.
+        baseline: name of the arm to subtract, with the same initial policies.
 
     Example:
         >>> rate = np.array([[0.0, 0.5, 1.0]])
@@ -149,13 +150,14 @@ def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callabl
 
 
 STILL_LEARNING = 0.01
-"""Least gain in pass rate in the last fifth of training of arms that are still learning."""
+"""Smallest gain of the pass rate in the last fifth of training that counts as still learning."""
 
 
 def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
-    """Condition that final pass rates can tell arms apart: their mean still rises.
+    """Return the condition for comparing final pass rates: the mean pass rate of the arms still rises.
 
-    If it no longer does, each prompt is permanently solved or lost, and the final pass rate does not show how well an arm learns.
+    If the mean no longer rises, each prompt is permanently solved or lost, and final pass rates do not show how well an arm
+    learns.
 
     Args:
         arms: names of arms; each has a `curve`, whose number of points after the first is a multiple of 5.
@@ -175,9 +177,9 @@ def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
 
 
 def at_rest(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
-    """Condition that final pass rates are the limits of training: no arm is still learning.
+    """Return the condition that final pass rates are the limits of training: no arm is still learning.
 
-    If an arm still learns, a final difference is a difference in speed.
+    If an arm is still learning, a final difference is only a difference in speed.
 
     Args:
         arms: names of arms, with curves as for `still_learning`.
@@ -196,7 +198,7 @@ def at_rest(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
 
 
 def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arms], np.ndarray]:
-    """Statistic of several arms: Kendall's rank correlation of an order with a metric; small differences are ties.
+    """Return the statistic that is Kendall's rank correlation of an order of arms with a metric; small differences are ties.
 
     ::
 
@@ -205,7 +207,7 @@ def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arm
     Args:
         number: name of the metric.
         order: names of the arms, from the lowest to the highest metric according to the claim.
-        tie: pairs whose difference is at most this are ties, and count for neither side.
+        tie: largest difference that is a tie; tied pairs count for neither side.
 
     Example:
         >>> arms = {name: {"area": np.array([value])} for name, value in (("a", 0.1), ("b", 0.5), ("c", 0.5001))}
@@ -221,7 +223,7 @@ def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arm
 
 
 def over_seeds(values: Sequence[float] | np.ndarray, *, fewest: int = FEWEST_SEEDS) -> Interval:
-    """Mean over seeds with its t interval; no interval with fewer than `fewest` seeds.
+    """Compute the mean over seeds with its 95 % t interval; NaN limits with fewer than `fewest` seeds.
 
     Example:
         >>> over_seeds([1.0, 2.0, 3.0, 4.0, 5.0]).text(), over_seeds([1.0, 2.0]).text()
@@ -247,11 +249,11 @@ def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: f
 
     Args:
         interval: the statistic over seeds.
-        kind: what the claim says about it.
+        kind: what the claim says about the statistic, as in `Claim.kind`.
         margin: m, not negative.
 
     Returns:
-        The verdict; "not decided" with fewer than `FEWEST_SEEDS` seeds, or if a number is not finite.
+        The verdict; "not decided" with fewer than `FEWEST_SEEDS` seeds, or if a limit is not finite.
 
     Example:
         >>> verdict_of(Interval(0.12, 0.1, 0.14, 8), kind="above", margin=0.05)
@@ -274,7 +276,7 @@ def verdict_of(interval: Interval, *, kind: Literal["above", "equal"], margin: f
 
 
 def claim_files() -> dict[str, Path]:
-    """Files of the experiments by name of the claim, in alphabetical order."""
+    """Return the file of each claim by name, in alphabetical order."""
     return {file.stem: file for file in sorted(claims_folder().glob("*.py"))}
 
 
@@ -290,7 +292,7 @@ class Page(NamedTuple):
     claim: Claim
     """The claim that the file defines."""
     constants: Mapping[str, Any] = MappingProxyType({})
-    """The file's numeric constants, which its functions may read."""
+    """The file's numeric constants, which the file's functions may read."""
 
 
 def read_page(file: Path) -> Page:

@@ -1,6 +1,7 @@
-"""Rewards that training sees instead of the true ones, which are 1 for a right response and 0 for a wrong one.
+"""Verifiers, whose verdicts replace the true rewards in training.
 
-With a verifier that never errs, one right response to a prompt is all there is to learn, so the largest learning rate wins.
+A true reward is 1 for a right response and 0 for a wrong one. With a verifier that never errs, a policy can
+learn everything from one right response, so the largest learning rate wins.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,7 @@ def signed(judge: Judge | None = None) -> Judge:
     """Build a verifier whose verdicts are +1 and -1 instead of 1 and 0.
 
     Args:
-        judge: decides what is right; None: the truth.
+        judge: verifier whose verdicts of 1 and 0 are converted; None: the true rewards.
 
     Example:
         >>> import jax, jax.numpy as jnp

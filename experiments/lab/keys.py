@@ -1,10 +1,10 @@
 """Key of an arm: a hash of its settings, under which its results are stored.
 
-A key depends on what an arm computes, not on how the code is written: the arrays of its world, its numbers, the equations of its
-algorithm with their numbers, the steps of its optimizer, the name of each function with the numbers in its closure, and the
-constants of its page. Moving or rewording code, or adding a setting that is off, changes no key. Neither does code that computes
-something else under the same name, so a test runs one seed of some claims again, and `python -m lab.results NAME` does so for a
-claim before it writes new keys.
+A key depends on what an arm computes, not on how the code is written: the arrays of its world, the numbers in its settings, the
+equations of its algorithm with their numbers, the steps of its optimizer, the name of each function with the numbers in its
+closure, and the numeric constants of its file. Moving or rewording code, or adding a setting that is off, does not change a key.
+Nor does code that computes something else under an old name. So a test runs one seed of some claims again, and
+`python -m lab.results NAME` runs one seed of each arm before it writes new keys.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def describe(value: Any) -> Any:
     """Describe settings as JSON. Equal settings have equal descriptions, wherever their code is.
 
     Raises:
-        TypeError: a value of a type that cannot be described.
+        TypeError: the type of a value cannot be described.
 
     Example:
         >>> from lab.judges import fallible
@@ -88,8 +88,8 @@ def _(value: World) -> Any:
 
 @describe.register
 def _(value: Algorithm) -> Any:
-    held = slots(value)
-    return sorted([what.text(), *sorted({*_numbers_in(held[slot])})] for slot, what in slot_contents(value).items())
+    functions = slots(value)
+    return sorted([each.text(), *sorted({*_numbers_in(functions[slot])})] for slot, each in slot_contents(value).items())
 
 
 @describe.register(optax.GradientTransformation)
@@ -114,15 +114,15 @@ def _(value: FunctionType) -> Any:
     names = names_of_ops()
     if value in names:
         return names[value].rpartition(".")[2]
-    around = inspect.getclosurevars(value)
-    called = [each for each in around.globals.values() if isinstance(each, FunctionType) and each in names]
+    closure = inspect.getclosurevars(value)
+    called = [each for each in closure.globals.values() if isinstance(each, FunctionType) and each in names]
     name = value.__qualname__.split(".<locals>")[0]
-    parts = {"made with": around.nonlocals, "defaults": _defaults(value), "equations": called}
+    parts = {"made with": closure.nonlocals, "defaults": _defaults(value), "equations": called}
     return {"function": name} | describe(parts)
 
 
 def _numbers_in(value: Any) -> Iterator[str]:
-    """Yield the numbers bound in a slot's function at any depth, some of which `slot_contents` does not report."""
+    """Yield the numbers bound in a slot's function, at any depth; `slot_contents` does not report all of them."""
     if isinstance(value, partial):
         inner = {**value.keywords, "func": value.func}
     elif isinstance(value, FunctionType):
@@ -138,7 +138,7 @@ def _numbers_in(value: Any) -> Iterator[str]:
 
 
 def _is_off(part: Any) -> bool:
-    """True if a setting counts as absent, so that a new setting that is off changes no key."""
+    """True if a setting counts as absent; so a new setting that is off changes no key."""
     return part is None or part is False or part in ([], {})
 
 
@@ -163,7 +163,7 @@ def world_hash(world: World) -> str:
 
 
 def steps_of(optimizer: optax.GradientTransformation) -> list[Float[np.ndarray, "2"]]:
-    """Compute an optimizer's steps for 30 pairs of gradients of changing size and sign, the second a hundredth of the first."""
+    """Compute an optimizer's updates of two parameters over 30 steps with gradients of changing size and sign."""
     pair, found = jnp.array([1.0, 0.01]), []
     state = optimizer.init(pair)
     with jax.numpy_dtype_promotion("standard"):  # as in training

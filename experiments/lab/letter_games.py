@@ -1,4 +1,4 @@
-"""Games whose turns are single letters, for experiments with agents: settings, one game, runs that share their cost, and a plot."""
+"""Games whose turns are single letters, for experiments with agents: settings, one game, its training, and a page with a plot."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from rljax.tracking.rows import read_metrics
 
 LETTERS = "abcdefghijklmno"
 HINTS = "<>"
-"""The number is lower, or higher, than the guess."""
+"""Answers to a wrong guess: the letter comes before the guess, or after it."""
 FIRST_ID = 2
 """Token id of the first letter."""
 GAME = rljax.TrainConfig.flat(
@@ -42,7 +42,7 @@ GAME = rljax.TrainConfig.flat(
     models="none",
     quiet=True,
 )
-"""Settings of a policy that begins with random parameters: a turn ends with its first letter, so it needs no demonstrations."""
+"""Settings of a policy with random initial parameters; a turn ends with its first letter, so the policy needs no demonstrations."""
 
 
 class GuessState(NamedTuple):
@@ -51,13 +51,13 @@ class GuessState(NamedTuple):
     letter: str
     """The letter to find."""
     turns: int
-    """Turns that are left."""
+    """Number of turns left."""
 
 
 class GuessTheLetter:
-    """Find one of 15 letters in at most four turns; a wrong guess is answered with "<" or ">". The reward is 1 if it is found.
+    """Find one of 15 letters in at most four turns, for a reward of 1; a wrong guess is answered with "<" or ">".
 
-    A perfect player halves the interval with each guess and always wins. A problem may have a column `turns`, the number of turns.
+    A perfect player halves the interval with each guess and always wins. A problem's column `turns` replaces the number of turns.
     """
 
     max_turns = 4
@@ -87,9 +87,9 @@ def train_game(
 
     Args:
         config: the settings.
-        environment: the game; None if a reward judges one turn.
+        environment: the game; None if a response is one turn, which a reward function scores.
         problems: training and held-out problems.
-        observed: metrics of a step -> observed tokens per episode; by default one between two turns.
+        observed: metrics of a step -> number of tokens per episode that the game wrote; by default, one between two turns.
         **parts: further arguments of `rljax.train`.
 
     Returns:
@@ -143,12 +143,12 @@ def run_experiment(
     title: str,
     caption: str,
 ) -> None:
-    """Do the runs that the JSON file does not have yet, then write the table and the plot.
+    """Do the runs that are missing from the JSON file, then write the table and the plot.
 
     Args:
         name: name of the script, and of the files that it writes.
         arms: names of the arms.
-        run_arm: arm and seed -> the outcome of `train_game`.
+        run_arm: arm and seed -> what `train_game` returns.
         hash_settings: row -> hash of the settings that it depends on.
         compare: accuracies at equal numbers of sampled tokens -> the comparisons to report.
         title: title of the plot.
@@ -168,7 +168,7 @@ def run_experiment(
 def report(arms: Mapping[str, Sequence[Mapping[str, Any]]], compare: Callable[[Shares], Sequence[Comparison]]) -> str:
     """Format the accuracy of each arm at equal numbers of sampled tokens, and the comparisons."""
     most = min(row["tokens"][-1] for rows in arms.values() for row in rows)
-    shown = [most * part / 4 for part in range(5)]
+    shown = [most * quarter / 4 for quarter in range(5)]
     found = {arm: [{row["seed"]: accuracy_at(row, at) for row in rows} for at in shown] for arm, rows in arms.items()}
     lines = [f"| arm | {' | '.join(f'{tokens / 1000:.0f}k tokens' for tokens in shown)} |", f"|{' --- |' * 6}"]
     lines += [f"| {arm} | {' | '.join(map(share_text, cells))} |" for arm, cells in found.items()]
@@ -176,7 +176,7 @@ def report(arms: Mapping[str, Sequence[Mapping[str, Any]]], compare: Callable[[S
 
 
 def keep_compiled(folder: Path) -> None:
-    """Keep compiled programs in a folder, so that the runs of an experiment share them."""
+    """Cache compiled programs in a folder, so that the runs of an experiment share them."""
     jax.config.update("jax_compilation_cache_dir", str(folder.absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
@@ -192,9 +192,9 @@ def draw_curves(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
     for axes, (title, arms) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for color, (arm, rows) in enumerate(arms.items()):
             tokens = np.mean([row["tokens"] for row in rows], axis=0)
-            parts = [over_seeds(column) for column in np.array([row["accuracy"] for row in rows]).T]
-            axes.plot(tokens / 1000, [part.value for part in parts], "o-", color=f"C{color}", label=arm, markersize=3)
-            low, high = [part.low for part in parts], [part.high for part in parts]
+            intervals = [over_seeds(column) for column in np.array([row["accuracy"] for row in rows]).T]
+            axes.plot(tokens / 1000, [each.value for each in intervals], "o-", color=f"C{color}", label=arm, markersize=3)
+            low, high = [each.low for each in intervals], [each.high for each in intervals]
             axes.fill_between(tokens / 1000, low, high, color=f"C{color}", alpha=0.15, linewidth=0)
         axes.set(xlabel="sampled tokens, thousands", ylabel="held-out accuracy", ylim=(0, 1.02))
         axes.set_title(title, fontsize=9)

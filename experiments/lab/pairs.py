@@ -1,8 +1,8 @@
 """Direct preference losses on a table of logits: a policy learns from pairs of responses of the initial policy.
 
-The losses are from `rljax.ops`; the initial policy is the reference, and its pairs are sampled once, before training.
+The losses are from `rljax.ops`; the initial policy is the reference, and samples all pairs once, before training.
 
-Axes: N pairs, S states, V tokens, R rows of logits, T tokens of a response.
+Axes: N pairs, S states, V tokens of the vocabulary, R rows of logits, T tokens of a response.
 """
 
 # pyright: reportCallIssue=false
@@ -22,16 +22,16 @@ from lab.worlds import Key, Table, World, exact, log_probabilities
 
 
 class Responses(NamedTuple):
-    """Sampled responses, one from each pair."""
+    """One sampled response of each pair."""
 
     states: Int[Array, "N T"]
     """State before each token."""
     tokens: Int[Array, "N T"]
     """The tokens."""
     mask: Bool[Array, "N T"]
-    """Tokens that count."""
+    """True for tokens of the response, False for padding."""
     reward: Float[Array, "N"]
-    """The world's reward."""
+    """The true reward of each response."""
 
     @property
     def length(self) -> Int[Array, "N"]:
@@ -57,7 +57,7 @@ class Scores(NamedTuple):
 
     @property
     def lead(self) -> Float[Array, "N"]:
-        """Log-ratio to the reference of the preferred response minus that of the rejected one, nats."""
+        """The preferred response's log-ratio to the reference minus the rejected response's, in nats."""
         return (self.chosen - self.ref_chosen) - (self.rejected - self.ref_rejected)
 
 
@@ -73,7 +73,7 @@ class PairSetting(NamedTuple):
     prefer: Callable[[Key, Responses, Responses], Bool[Array, "N"]]
     """(key, first response of each pair, second response) -> True if the first is preferred."""
     pairs: int = 256
-    """N, the number of pairs, about equally many for each context."""
+    """N, the number of pairs, with about equally many for each context."""
     steps: int = 1000
     """Number of updates, each on all pairs."""
     learning_rate: float = 0.05
@@ -101,7 +101,7 @@ def sample_pairs(setting: PairSetting, table: Table, key: Key) -> tuple[Response
 
 
 def score_pairs(world: World, table: Table, reference: Table, pairs: tuple[Responses, Responses]) -> Scores:
-    """Score the responses of pairs, which have the preferred one first, under a policy and its reference."""
+    """Compute the log-probabilities of pairs, with the preferred response first, under a policy and its reference."""
 
     def total(logits: Table, responses: Responses) -> Float[Array, "N"]:
         logp = log_probabilities(world, logits)[responses.states, responses.tokens]
@@ -117,9 +117,9 @@ def measure_pairs(setting: PairSetting, seeds: Sequence[int]) -> dict[str, np.nd
 
     Returns:
         For each seed, at the end of training: `success` (mean pass rate of the contexts), `length` (tokens), `chosen` and
-        `rejected` (mean log-ratio of the pairs' responses to the reference, nats), `lead` (their difference) and
-        `lowest_rejected` (the lowest log-ratio of a rejected response); before training: `first_success` and `first_length`;
-        and `curve`, the pass rate at `points` + 1 points of training.
+        `rejected` (mean log-ratio of the pairs' responses to the reference, nats), `lead` (`chosen` minus `rejected`) and
+        `lowest_rejected` (the lowest log-ratio of a rejected response); before training: `first_success` and `first_length`; and
+        `curve`, the pass rate at `points` + 1 points of training.
 
     Raises:
         ValueError: `steps` is not a multiple of `points`.
@@ -127,14 +127,14 @@ def measure_pairs(setting: PairSetting, seeds: Sequence[int]) -> dict[str, np.nd
     if setting.steps % setting.points:
         raise ValueError(f"steps must be a multiple of points, got {setting.steps} and {setting.points}")
 
-    def one(key: Key) -> dict[str, Array]:
+    def train_seed(key: Key) -> dict[str, Array]:
         for_table, for_pairs = jax.random.split(key)
         return _train(setting, setting.initial(for_table), for_pairs)
 
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
-        numbers = jax.jit(jax.vmap(one), compiler_options=_quick_compilation())(keys)
-    return {name: np.asarray(number) for name, number in numbers.items()}
+        metrics = jax.jit(jax.vmap(train_seed), compiler_options=_quick_compilation())(keys)
+    return {name: np.asarray(metric) for name, metric in metrics.items()}
 
 
 def _train(setting: PairSetting, reference: Table, key: Key) -> dict[str, Array]:
@@ -149,21 +149,21 @@ def _train(setting: PairSetting, reference: Table, key: Key) -> dict[str, Array]
         change, state = optimizer.update(jax.grad(objective)(carry[0]), carry[1])
         return (jnp.asarray(optax.apply_updates(carry[0], change)), state), None
 
-    def stretch(carry: tuple[Table, optax.OptState], _: None):
+    def train_interval(carry: tuple[Table, optax.OptState], _: None):
         carry, _ = jax.lax.scan(update, carry, length=setting.steps // setting.points)
         return carry, exact(world, carry[0])
 
-    (table, _), after = jax.lax.scan(stretch, (reference, optimizer.init(reference)), length=setting.points)
+    (table, _), after = jax.lax.scan(train_interval, (reference, optimizer.init(reference)), length=setting.points)
     before, scores = exact(world, reference), score_pairs(world, table, reference, pairs)
-    fall = scores.rejected - scores.ref_rejected
+    rejected = scores.rejected - scores.ref_rejected
     return {
         "success": after.success[-1].mean(),
         "first_success": before.success.mean(),
         "length": after.length[-1],
         "first_length": before.length,
         "chosen": (scores.chosen - scores.ref_chosen).mean(),
-        "rejected": fall.mean(),
-        "lowest_rejected": fall.min(),
+        "rejected": rejected.mean(),
+        "lowest_rejected": rejected.min(),
         "lead": scores.lead.mean(),
         "curve": jnp.concatenate([before.success.mean()[None], after.success.mean(-1)]),
     }

@@ -15,30 +15,31 @@ if TYPE_CHECKING:
     from lab.results import Outcome
 
 COLORS = dict(zip(VERDICTS, ("C2", "C3", "0.45", "C1"), strict=True))
-"""Color of a verdict."""
+"""Verdict -> Matplotlib color."""
 
 
 def draw(claim: Claim, outcome: "Outcome", file: Path) -> None:
-    """Plot an outcome: the curves, if there are any, and the statistic.
+    """Plot a claim's results: the curves of its arms, if there are any, and the statistic of every seed.
 
     Args:
         claim: the claim.
-        outcome: its results, with at least one seed.
+        outcome: the claim's results, with at least one seed.
         file: image file to write.
     """
     curves = {arm: numbers["curve"] for arm, numbers in outcome.arms.items() if "curve" in numbers}
     figure = Figure(figsize=(7.5 if curves else 3.5, 3), dpi=100, layout="constrained")
-    places = figure.subplots(1, 2 if curves else 1, width_ratios=[2, 1] if curves else [1], squeeze=False)[0]
+    panels = figure.subplots(1, 2 if curves else 1, width_ratios=[2, 1] if curves else [1], squeeze=False)[0]
     if curves:
-        _draw_curves(places[0], curves)
-    _draw_statistic(places[-1], claim, outcome)
+        _draw_curves(panels[0], curves)
+    _draw_statistic(panels[-1], claim, outcome)
     figure.savefig(file)
 
 
 def draw_all(claims: Sequence[ClaimResult], file: Path) -> None:
     """Plot the statistic of every claim with its interval, in units of the claim's margin, grouped by verdict.
 
-    The axis is linear within the margin and logarithmic beyond. A square marks a claim that two things are equal.
+    The axis is linear within the margin and logarithmic beyond. A square marks a claim that two arms are equal; other claims have
+    a circle.
 
     Args:
         claims: the claims, each with at least `FEWEST_SEEDS` seeds.
@@ -71,11 +72,16 @@ def draw_all(claims: Sequence[ClaimResult], file: Path) -> None:
 
 def _draw_curves(axes: Axes, curves: dict[str, np.ndarray]) -> None:
     for color, (arm, curve) in enumerate(curves.items()):
-        parts = [over_seeds(column) for column in curve.T]
-        x = np.linspace(0, 1, len(parts))
-        axes.plot(x, [part.value for part in parts], color=f"C{color % 10}", label=arm, linewidth=1.2)
+        intervals = [over_seeds(column) for column in curve.T]
+        x = np.linspace(0, 1, len(intervals))
+        axes.plot(x, [each.value for each in intervals], color=f"C{color % 10}", label=arm, linewidth=1.2)
         axes.fill_between(
-            x, [p.low for p in parts], [p.high for p in parts], color=f"C{color % 10}", alpha=0.2, linewidth=0
+            x,
+            [each.low for each in intervals],
+            [each.high for each in intervals],
+            color=f"C{color % 10}",
+            alpha=0.2,
+            linewidth=0,
         )
     axes.set(xlabel="share of the training", ylabel="pass rate")
     axes.legend(frameon=False, fontsize=7)

@@ -1,4 +1,4 @@
-"""Compare the order of a table with the order of measurements: Kendall's rank correlation and its exact null distribution."""
+"""Kendall's rank correlation of two lists, for example a paper's scores and our measurements, and its exact null distribution."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ import numpy as np
 
 
 class RankCorrelation(NamedTuple):
-    """Kendall's rank correlation of two lists, and what it would be if all orders were equally likely."""
+    """Kendall's rank correlation of two lists, and its distribution if all orders were equally likely."""
 
     tau: float
     """Pairs in the same order minus pairs in opposite orders, as a fraction of all pairs; ties count for neither side."""
     low: float
     """Lower end of the central 95 % of the correlations of all orders."""
     high: float
-    """Upper end of the same range."""
+    """Upper end of this central range."""
     share: float
     """Fraction of all orders whose correlation is at least as far from 0 as `tau`: a two-sided p-value."""
 
@@ -40,8 +40,8 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
         τ = (pairs in the same order - pairs in opposite orders) / all pairs
 
     Args:
-        one: a number per item; at least two items.
-        other: another number per item.
+        one: a value for each of at least two items.
+        other: another value for each item.
 
     Example:
         >>> kendall([1, 2, 3], [10, 30, 20])
@@ -56,18 +56,20 @@ def permutation_test(one: Sequence[float], other: Sequence[float]) -> RankCorrel
     """Compare a rank correlation with those of all permutations of one list.
 
     Args:
-        one: a number per item; two to nine items.
-        other: another number per item.
+        one: a value for each of two to nine items.
+        other: another value for each item.
 
     Raises:
-        ValueError: there are more than nine items, so all permutations take too long, or the lists differ in length.
+        ValueError: the lists differ in length, or do not have two to nine items (with more, the permutations take too long).
 
     Example:
         >>> permutation_test([1, 2, 3, 4], [4, 3, 2, 1]).tau
         -1.0
     """
     if len(one) != len(other) or not 2 <= len(one) <= 9:
-        raise ValueError(f"both lists must have the same two to nine items, got {len(one)} and {len(other)}")
+        raise ValueError(
+            f"both lists must have the same number of items, from two to nine, got {len(one)} and {len(other)}"
+        )
     left, right = np.array([*itertools.combinations(range(len(one)), 2)]).T
     orders = np.array([*itertools.permutations(range(len(one)))])
     signs = np.sign(np.asarray(one, float)[right] - np.asarray(one, float)[left]).astype(np.int8)

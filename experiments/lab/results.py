@@ -1,6 +1,6 @@
 """Results of the experiments on claims: the metrics of each arm and seed in a JSON file, with their verdict.
 
-Results are stored with the key of their arm (`lab.keys`): after a change of its settings, an arm no longer has results. The file
+Each arm's results are stored with its key (`lab.keys`); if the arm's settings change, these results no longer count. The file
 also names the algorithms of each arm, or, if there are none, the equations that its functions call. `rljax claims` reads the
 entry `claim`.
 """
@@ -31,18 +31,18 @@ from rljax.book.uses import names_of_ops
 from rljax.files import atomic_write
 
 DIGITS = 4
-"""Significant digits of a number in a file."""
+"""Significant digits of the values in a results file."""
 
 
 class Results(NamedTuple):
-    """Contents of a file of results."""
+    """Contents of a results file."""
 
     date: str
-    """Day of the last run, `YYYY-MM-DD`; empty without runs."""
+    """Day of the last run, `YYYY-MM-DD`; empty if there are no runs."""
     seconds: float
     """Seconds that all runs took together."""
     runs: dict[str, dict[str, dict[str, Any]]]
-    """Arm -> seed as text -> name of a metric -> number or list."""
+    """Arm -> seed as text -> name of a metric -> value or list of values."""
 
     @property
     def seeds(self) -> list[int]:
@@ -64,11 +64,11 @@ class Outcome(NamedTuple):
     statistic: Interval
     """Mean of the statistic over seeds, with its interval."""
     figures: dict[str, Interval]
-    """The other statistics by name."""
+    """The claim's `figures`: other statistics, by name."""
     arms: Arms
     """Metrics of every arm; empty without results."""
     date: str
-    """Day of the results; empty without results."""
+    """Day of the last run; empty without results."""
     minutes: float
     """Minutes that the experiment took."""
     condition: Interval | None = None
@@ -89,7 +89,7 @@ def algorithms_in(settings: object) -> list[dict[str, str]]:
         'leave_one_out'
     """
     if isinstance(settings, Algorithm):
-        return [{slot: held.text() for slot, held in slot_contents(settings).items()}]
+        return [{slot: content.text() for slot, content in slot_contents(settings).items()}]
     if isinstance(settings, Mapping):
         parts: Sequence[object] = [*settings.values()]
     elif isinstance(settings, tuple | list):
@@ -102,10 +102,10 @@ def algorithms_in(settings: object) -> list[dict[str, str]]:
 
 
 def equations_in(settings: object) -> list[dict[str, str]]:
-    """Describe the functions in the settings of an arm: the equations that each calls, with the numbers of its closure.
+    """Describe the functions in the settings of an arm: the equations that each function calls, with the numbers in its closure.
 
     Args:
-        settings: a function, or a record with functions; those that call no equation are left out.
+        settings: a function, or a NamedTuple with functions; functions that call no equation are left out.
 
     Example:
         >>> from rljax.ops.divergence import k3
@@ -120,12 +120,12 @@ def equations_in(settings: object) -> list[dict[str, str]]:
 
 
 def _equation_names(function: FunctionType) -> str:
-    """Name the op that a function is, or the ops that it calls, and the numbers bound in it; empty without ops."""
-    names, around = names_of_ops(), inspect.getclosurevars(function)
-    called = [value for value in around.globals.values() if isinstance(value, FunctionType)]
+    """Return the op's name if a function is an op, else the ops that it calls, with the numbers bound in it; empty without ops."""
+    names, closure = names_of_ops(), inspect.getclosurevars(function)
+    called = [value for value in closure.globals.values() if isinstance(value, FunctionType)]
     functions = [function] if function in names else called
     ops = [names[each].rpartition(".")[2] for each in functions if each in names]
-    numbers = [f"{name}={value:g}" for name, value in around.nonlocals.items() if isinstance(value, float | int)]
+    numbers = [f"{name}={value:g}" for name, value in closure.nonlocals.items() if isinstance(value, float | int)]
     return " ".join([*ops, *numbers]) if ops else ""
 
 
@@ -135,7 +135,7 @@ def contents_of(settings: object) -> list[dict[str, str]]:
 
 
 def read_results(page: Page) -> Results:
-    """Read the results of an experiment, for its seeds and for the arms whose settings have not changed."""
+    """Read an experiment's results, only for the claim's seeds and for arms whose settings have not changed."""
     file = page.file.with_suffix(".json")
     found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"date": "", "seconds": 0.0, "keys": {}}
     seeds = {str(seed) for seed in page.claim.seed_range}
@@ -212,7 +212,7 @@ def _short(value: float) -> float:
 
 
 def budget_of(claim: Claim) -> str:
-    """Describe what trained arms have in common, and how their learning rates were chosen; empty if no arm is trained."""
+    """Describe the arms' numbers of updates and responses, and how learning rates were chosen; empty if no arm is trained."""
     if claim.budget:
         return claim.budget
     settings = [found for arm in claim.arms.values() for found in _settings_in(arm)]
@@ -227,10 +227,10 @@ def budget_of(claim: Claim) -> str:
         rates = "each arm's learning rate is the best of a search on other seeds"
     else:
         rates = "one fixed learning rate"
-    return f"{_equal('updates', updates)}; {_equal('sampled responses', sampled)}; {rates}"
+    return f"{_count_text('updates', updates)}; {_count_text('sampled responses', sampled)}; {rates}"
 
 
-def _equal(name: str, counts: set[int]) -> str:
+def _count_text(name: str, counts: set[int]) -> str:
     if len(counts) == 1:
         return f"{next(iter(counts))} {name} in every arm"
     return f"{min(counts)} to {max(counts)} {name}, not equal"
@@ -273,13 +273,13 @@ def run_page(page: Page, *, again: bool = False) -> Results:
 
 
 def outcome_of(page: Page, results: Results) -> Outcome:
-    """Decide a claim from its results."""
+    """Compute a claim's statistics from its results, and decide the claim."""
     claim, seeds = page.claim, results.seeds
     if not seeds:
         return Outcome("not decided", over_seeds([]), {}, {}, "", 0.0)
     arms = results.arms()
     statistic = over_seeds(claim.statistic(arms))
-    figures = {} if claim.figures is None else {name: over_seeds(of(arms)) for name, of in claim.figures.items()}
+    figures = {} if claim.figures is None else {name: over_seeds(figure(arms)) for name, figure in claim.figures.items()}
     condition = None if claim.condition is None else over_seeds(claim.condition[1](arms))
     verdict = verdict_of(statistic, kind=claim.kind, margin=claim.margin)
     if condition is not None and not condition.low > 0:
@@ -299,15 +299,15 @@ def run_claim(name: str, *, again: bool) -> None:
     """
     page = find_page(name)
     results = run_page(page, again=again)
-    write_results(page, results)  # the claim's texts may have changed even if no results were missing
+    write_results(page, results)  # the claim's texts may have changed even if no run was missing
     draw(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
 
 
 def rekey(page: Page) -> list[str]:
-    """Write new keys after code was reworked, if one seed of every arm still gives the same numbers.
+    """Write new keys after a refactoring, if one seed of every arm still gives the same numbers.
 
     Args:
-        page: the claim; its file has runs of every arm.
+        page: the claim; its results file has runs of every arm.
 
     Returns:
         The arms whose numbers differ; if there are any, the file is unchanged.
@@ -320,9 +320,9 @@ def rekey(page: Page) -> list[str]:
 
 
 def _is_repeated(page: Page, arm: str, runs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """True if the first seed of an arm gives the same numbers again; for a training, the same beginning of the curve.
+    """True if the first seed of an arm gives the same numbers again; for a trained arm, only the beginning of the curve counts.
 
-    Later in a training, a single token that another machine samples differently changes everything that follows.
+    If another machine samples a single token differently, everything after it in a training changes.
     """
     seed = next(iter(runs))
     numbers = page.claim.measure(page.claim.arms[arm], [int(seed)])

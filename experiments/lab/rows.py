@@ -1,4 +1,4 @@
-"""Keep the rows of an experiment in a JSON file that grows with each run, and write its page: date, machine, means over seeds."""
+"""Keep an experiment's rows in a JSON file that grows with each run, and write the page of results: date, machine and means."""
 
 import json
 import math
@@ -16,9 +16,9 @@ from rljax.machine import usable_processors
 
 
 def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as a JSON list with one row per line, so that another run adds another line.
+    """Write rows as a JSON list with one row per line, so that each further run adds a line.
 
-    The file is replaced atomically: if the experiment is stopped, the file has either the old rows or the new ones.
+    The file is replaced atomically: if the experiment is stopped while writing, the file still has all old rows or all new ones.
 
     Args:
         file: the JSON file to write.
@@ -32,7 +32,7 @@ def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[dict[str, Any]]:
-    """Read the rows of a file that were made with the current settings; none if there is no file.
+    """Read those rows of a file that were made with the current settings; empty if there is no file.
 
     Args:
         file: a file that `write_rows` wrote.
@@ -49,7 +49,7 @@ def add_missing_rows(
     *,
     settings: Callable[[Mapping[str, Any]], str],
 ) -> list[dict[str, Any]]:
-    """Make the rows that a file does not have yet, and write the file after each, so that a stopped experiment can continue.
+    """Make the rows that are missing from a file, and write the file after each, so that a stopped experiment can continue.
 
     Rows that were made with other settings are ignored, and dropped when the first new row is written.
 
@@ -77,7 +77,7 @@ def write_page(file: Path, command: str, caption: str, report: str, *, machine: 
     Args:
         file: the file of rows; the page has the same name with `.md`.
         command: the command that writes both.
-        caption: description of the numbers.
+        caption: description of what the tables show.
         report: the tables, in Markdown.
         machine: date and machine of the rows, as `made_on` returns them; by default, today and this machine.
     """
@@ -86,11 +86,11 @@ def write_page(file: Path, command: str, caption: str, report: str, *, machine: 
 
 
 def share_text(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -> str:
-    """Format the mean of a share over seeds in percent, with its 95 % t interval if there are enough seeds.
+    """Format the mean of a fraction over seeds in percent, with its 95 % t interval if there are enough seeds.
 
     Args:
-        shares: the share of each seed.
-        fewest: smallest number of seeds with an interval.
+        shares: seed -> fraction, for example an accuracy.
+        fewest: smallest number of seeds for which the interval is shown.
 
     Example:
         >>> share_text({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5}), share_text({0: 0.1, 1: 0.2})
@@ -103,11 +103,11 @@ def share_text(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -> st
 
 
 def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
-    """Format the mean difference of two shares, paired by seed, in percentage points, with its 95 % t interval if seeds suffice.
+    """Format the mean difference of two fractions in percentage points, paired by seed, with its 95 % t interval if seeds suffice.
 
     Args:
-        one: a share for each seed.
-        other: the share to subtract; seeds that are in only one of the two are left out.
+        one: seed -> fraction.
+        other: seed -> fraction to subtract; seeds that are in only one of the two are left out.
 
     Example:
         >>> points_text({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.6, 2: 0.9})
@@ -122,16 +122,16 @@ def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
 
 
 class Comparison(NamedTuple):
-    """A claim about the difference of two shares."""
+    """A claim about the difference of two fractions, for example accuracies."""
 
     text: str
     """The claim, as a phrase."""
     one: Mapping[int, float]
-    """A share, by seed."""
+    """Seed -> fraction."""
     other: Mapping[int, float]
-    """The share to subtract, by seed."""
+    """Seed -> fraction to subtract."""
     kind: Literal["above", "equal"] = "above"
-    """What the claim says about the difference."""
+    """`above`: the difference is above the margin. `equal`: it is within the margin of 0."""
 
 
 def verdict_table(
@@ -140,8 +140,8 @@ def verdict_table(
     """Format comparisons and their verdicts, by the rule of `rljax claims`, as a sentence and a Markdown table.
 
     Args:
-        comparisons: the claims, in their order.
-        margin: smallest difference of shares that would matter.
+        comparisons: the claims, in the order of the table's lines.
+        margin: smallest difference of fractions that would matter.
         when: whether the claims were written down before the runs or after them.
 
     Example:
@@ -162,7 +162,7 @@ def verdict_table(
 
 
 def made_on() -> str:
-    """Describe when and on what a run is made, for its page of results: date, machine and versions; an accelerator is named last.
+    """Describe today and this machine for a page of results: date, processor, versions, and the accelerator if there is one.
 
     Example:
         >>> made_on().count(", ")
