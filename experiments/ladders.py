@@ -1,30 +1,32 @@
-"""The tables of DAPO's and VAPO's papers on a transformer: which parts matter, and is their order the papers'?
+"""Do the ablation tables of the DAPO and VAPO papers hold on a small transformer, and are their rows in the same order?
 
-DAPO's Table 1 (arXiv:2503.14476) adds five parts to naive GRPO, one per row. VAPO's Table 1 (arXiv:2504.05118) removes seven parts
-from the full method, one per row, and begins with vanilla PPO. Each row is a training of a transformer of 0.1 million
-parameters on sums with written-out steps, with five seeds. A further ladder is Table 6 of the design document (unpublished), and
-three arms test claims of other papers on the same runs (`lifted_claims.py`).
+DAPO's Table 1 (arXiv:2503.14476) adds five parts to naive GRPO, one more per row. VAPO's Table 1 (arXiv:2504.05118) starts with
+vanilla PPO; each further row leaves out one of seven parts of the full method. Here each row is an arm that trains a
+transformer of 0.1 million parameters on sums with written-out steps, with five seeds. A third table is Table 6 of the
+design document (unpublished). Three further arms are used to test claims of other papers (`lifted_claims.py`).
 
 Command:
 
-    python experiments/ladders.py     (it continues if repeated)
+    python experiments/ladders.py     (repeat the command to continue after a stop)
 
 Setting: sums of 2 to 5 single-digit numbers. Two in three demonstrations with four or five numbers stop before they state the
 answer. A response is cut off after 34 tokens; written out as in the demonstrations, most sums of five numbers take 35. All runs
-start from one base model, whose supervised warm start has its own seed; the seeds of the arms vary RL: its problems, their order,
-sampling. Another base model might give another order. Equal in all arms: the number of updates, four per step, and the number of
-responses that a step trains on, 8 prompts with 8 responses each. Not equal: sampled tokens, because dynamic sampling samples up
-to 4.5 times as many prompts, and a critic is pretrained on rollouts of its own; the page shows the tokens of each arm. The
-accuracy is of samples at temperature 1 to the problems of the training set; a run sees less than half of these problems.
+start from one base model, whose supervised warm start has its own seed. The seeds of the arms change only RL: its problems,
+their order, and sampling. The order of the rows might differ with another base model. All arms have the same number of updates,
+four per step, and train on the same number of responses per step, 64 (8 prompts with 8 responses each). They sample different
+numbers of tokens, which the page shows: dynamic sampling samples up to 4.5 times as many prompts, and a critic is pretrained on
+additional rollouts. The accuracy is that of responses sampled at temperature 1 to problems of the training set; a run sees less
+than half of these problems.
 
 Deviations from the papers: the model has 0.1 million parameters and starts from random weights, the warm start replaces
-pretraining, and learning rate, batch and lengths differ. There are 4 updates per rollout instead of 16. The rewards are 1 and -1
-in all arms, including VAPO's. No row of DAPO's table has a KL penalty here. The soft punishment begins a fifth of the limit
-before the limit, as in the paper. VAPO's α is 1 instead of 0.05, so that λ is 0.95 for a response of 20 tokens; the paper's α
-reaches 0.95 at 400 tokens, and λ would be 0 for every response below 20 tokens. The critic is pretrained for 10 rollouts instead
-of 50. Without groups, a step has 64 prompts with one response each. Otherwise all arms have the papers' and the library's
-defaults and one learning rate, 3e-4: of two rates tried for full DAPO on pilot seed 100, from another base model, 1e-3 loses what
-the warm start taught. No arm was tuned by itself.
+pretraining, and learning rate, batch and lengths differ. There are 4 updates per rollout instead of 16. The rewards are 1
+and -1 in all arms, including VAPO's. No row of DAPO's table has a KL penalty here. The soft length penalty covers the
+last fifth of the length limit, as in the paper. VAPO's α is 1 instead of 0.05, so that λ is 0.95 for a response of 20
+tokens; with the paper's α, λ is 0.95 only at 400 tokens, and would be 0 for every response of at most 20 tokens. The
+critic is pretrained for 10 rollouts instead of 50. Without groups, a step has 64 prompts with one response each.
+Otherwise all arms use the defaults of the papers and the library. All arms use the learning rate 3e-4. The other rate
+that was tried, 1e-3, lost what the warm start had taught (full DAPO, pilot seed 100, another base model). No arm was
+tuned separately.
 """
 
 import fcntl
@@ -96,7 +98,7 @@ PARTS = ("clip_higher", "soft_overlong", "token_level", "dynamic_sampling")
 
 
 def row_of_dapo(parts: int, *with_parts: str) -> dict[str, Any]:
-    """Build a row of DAPO's table: DAPO with the first of its parts, and with these parts in addition."""
+    """Build a row of DAPO's table: DAPO with only the first `parts` of `PARTS`, plus `with_parts`."""
     options = {"max_length": LIMIT, "cache": LIMIT // 5}
     return {
         "algorithm": "dapo",
@@ -107,12 +109,12 @@ def row_of_dapo(parts: int, *with_parts: str) -> dict[str, Any]:
 
 
 def grpo(*with_parts: str) -> dict[str, Any]:
-    """Build an arm of GRPO without a KL penalty, which is the first row of DAPO's table, with these parts in addition."""
+    """Build an arm of GRPO without a KL penalty, as in the first row of DAPO's table, plus `with_parts`."""
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}, "with": (SIGNED, *with_parts)}
 
 
 def row_of_vapo(*without: str, **settings: Any) -> dict[str, Any]:
-    """Build a row of VAPO's table: VAPO without these parts."""
+    """Build a row of VAPO's table: VAPO without the parts in `without`."""
     options = {"alpha": 1.0, "pretraining_steps": 10}
     return {"algorithm": "vapo", "algorithm_options": options, "without": without, "with": (SIGNED,)} | settings
 
@@ -142,16 +144,16 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Ladder(NamedTuple):
-    """A table of a paper, row by row."""
+    """A table of a paper, whose rows are arms."""
 
     title: str
     """Title of the table on the page."""
     source: str
-    """The paper, the table, and its measure."""
+    """The paper, its metric and model, and how the rows are built."""
     scores: Mapping[str, float]
     """Arm -> the paper's score, in the order of its rows."""
     compared: Mapping[str, str]
-    """Arm -> arm that its row is compared with; the first row of a ladder has none."""
+    """Arm -> the arm that it is compared with; arms that are not compared are absent."""
 
 
 DAPO_ROWS = dict(zip([*ARMS][:6], (30, 36, 38, 41, 42, 50), strict=True))
@@ -208,15 +210,15 @@ class Arguments:
     seeds: tuple[int, ...] = tuple(SEEDS)
     """Seeds to run, in this order."""
     rates: tuple[float, ...] = ()
-    """Learning rates of pilot runs; by default the common one."""
+    """Learning rates of pilot runs; if empty, the regular runs with the common rate."""
     work: Path = Path("runs/ladders")
-    """Folder of the warm starts and the compiled programs."""
+    """Folder for the warm starts and the compiled programs."""
     report: bool = False
-    """Write the page and the plot from the rows; train nothing."""
+    """Only write the page and the plot from existing rows; train nothing."""
 
 
 def config_of(arm: str, seed: int, rate: float | None) -> rljax.TrainConfig:
-    """Build the settings of a run, without its model and its folder; `rate` replaces the learning rate in the pilot."""
+    """Build the settings of a run, without its model and its folder; `rate` is the learning rate of a pilot run, else None."""
     return CONFIG.replace(**ARMS[arm], seed=seed, **({} if rate is None else {"learning_rate": rate}))
 
 
@@ -239,7 +241,7 @@ def ensure_warm_start(seed: int, work: Path) -> Path:
 
 
 def train_and_measure(arm: str, seed: int, rate: float | None, work: Path, **settings: Any) -> dict[str, Any]:
-    """Train one arm with one seed, and further settings, from the base model, and return the measurements."""
+    """Train one arm with one seed from the base model, with additional `settings`, and return the measurements."""
     base = ensure_warm_start(BASE_SEED if rate is None else PILOT_SEED, work)
     config = config_of(arm, seed, rate).replace(model=str(base), warm_start_steps=0, **settings)
     with TemporaryDirectory() as folder:
@@ -250,7 +252,7 @@ def train_and_measure(arm: str, seed: int, rate: float | None, work: Path, **set
 
 
 STEP_METRICS = ("accuracy", "entropy", "response_length", "truncated_share", "groups_all_right", "groups_all_wrong")
-"""Metrics of a step that a row keeps for every step; those of groups are absent if prompts have one response."""
+"""Metrics that a row keeps for every step; the metrics of groups are absent if prompts have only one response."""
 
 
 def measurements(metrics: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -261,10 +263,10 @@ def measurements(metrics: Sequence[Mapping[str, Any]], answers: Sequence[Mapping
         answers: rows of `heldout.jsonl`.
 
     Returns:
-        `heldout`, accuracy of greedy answers before RL and at the end; `spread`, standard deviation of the lengths of the answers
-        at the end divided by their mean, and `wrong_length`, mean length of the wrong ones in characters. For each step, `tokens`,
-        sampled until its end (those of value pretraining are estimated from the first step), `clipped` and `STEP_METRICS`; for
-        each step of value pretraining, `value_loss`.
+        `heldout`, accuracy of greedy answers before RL and at the end; `spread`, the lengths' standard deviation divided by their
+        mean for the greedy answers at the end; and `wrong_length`, the mean length of the wrong answers among them, in
+        characters. For each step: `tokens`, the tokens sampled up to its end (those of value pretraining are estimated from the
+        first step), `clipped`, the clip fraction, and `STEP_METRICS`. For each step of value pretraining: `value_loss`.
     """
     steps = [row for row in metrics if row["phase"] == "rl"]
     value = [row for row in metrics if row["phase"] == "value"]
@@ -290,7 +292,7 @@ def tokens_of(row: Mapping[str, Any]) -> float:
 
 
 def add_row(file: Path, row: dict[str, Any], work: Path) -> None:
-    """Add a row to a file to which other processes with the same working folder may also be adding rows."""
+    """Add a row to a file, with a lock because other processes with the same `work` folder may add rows at the same time."""
     key = row["arm"], row["seed"], row["rate"]
     with (work / "rows.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -316,20 +318,20 @@ def run(arguments: Arguments) -> None:
 Rows = Sequence[Mapping[str, Any]]
 END, MEAN = "accuracy at the end", "mean accuracy"
 LAST = 10
-"""Steps at the end whose samples count as the end."""
+"""Number of final steps over which the accuracy at the end is averaged."""
 
 
 def values_of(rows: Rows, arm: str, number: str) -> dict[int, float]:
-    """Return the accuracy of an arm's samples by seed: of the last steps, or of all."""
+    """Return the accuracy of an arm's samples by seed, averaged over the last `LAST` steps (`END`) or over all (`MEAN`)."""
     mine = {row["seed"]: row["accuracy"] for row in rows if row["arm"] == arm and row["rate"] is None}
     return {seed: float(np.mean(steps[-LAST:] if number == END else steps)) for seed, steps in sorted(mine.items())}
 
 
 def at_equal_tokens(rows: Rows, arms: Sequence[str]) -> tuple[int, dict[str, dict[int, float]]]:
-    """Average the accuracy of the last ten steps until arms have sampled the same number of tokens.
+    """Compute the accuracy of arms at an equal number of sampled tokens, averaged over the last `LAST` steps before it.
 
     Returns:
-        The largest number of tokens that every run of them sampled, and for each arm the accuracy by seed.
+        The largest number of tokens that all runs of these arms sampled, and for each arm the accuracy by seed.
     """
     mine = [row for row in rows if row["arm"] in arms and row["rate"] is None]
     most = min(row["tokens"][-1] for row in mine)
@@ -342,7 +344,7 @@ def at_equal_tokens(rows: Rows, arms: Sequence[str]) -> tuple[int, dict[str, dic
 
 
 def begun_arms(rows: Rows, ladder: Ladder) -> list[str]:
-    """Return the arms of a ladder that have a run, in the order of the table."""
+    """Return the arms of a ladder that have at least one run, in the order of the table."""
     return [arm for arm in ladder.scores if values_of(rows, arm, END)]
 
 
@@ -352,11 +354,11 @@ def is_complete(rows: Rows, ladder: Ladder) -> bool:
 
 
 def rank_text(rows: Rows, ladder: Ladder, number: str) -> str:
-    """Describe how the order of the measured means agrees with the source's scores."""
+    """Describe how well the order of the measured means agrees with the order of the source's scores."""
     scores = [*ladder.scores.values()]
-    found = [values_of(rows, arm, number) for arm in ladder.scores]
-    test = permutation_test(scores, [float(np.mean([*values.values()])) for values in found])
-    per_seed = over_seeds([kendall(scores, [values[seed] for values in found]) for seed in SEEDS])
+    values = [values_of(rows, arm, number) for arm in ladder.scores]
+    test = permutation_test(scores, [float(np.mean([*of_arm.values()])) for of_arm in values])
+    per_seed = over_seeds([kendall(scores, [of_arm[seed] for of_arm in values]) for seed in SEEDS])
     return f"- {number}: {test.text()}. Mean of the seeds' own τ: {per_seed.text()}."
 
 
@@ -399,7 +401,7 @@ def pilot_section(rows: Rows) -> str:
 
 
 def report(rows: Rows) -> str:
-    """Format the page below its caption in Markdown; a ladder with runs of only one arm is left out."""
+    """Format the page below its caption in Markdown; a ladder is left out if fewer than two of its arms have runs."""
     first = {row["seed"]: row for row in rows if row["rate"] is None}
     before = share_text({seed: row["accuracy"][0] for seed, row in first.items()})
     greedy = share_text({seed: row["heldout"][0] for seed, row in first.items()})

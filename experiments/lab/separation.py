@@ -1,4 +1,4 @@
-"""Find which of several arms a comparison can tell apart: those whose intervals over the seeds are disjoint."""
+"""Find the arms that a comparison can tell apart: those whose confidence intervals over the seeds are disjoint."""
 
 import itertools
 import math
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def is_apart(one: Interval, other: Interval) -> bool:
-    """True if two intervals are disjoint; False if one of them has no ends.
+    """Return whether two intervals are disjoint; False if the ends of either interval are NaN.
 
-    This is stricter than a paired difference whose interval excludes 0: two 95 % intervals may overlap although the paired
-    difference is certain.
+    This is stricter than a test of the paired difference: two 95 % intervals may overlap although the interval of the paired
+    difference excludes 0.
 
     Example:
         >>> low, high = Interval(1.0, 0.9, 1.1, 5), Interval(1.5, 1.2, 1.8, 5)
@@ -27,16 +27,16 @@ def is_apart(one: Interval, other: Interval) -> bool:
 
 
 def tiers(intervals: Mapping[str, Interval]) -> list[str]:
-    """Find a largest set of arms that are all apart from each other, ordered from the lowest to the highest.
+    """Find a largest set of arms whose intervals are pairwise disjoint, ordered from the lowest to the highest.
 
-    Some largest set contains the interval with the lowest upper end, then the interval with the lowest upper end among those
-    above it, and so on.
+    The greedy search is exact: one of the largest sets starts with the interval that has the lowest upper end, continues with
+    the lowest upper end among the intervals above the first one, and so on.
 
     Args:
-        intervals: interval of each arm; an arm whose interval has no ends is apart from none.
+        intervals: interval of each arm; an arm whose interval has NaN ends is never chosen.
 
     Returns:
-        Names of arms; one name if no two are apart, none if no interval has ends.
+        Names of the chosen arms: a single one if no two intervals are disjoint, and none if all intervals have NaN ends.
 
     Example:
         >>> ends = {"a": (0.0, 2.0), "b": (1.0, 3.0), "c": (2.5, 4.0)}
@@ -54,7 +54,7 @@ def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
     """Count the pairs of arms whose paired difference over the seeds has a 95 % interval that excludes 0.
 
     Args:
-        values: a metric of each arm, by seed; seeds that only one arm of a pair has are left out.
+        values: a metric of each arm, by seed; a pair is compared on the seeds that both arms have.
 
     Example:
         >>> one = {seed: float(seed) for seed in range(5)}
@@ -69,7 +69,7 @@ def certain_pairs(values: Mapping[str, Mapping[int, float]]) -> int:
 
 
 def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]], file: Path) -> None:
-    """Plot comparisons next to each other, each with its title; comparisons without any results are left out.
+    """Plot comparisons in two columns, each with its title; a comparison is left out if any of its arms has no results.
 
     Args:
         comparisons: for each title, a metric of each arm, by seed.
@@ -80,30 +80,30 @@ def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]
     shown = {title: values for title, values in comparisons.items() if all(values.values())}
     rows, arms = max(1, math.ceil(len(shown) / 2)), max(map(len, shown.values()), default=0)
     figure = Figure(figsize=(11, max(2.1, 0.5 + 0.2 * arms) * rows), dpi=100, layout="constrained")
-    places = figure.subplots(rows, 2, squeeze=False).ravel()
-    for axes, (title, values) in zip(places, shown.items(), strict=False):
+    panels = figure.subplots(rows, 2, squeeze=False).ravel()
+    for axes, (title, values) in zip(panels, shown.items(), strict=False):
         draw_arms(axes, values)
         axes.set_title(title, fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
-    for axes in places[len(shown) :]:
+    for axes in panels[len(shown) :]:
         axes.set_axis_off()
     figure.savefig(file)
 
 
 def draw_arms(axes: "Axes", values: Mapping[str, Mapping[int, float]]) -> None:
-    """Plot a row for each arm, the lowest mean first: a dot per seed, the mean, and its interval.
+    """Plot one line per arm, from the lowest mean to the highest: a dot per seed, the mean, and its interval.
 
     Args:
         axes: axes to plot on.
         values: a metric of each arm, by seed.
     """
-    found = {arm: over_seeds([*by_seed.values()]) for arm, by_seed in values.items()}
-    order = sorted(found, key=lambda arm: found[arm].value)
-    for place, arm in enumerate(order):
-        value, low, high, _ = found[arm]
+    intervals = {arm: over_seeds([*by_seed.values()]) for arm, by_seed in values.items()}
+    order = sorted(intervals, key=lambda arm: intervals[arm].value)
+    for height, arm in enumerate(order):
+        value, low, high, _ = intervals[arm]
         seeds = [*values[arm].values()]
-        axes.plot(seeds, [place] * len(seeds), ".", color="0.6", markersize=4)
-        axes.errorbar([value], [place], xerr=[[value - low], [high - value]], fmt="o", color=f"C{place}", capsize=4)
+        axes.plot(seeds, [height] * len(seeds), ".", color="0.6", markersize=4)
+        axes.errorbar([value], [height], xerr=[[value - low], [high - value]], fmt="o", color=f"C{height}", capsize=4)
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
 
@@ -116,21 +116,21 @@ class Case(NamedTuple):
     """Four arms on a task."""
 
     settings: Settings
-    """Settings in addition to the experiment's, by their flat names; `task` too if the case is not named after it."""
+    """Changes to the experiment's common settings, by flat name; contains `task` if the case is not named after its task."""
     arms: Mapping[str, Settings]
     """Further settings of each arm."""
     decides: str
-    """Name of the metric that decides."""
+    """Name of the metric by which the arms are compared."""
     theory: str
-    """Explanation of how the arms differ, and of the expected order."""
+    """Explanation of how the arms differ and which order is expected."""
     shown: tuple[str, ...] = ()
-    """Further metrics on the page."""
+    """Further metrics to show on the page."""
     seeds: range = range(8)
-    """Seeds of RL, the same ones for all arms."""
+    """Seeds of RL, the same for all arms."""
 
 
 def values_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, dict[int, float]]:
-    """Collect a metric of each arm of a task, by seed.
+    """Collect the values of one metric for each arm of a task, by seed.
 
     Example:
         >>> case = Case({}, {"slow": {}, "fast": {}}, "accuracy", "The faster one learns more.")
@@ -143,31 +143,32 @@ def values_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, dict[
 
 
 def intervals_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, Interval]:
-    """Compute the mean of a metric over the seeds, with its 95 % t interval, for each arm of a task, the lowest first."""
-    found = {arm: over_seeds([*values.values()]) for arm, values in values_of(rows, task, case, number).items()}
-    return dict(sorted(found.items(), key=lambda item: item[1].value))
+    """Compute the mean and 95 % t interval of a metric over the seeds for each arm of a task, sorted by mean."""
+    intervals = {arm: over_seeds([*values.values()]) for arm, values in values_of(rows, task, case, number).items()}
+    return dict(sorted(intervals.items(), key=lambda item: item[1].value))
 
 
 def report(rows: Rows, cases: Mapping[str, Case], *, also: Sequence[str]) -> str:
     """Format the summary and the table of each task in Markdown.
 
     Args:
-        rows: a row has its `task`, `arm`, `seed`, `curve` of held-out accuracy from before RL on, and `numbers` by name.
+        rows: results, one row per run: its `task`, `arm`, `seed`, `curve` (held-out accuracy, starting before RL) and `numbers`
+            (metrics by name).
         cases: name of a task -> its arms; tasks without rows are left out.
-        also: metrics that are shown for every task in addition to the one that decides.
+        also: metrics to show for every task in addition to the one by which its arms are compared.
     """
     tasks = {task: case for task, case in cases.items() if any(row["task"] == task for row in rows)}
     columns = "task | metric that decides | arms that are all apart | pairs apart | paired difference certain"
     lines, counts = ["", f"| {columns} |", f"|{' --- |' * 5}"], []
     for task, case in tasks.items():
-        found = intervals_of(rows, task, case, case.decides)
-        fewest = min(interval.seeds for interval in found.values())
+        intervals = intervals_of(rows, task, case, case.decides)
+        fewest = min(interval.seeds for interval in intervals.values())
         if fewest < FEWEST_SEEDS:
             lines.append(
                 f"| `{task}` | {case.decides} | not decided: an arm has {fewest} of {FEWEST_SEEDS} seeds | - | - |"
             )
             continue
-        apart, chosen = sum(itertools.starmap(is_apart, itertools.combinations(found.values(), 2))), tiers(found)
+        apart, chosen = sum(itertools.starmap(is_apart, itertools.combinations(intervals.values(), 2))), tiers(intervals)
         counts.append(len(chosen))
         names = " < ".join(chosen) if len(chosen) > 1 else "none"
         certain = certain_pairs(values_of(rows, task, case, case.decides))
@@ -185,7 +186,7 @@ def report(rows: Rows, cases: Mapping[str, Case], *, also: Sequence[str]) -> str
 
 
 def section(rows: Rows, task: str, case: Case, *, also: Sequence[str]) -> list[str]:
-    """Format the arms of a task in Markdown."""
+    """Format the section of one task in Markdown, with a table of its arms."""
     numbers = [*dict.fromkeys((case.decides, *also, *case.shown))]
     before = over_seeds([row["curve"][0] for row in rows if row["task"] == task and row["arm"] == next(iter(case.arms))])
     lines = ["", f"## {task}", "", case.theory, "", f"{before.seeds} seeds; accuracy before RL {before.text()}.", ""]

@@ -1,8 +1,8 @@
-"""Policies that are tables of logits, in small worlds of tokens: any algorithm trains for hundreds of steps in a second.
+"""Training of tabular policies in small token worlds, fast enough for hundreds of steps of any algorithm per second.
 
-The losses are the library's own, `rljax.algorithms.prepare` and `loss`; only the network is missing. Experiments on claims
-train here. Effects of a network (features that prompts share, the noise of a large vocabulary, limited capacity) do not appear in
-a table.
+A policy is a table of logits instead of a network. The losses are the library's own, `rljax.algorithms.prepare` and `loss`. The
+experiments that test claims use this training. It does not show the effects of a network: features that prompts share, the
+noise of a large vocabulary, and limited capacity.
 
 Axes: S states, V tokens, R rows of logits, N outputs of the critic's head, C contexts (prompts); in a rollout, P prompts, G
 responses, T tokens.
@@ -25,7 +25,7 @@ from rljax.records import required
 
 
 def unit_steps() -> optax.GradientTransformation:
-    """Divide a gradient by its norm: all steps have the same size, and prompts keep their relative weights. 0 stays 0."""
+    """Divide a gradient by its norm, so that all steps have the same size but prompts keep their relative weights."""
 
     def divide(updates: optax.Updates, _: optax.Params | None) -> optax.Updates:
         norm = jnp.maximum(optax.tree.norm(updates), 1e-12)
@@ -40,43 +40,43 @@ class Setting(NamedTuple):
     world: World
     """The task."""
     initial: Callable[[Key], Table]
-    """Key of a seed -> the initial table of logits: the model before RL."""
+    """Function from a seed's random key to the table of logits before RL."""
     algorithm: Algorithm
     """The algorithm."""
     prompts: int = 8
-    """P, the number of prompts of a rollout, sampled from the contexts with replacement."""
+    """P, the number of prompts per rollout, sampled from the contexts with replacement."""
     group: int = 8
-    """G, the number of responses to a prompt."""
+    """G, the number of responses per prompt."""
     steps: int = 300
     """Number of rollouts."""
     learning_rate: float = 0.05
     """Learning rate of the logits."""
     optimizer: optax.GradientTransformation = optax.scale_by_adam()
-    """Transformation of the gradient before the learning rate. Adam gives the rows of every context steps of the same size, so it
-    hides how an algorithm weights prompts against each other; `unit_steps` does not."""
+    """Transformation of the gradient before the learning rate. Adam makes the steps for all contexts equally large, so it hides
+    how an algorithm weights prompts against each other; `unit_steps` does not."""
     minibatches: int = 1
-    """Number of mini-batches of a rollout, each for one update."""
+    """Number of mini-batches per rollout, with one update each."""
     passes: int = 1
     """Number of passes over a rollout."""
     delay: int = 0
-    """Age of the sampler's table, in rollouts; its log-probabilities are the ratio's denominator."""
+    """Age of the sampler's table, in rollouts. The log-probabilities of this older table are the denominator of the ratio."""
     sampler: Callable[[Key, Float[Array, "S V"]], Float[Array, "S V"]] | None = None
-    """(key, log-probabilities of the policy) -> log-probabilities of the engine that samples; None: the same."""
+    """(key, log-probabilities of the policy) -> log-probabilities of the engine that samples; None if they are equal."""
     tries: int = 1
-    """Dynamic sampling samples `tries` times P prompts, and trains on P of them; those that the algorithm keeps come first."""
+    """Dynamic sampling samples `tries` · P prompts and trains on P of them, taking first those that the algorithm keeps."""
     judge: Callable[[Key, Float[Array, "P G"]], Float[Array, "P G"]] | None = None
-    """(key, true rewards) -> the rewards that training sees; None: the true ones."""
+    """(key, true rewards) -> the rewards that training uses; None: the true rewards."""
     past: int = 0
-    """Number of earlier rewards of each prompt that are added to its group; 0: none."""
+    """Number of earlier rewards of each prompt that are added to its group."""
     value_learning_rate: float = 0.05
-    """Learning rate of the critic's table, whose gradient goes through the same optimizer."""
+    """Learning rate of the critic's table, which uses the same optimizer as the logits."""
     value_steps: int = 0
-    """Number of rollouts of the initial policy on which only the critic learns, from Monte-Carlo returns."""
+    """Number of rollouts of the initial policy on which only the critic is trained, towards Monte-Carlo returns."""
     first_value: float = 0.0
-    """The critic's value of every state before it learns. A head with several outputs starts at zeros; for a categorical head, the
+    """The critic's initial value of every state. It must be 0 for a head with several outputs; for a categorical head, the initial
     value is then the middle of its support."""
     points: int = 10
-    """Number of points of a curve after the first."""
+    """Number of points of a curve after the one before training."""
 
 
 class _Tables(NamedTuple):
@@ -107,10 +107,10 @@ def sample_states(
         world: the task.
         logp: log-probability of every token in every state under the policy that samples.
         first: first state of each response.
-        uniform: a number in [0, 1) for each token. Sampling once per rollout compiles faster than once per token.
+        uniform: a random number in [0, 1) for each token. Generating them once per rollout compiles faster than once per token.
 
     Returns:
-        The state before each token, the tokens, which of them count, and the state in which each response stops.
+        The state before each token, the tokens, the mask of tokens that belong to the response, and each response's last state.
     """
     ends, onward = jnp.asarray(world.ends), jnp.asarray(world.next_state)
     below = jnp.cumsum(jnp.exp(logp), -1)[:, :-1]
@@ -126,12 +126,12 @@ def sample_states(
 
 
 def _first(array: Array, kept: Array, count: int) -> Array:
-    """Return the first `count` rows after moving the kept rows to the front; the order is otherwise unchanged."""
+    """Return the first `count` prompts after moving the kept ones to the front; the order is otherwise unchanged."""
     return array[jnp.argsort(~kept, stable=True)[:count]]
 
 
 def _values(algorithm: Algorithm, outputs: Float[Array, "*rows T N"]) -> Float[Array, "*rows T"]:
-    """Compute values from the critic's outputs."""
+    """Convert the critic's outputs to values."""
     return required(algorithm.critic, "algorithm.critic").head.value(outputs)
 
 
@@ -140,7 +140,7 @@ def _of_token(of_state: Float[Array, "S V"], states: Array, tokens: Array) -> Ar
 
 
 def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _Sample:
-    """Sample a rollout with the oldest table in the ring buffer."""
+    """Sample a rollout with the oldest logits in the ring buffer."""
     tables, old = carry.tables, carry.ring[0]
     world, algorithm = setting.world, setting.algorithm
     count = setting.prompts * setting.tries
@@ -184,7 +184,7 @@ def _flat(array: Array, minibatches: int) -> Array:
 def _objective(
     setting: Setting, tables: _Tables, batch: Batch[Array], states: Array, tokens: Array, train_policy: bool
 ) -> Float[Array, ""]:
-    """Compute the loss of a mini-batch; the critic and the policy share no parameters."""
+    """Compute the loss of a mini-batch: the policy's plus the critic's, which share no parameters."""
     algorithm, world = setting.algorithm, setting.world
     total = jnp.zeros((), jnp.float32)
     if train_policy:
@@ -206,7 +206,7 @@ def _update(
     policy: bool,
     progress: Array,
 ) -> _Carry:
-    """Train on one rollout."""
+    """Train on one rollout; without `policy`, only the critic is trained, towards Monte-Carlo returns."""
     algorithm = setting.algorithm
     if not policy:
         critic = required(algorithm.critic, "algorithm.critic")
@@ -257,7 +257,8 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
     """Train with one seed.
 
     Returns:
-        Properties of the policy before training and at `points` points of training, on a leading axis; and the final table.
+        The policy's exact properties, with a leading axis over the point before training and `points` points of training, and
+        the final table of logits.
 
     Raises:
         ValueError: `steps` is not a multiple of `points`.
@@ -277,23 +278,23 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
         return one
 
     if setting.value_steps:
-        still = jnp.zeros(setting.value_steps, jnp.float32)
-        carry, _ = jax.lax.scan(step(False), carry, (jax.random.split(for_values, setting.value_steps), still))
+        no_progress = jnp.zeros(setting.value_steps, jnp.float32)
+        carry, _ = jax.lax.scan(step(False), carry, (jax.random.split(for_values, setting.value_steps), no_progress))
     per = setting.steps // setting.points
     keys = jax.random.split(for_steps, setting.steps).reshape(setting.points, per)
     progress = (jnp.arange(setting.steps, dtype=jnp.float32) / setting.steps).reshape(setting.points, per)
 
-    def stretch(carry: _Carry, inputs: tuple[Array, Array]) -> tuple[_Carry, Table]:
+    def train_until_point(carry: _Carry, inputs: tuple[Array, Array]) -> tuple[_Carry, Table]:
         carry, _ = jax.lax.scan(step(True), carry, inputs)
         return carry, carry.tables.logits
 
-    carry, after = jax.lax.scan(stretch, carry, (keys, progress))
+    carry, after = jax.lax.scan(train_until_point, carry, (keys, progress))
     points = jnp.concatenate([tables.logits[None], after])
     return jax.lax.map(lambda table: exact(setting.world, table), points), carry.tables.logits
 
 
 def _scale_each(rates: _Tables) -> optax.GradientTransformation:
-    """Multiply the update of each table by minus its learning rate."""
+    """Multiply the update of each table by the negative of its learning rate."""
     return optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: -r * u, updates, rates))
 
 
@@ -315,15 +316,15 @@ def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Float[Ar
 
 
 def _quick_compilation() -> dict[str, bool | int]:
-    """Compiler options for a program that runs for about a second, and would otherwise spend most of its time compiling."""
+    """Build compiler options for a program that runs for about a second and would otherwise take longer to compile than to run."""
     options: dict[str, bool | int] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    if version("jaxlib").startswith("0.10."):  # other versions may not know it
+    if version("jaxlib").startswith("0.10."):  # other versions may reject this option
         options["xla_cpu_use_fusion_emitters"] = False
     return options
 
 
 def rollout_gradient(setting: Setting, logits: Table, key: Key) -> Table:
-    """Compute the gradient of the policy's loss on one rollout of the policy itself."""
+    """Compute the gradient of the loss with respect to the logits, on one on-policy rollout."""
     carry = _begin(setting, logits)
     sample = _sample(setting, carry, logits, key)
     batch = prepare(setting.algorithm, sample.rollout)
@@ -345,10 +346,10 @@ def measure(setting: Setting, seeds: Sequence[int]) -> dict[str, np.ndarray]:
     """Train with several seeds, and compute the metrics that experiments compare.
 
     Returns:
-        For each seed, at the end of training: `success` (mean pass rate of the contexts), `entropy` (nats per token), `length`,
-        `right_length`, `wrong_length` (tokens) and `pass_at_16`; before training: `first_entropy`, `first_wrong_length` and
-        `first_pass_at_16`; `curve`, the pass rate at `points` + 1 points of training, and `area`, its mean; `entropy_curve`,
-        `wrong_length_curve` and `pass_at_16_curve` at the same points.
+        Metrics per seed. At the end of training: `success` (mean pass rate of the contexts), `entropy` (nats per token), `length`,
+        `right_length`, `wrong_length` (tokens) and `pass_at_16`. Before training: `first_entropy`, `first_wrong_length` and
+        `first_pass_at_16`. At `points` + 1 points of training: `curve` (the pass rate), `entropy_curve`, `wrong_length_curve` and
+        `pass_at_16_curve`; `area` is the mean of `curve`.
     """
     curves, _ = train_seeds(setting, seeds)
     success = curves.success.mean(-1)

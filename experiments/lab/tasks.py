@@ -1,9 +1,7 @@
-"""Tasks of the claims: the setting of an arm without its algorithm, and facts about it that are known before training.
+"""Tasks of the claims, and facts about a task that are known before training.
 
-Claims whose arms only differ in the algorithm and the learning rate share a task. Functions in a setting are compared by their
-results, because each arm may have built its own.
-
-Axes: C contexts (prompts), V tokens, R rows of logits, N seeds.
+A task is an arm's setting without its algorithm, so arms that differ only in the algorithm and the learning rate share a task.
+Functions in two settings are compared by their results, because each arm may have built its own function.
 """
 
 import inspect
@@ -24,24 +22,24 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 
 NUMBER = "area"
-"""Metric of an arm that scores an algorithm: the mean pass rate during training."""
+"""Metric that scores an algorithm on a task: the mean pass rate during training."""
 SEEDS = 16
-"""Seeds of a task: the first ones of its claim."""
+"""Number of seeds per task: the first seeds of its claim."""
 OWN_REWARDS = ("reliability_quality",)
-"""Claims whose judge encodes several ratings in one number, which only the claim's own algorithms can decode."""
+"""Claims whose judge packs several ratings into one reward, which only the claim's own algorithms can decode."""
 VERDICTS = 200_000
-"""Number of verdicts from which the error rate of a judge is estimated."""
+"""Number of verdicts sampled to estimate the error rate of a judge."""
 
 
 class Task(NamedTuple):
     """A task that arms of one or more claims train on."""
 
     page: Page
-    """The first of the claims."""
+    """The first claim with this task."""
     arm: str
     """The first arm of that claim with this task."""
     setting: Setting
-    """The setting of that arm; its algorithm is not part of the task."""
+    """The setting of that arm; the algorithm in it is not part of the task."""
     arms: tuple[tuple[str, str], ...]
     """Every claim and arm with this task."""
 
@@ -64,22 +62,22 @@ class Sources(NamedTuple):
     without_setting: list[str]
     """Claims whose arms are not settings of a tabular training."""
     without_number: list[str]
-    """Claims without the mean pass rate during training among their metrics."""
+    """Claims whose metrics do not include `NUMBER`, the mean pass rate during training."""
     own_rewards: list[str]
-    """Claims with rewards that only their own algorithms can read."""
+    """Claims whose rewards only their own algorithms can decode."""
 
 
 def setting_of(arm: Any) -> Setting | None:
-    """Return the setting of an arm without the fields that belong to its algorithm: tries, earlier rewards, the critic's start.
+    """Return the setting of an arm, with the fields that belong to its algorithm reset: `tries`, `past` and the critic's start.
 
-    An arm may be a setting, several candidates (the first counts), or a record with a setting; otherwise it has none.
+    An arm may be a setting, or a tuple or list, whose first setting is used. For any other arm, return None.
     """
     found = next((part for part in arm if isinstance(part, Setting)), None) if type(arm) in (tuple, list) else arm
     return found._replace(tries=1, past=0, value_steps=0, first_value=0.0) if isinstance(found, Setting) else None
 
 
 def with_algorithm(arm: Any, algorithm: Algorithm) -> Any:
-    """Replace the algorithm of an arm, in the form that its claim's `measure` accepts; of several candidates, use the first.
+    """Replace the algorithm of an arm (of its first candidate), in the form that its claim's `measure` accepts.
 
     Raises:
         ValueError: the arm has no setting.
@@ -94,9 +92,9 @@ def with_algorithm(arm: Any, algorithm: Algorithm) -> Any:
 
 
 def fingerprint(setting: Setting) -> tuple[Any, ...]:
-    """Identify a task: everything in a setting except algorithm, critic, learning rate and number of points.
+    """Compute a hashable key that identifies a task: everything in a setting except algorithm, critic, rates and `points`.
 
-    Functions are represented by their result for one key.
+    Each function in the setting is represented by its result for one random key.
     """
     key, world = jax.random.key(0), setting.world
     table = setting.initial(key)
@@ -114,7 +112,7 @@ def fingerprint(setting: Setting) -> tuple[Any, ...]:
 
 
 def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
-    """Find the tasks of claims.
+    """Find the tasks of the claims, and the claims that have none.
 
     Args:
         pages: the claims.
@@ -135,7 +133,7 @@ def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
             found.without_number.append(page.name)
         else:
             for arm, setting in settings.items():
-                if setting.group > 1:  # the algorithms compare the responses of a group
+                if setting.group > 1:  # most algorithms compare the responses of a group
                     arms.setdefault(fingerprint(setting), []).append((page, arm, setting))
     for same in arms.values():
         page, arm, setting = same[0]
@@ -152,16 +150,16 @@ def _names_of_numbers(results: Results, claim: str) -> list[str]:
 def scores_in_results(
     task: Task, algorithm: Algorithm, pages: Mapping[str, Page], results: Mapping[str, Results]
 ) -> tuple[str, list[float]] | None:
-    """Find scores of an algorithm on a task that a claim already has, measured in the same way.
+    """Find the scores of an algorithm on a task in the claims' existing results, if they were measured in the same way.
 
     Args:
         task: the task.
-        algorithm: the algorithm that the arm must use.
+        algorithm: the algorithm to find.
         pages: claims by name.
         results: results of each claim by name.
 
     Returns:
-        "CLAIM: ARM", and the score of each seed of the task; None if there is no such arm.
+        "CLAIM: ARM", and the score of each seed of the task; None if no arm uses this algorithm with these settings.
     """
     for name, arm in task.arms:
         claim, runs = pages[name].claim, results[name].runs[arm]
@@ -181,14 +179,14 @@ def scores_in_results(
 
 
 def _way_of(measure: Any) -> tuple[str, str, dict[str, Any], tuple[int, ...]]:
-    """Describe a measure by its name, its defaults and the arguments that a partial binds; settings are told apart by identity."""
+    """Describe a `measure` function by its name, its defaults, and the identities of the arguments that a partial binds."""
     function = getattr(measure, "func", measure)
     defaults = {name: each.default for name, each in inspect.signature(measure).parameters.items()}
     return function.__module__, function.__qualname__, defaults, tuple(map(id, getattr(measure, "args", ())))
 
 
 def share_of_errors(judge: Judge | None) -> float:
-    """Compute the share of pairs in which a wrong response gets a higher reward than a right one; equal rewards count one half.
+    """Compute the fraction of pairs in which the wrong response gets a higher reward than the right one; a tie counts one half.
 
     If a judge errs equally often in both directions, this is its error rate, whatever the scale of its rewards.
 
@@ -217,9 +215,10 @@ def facts_of(setting: Setting, seeds: Sequence[int]) -> dict[str, float]:
 
     Returns:
         `contexts`, `prompts`, `group`, `steps`; `updates` per rollout; `delay` of the sampler in rollouts, and `mismatch`, the
-        total variation distance between its tokens and the policy's; `errors`, the error rate of the judge; `equal_steps`, the
-        ratio of the steps for a gradient and for one a hundred times as large; and of the initial policy, as means over seeds:
-        `length` of a response, `right`, the pass rate, and `mixed`, the share of groups with right and wrong responses.
+        total variation distance between its token distribution and the policy's; `errors`, the error rate of the judge;
+        `equal_steps`, the step for a gradient divided by the step for one 100 times as large (1: the step ignores the size).
+        For the initial policy, as means over seeds: `length` of a response, `right`, the pass rate, and `mixed`, the fraction of
+        groups with both right and wrong responses.
     """
     keys = jnp.stack(
         [jax.random.split(jax.random.key(seed), 3)[0] for seed in seeds]

@@ -1,4 +1,4 @@
-"""Search the learning rate of every arm of a comparison in the same way, so that no arm profits from a rate tuned for it alone."""
+"""Learning-rate search for the arms of a comparison: every arm is tuned in the same way, so that none has an advantage."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from lab.tabular import Setting, _quick_compilation, measure, train
 from lab.worlds import Key
 
 RATES = (0.03, 0.1, 0.3, 1.0)
-"""Learning rates of the search."""
+"""Learning rates that the search tries."""
 WIDE_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""Learning rates of a wider search, for arms whose best rate may be outside `RATES`."""
+"""Learning rates for a wider search, for arms whose best rate may be outside `RATES`."""
 TUNING_SEEDS = range(1000, 1008)
-"""Seeds of the search; no claim is decided on them."""
+"""Seeds of the search; no claim is tested with these seeds."""
 
 
 def tune(
@@ -25,19 +25,19 @@ def tune(
     rates: Sequence[float] = RATES,
     seeds: Sequence[int] = TUNING_SEEDS,
 ) -> Setting:
-    """Find the candidate and the learning rate with the highest pass rate.
+    """Return the setting of an arm, and the learning rate, with the highest mean pass rate over the seeds.
 
     Args:
-        settings: candidates of one arm; all of them are tried at all rates.
-        number: "area", the mean pass rate during training, or "success", the final pass rate.
-        rates: learning rates to try; they replace the settings' own.
+        settings: candidate settings of one arm; each is tried at every rate.
+        number: metric to maximize: "area", the mean pass rate during training, or "success", the final pass rate.
+        rates: learning rates to try, instead of the settings' own.
         seeds: seeds of the search.
 
     Returns:
-        The best setting, with the best rate as its learning rate; the first one in case of a tie.
+        The best setting, with the best rate as its learning rate. In case of a tie, the first one is returned.
 
     Raises:
-        ValueError: `number` is not one of these, or there is nothing to try.
+        ValueError: `number` is neither of these, or `settings`, `rates` or `seeds` is empty.
 
     Example:
         >>> from rljax.algorithms import rloo
@@ -59,13 +59,13 @@ def tune(
 
 
 def _mean_rates(setting: Setting, rates: Float[Array, "K"], keys: Key, number: str) -> np.ndarray:
-    """Compute the mean score of a setting over the seeds at each learning rate."""
+    """Compute the metric of a setting at each learning rate, averaged over the seeds."""
 
-    def one(rate: Float[Array, ""], key: Key) -> Float[Array, ""]:
+    def score(rate: Float[Array, ""], key: Key) -> Float[Array, ""]:
         curve = train(setting._replace(learning_rate=rate), key)[0].success.mean(-1)  # pyright: ignore[reportArgumentType]  traced
         return curve.mean() if number == "area" else curve[-1]
 
-    over_seeds = jax.vmap(one, in_axes=(None, 0))
+    over_seeds = jax.vmap(score, in_axes=(None, 0))
     search = jax.jit(jax.vmap(over_seeds, in_axes=(0, None)), compiler_options=_quick_compilation())
     with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
         return np.asarray(search(rates, keys)).mean(-1)
@@ -78,24 +78,24 @@ def measure_tuned(
     number: str = "area",
     rates: Sequence[float] = RATES,
 ) -> dict[str, np.ndarray]:
-    """Train with several seeds, using the candidate and the learning rate that are best on other seeds.
+    """Train an arm with several seeds, using the candidate and the learning rate that are best on `TUNING_SEEDS`.
 
     Args:
-        settings: an arm, or its candidates.
-        seeds: seeds that decide a claim.
+        settings: the setting of an arm, or several candidates.
+        seeds: seeds that test a claim.
         number: metric that the search maximizes, as in `tune`.
         rates: learning rates of the search.
 
     Returns:
-        The metrics of `lab.tabular.measure`, `learning_rate`, and `candidate`, its index among the settings.
+        The metrics of `lab.tabular.measure`, `learning_rate`, and `candidate`, the index of the chosen setting.
 
     Raises:
         ValueError: as in `tune`.
     """
     candidates = [settings] if isinstance(settings, Setting) else list(settings)
     best = tune(candidates, number=number, rates=rates)
-    place = [one._replace(learning_rate=best.learning_rate) for one in candidates].index(best)
-    chosen = {"learning_rate": best.learning_rate, "candidate": place}
+    candidate = [one._replace(learning_rate=best.learning_rate) for one in candidates].index(best)
+    chosen = {"learning_rate": best.learning_rate, "candidate": candidate}
     return measure(best, seeds) | {name: np.full(len(seeds), float(value)) for name, value in chosen.items()}
 
 
@@ -109,12 +109,13 @@ def measure_at_rate_of(
 ) -> dict[str, np.ndarray]:
     """Train an arm with several seeds at the learning rate that is best for the baseline.
 
-    For outcomes that the rate itself changes, such as entropy and length: at rates of their own, the arms would differ in two ways.
+    Use it for metrics that the learning rate itself changes, such as entropy and length: if each arm had its own rate, the arms
+    would differ in two ways.
 
     Args:
-        baseline: the arm whose rate is searched.
-        settings: the arm.
-        seeds: seeds that decide a claim.
+        baseline: setting for which the rate is searched.
+        settings: setting of the arm to train.
+        seeds: seeds that test a claim.
         number: metric that the search maximizes, as in `tune`.
         rates: learning rates of the search.
 

@@ -1,6 +1,7 @@
-"""Small worlds of tokens, in which a policy is a table of logits, and exact properties of such a policy.
+"""Small token worlds for tabular policies, and the exact properties of such a policy.
 
-A world is a table of transitions, so the pass rate, the entropy and the lengths of a policy need no sampling.
+A world is a table of state transitions, and a policy is a table of logits. The pass rate, entropy and response lengths of a
+policy are therefore computed exactly, without sampling.
 
 Axes: S states, V tokens, R rows of logits, C contexts (prompts), T tokens of a response.
 """
@@ -18,16 +19,16 @@ Table = Float[Array, "R V"]
 
 
 class World(NamedTuple):
-    """States, and the state that each token leads to; the reward depends on the state in which a response stops."""
+    """A task with token actions: each token leads to a next state, and the state in which a response stops gives its reward."""
 
     next_state: Int[np.ndarray, "S V"]
     """State after each token."""
     ends: Bool[np.ndarray, "S"]
-    """States in which a response is over."""
+    """Whether a state ends the response."""
     reward: Float[np.ndarray, "S"]
-    """Reward of a response that stops in a state, ended or truncated; above 0 if it is right."""
+    """Reward of a response that ends or is truncated in a state; the response is right if this is above 0."""
     row: Int[np.ndarray, "S"]
-    """Row of the table of logits that a state reads; states with the same row share their policy."""
+    """Row of the logit table that the policy uses in a state; states with the same row share their policy."""
     start: Int[np.ndarray, "C"]
     """First state of each context."""
     horizon: int
@@ -45,7 +46,7 @@ class Exact(NamedTuple):
     success: Float[Array, "C"]
     """Probability of a right response, per context."""
     entropy: Float[Array, ""]
-    """Mean entropy of the policy at a token that it samples, nats."""
+    """Mean entropy of the policy per sampled token, in nats."""
     length: Float[Array, ""]
     """Mean length of a response in tokens."""
     right_length: Float[Array, ""]
@@ -55,7 +56,7 @@ class Exact(NamedTuple):
 
 
 def pass_rate_at(success: Float[Array, "*rows C"], k: int) -> Float[Array, "*rows"]:
-    """Compute pass@k, averaged over the contexts, exactly from their pass rates.
+    """Compute the exact pass@k, averaged over the contexts, from their pass rates.
 
     Example:
         >>> import jax.numpy as jnp
@@ -66,7 +67,7 @@ def pass_rate_at(success: Float[Array, "*rows C"], k: int) -> Float[Array, "*row
 
 
 def exact(world: World, table: Table) -> Exact:
-    """Compute the properties of a policy by following the probability of every state through all T tokens."""
+    """Compute the exact properties of a policy by propagating the state probabilities through all T tokens."""
     logp = jax.nn.log_softmax(table)[world.row]
     p = jnp.exp(logp)
     entropy_of = -(p * logp).sum(-1)
@@ -75,15 +76,15 @@ def exact(world: World, table: Table) -> Exact:
     count, states = len(world.start), len(world.row)
     into = jnp.asarray(world.next_state).reshape(-1)
 
-    def step(carry: tuple[Array, ...], place: Array) -> tuple[tuple[Array, ...], None]:
-        held, entropy, tokens, right_tokens, wrong_tokens = carry
-        alive = jnp.where(ends[None], 0.0, held)
+    def step(carry: tuple[Array, ...], position: Array) -> tuple[tuple[Array, ...], None]:
+        in_state, entropy, tokens, right_tokens, wrong_tokens = carry
+        alive = jnp.where(ends[None], 0.0, in_state)
         flow = (alive[:, :, None] * p[None]).reshape(count, -1)
         onward = jnp.zeros((count, states), p.dtype).at[:, into].add(flow)
-        stops = jnp.where(ends[None] | (place == world.horizon), onward, 0.0)
-        by_state, length = stops.sum(0), place.astype(p.dtype)
+        stops = jnp.where(ends[None] | (position == world.horizon), onward, 0.0)
+        by_state, length = stops.sum(0), position.astype(p.dtype)
         carry = (
-            jnp.where(ends[None], held, 0.0) + onward,
+            jnp.where(ends[None], in_state, 0.0) + onward,
             entropy + alive.sum(0) @ entropy_of,
             tokens + alive.sum(),
             right_tokens + length * (by_state @ right),
@@ -93,8 +94,8 @@ def exact(world: World, table: Table) -> Exact:
 
     zero = jnp.zeros((), p.dtype)
     begin = (jax.nn.one_hot(world.start, states, dtype=p.dtype), zero, zero, zero, zero)
-    (held, entropy, tokens, right_tokens, wrong_tokens), _ = jax.lax.scan(step, begin, jnp.arange(1, world.horizon + 1))
-    success = held @ right
+    (in_state, entropy, tokens, right_tokens, wrong_tokens), _ = jax.lax.scan(step, begin, jnp.arange(1, world.horizon + 1))
+    success = in_state @ right
     return Exact(
         success=success,
         entropy=entropy / tokens,
@@ -105,16 +106,18 @@ def exact(world: World, table: Table) -> Exact:
 
 
 def log_probabilities(world: World, logits: Table) -> Float[Array, "S V"]:
-    """Log-probability of every token in every state."""
+    """Compute the log-probability of every token in every state."""
     return jax.nn.log_softmax(logits)[world.row]
 
 
 def leaning(world: World, *, lean: float = 1.0, spread: float = 1.0) -> Callable[[Key], Table]:
-    """Build the function that makes initial tables: normal noise, plus `lean` for token 0, which is right in every world here.
+    """Build a function that generates initial logits: normal noise, plus `lean` for token 0.
+
+    Token 0 is a right token in `codes` and `chains`.
 
     Args:
         world: the task.
-        lean: difference between the logits of token 0 and of the others, nats.
+        lean: expected logit of token 0 minus that of any other token, in nats.
         spread: standard deviation of the noise; it makes some contexts easier than others.
     """
 
@@ -126,64 +129,65 @@ def leaning(world: World, *, lean: float = 1.0, spread: float = 1.0) -> Callable
 
 
 def codes(*, contexts: int, length: int, tokens: int, right_tokens: int = 1, shared: bool = False) -> World:
-    """Build a world with a code to guess for each context: a response has `length` tokens, and is right if all of them are.
+    """Build a world in which the policy guesses a code per context: `length` tokens, which must all be right.
 
-    States are (context, position, whether all tokens so far were right), and two end states. The policy does not see a wrong
-    token, and the response continues: only the reward shows it.
+    States are (context, position, whether all tokens so far were right), and two end states. The policy cannot see whether an
+    earlier token was wrong, and the response continues after it; only the reward shows the mistake.
 
     Args:
         contexts: C.
-        length: tokens of every response.
+        length: number of tokens of every response.
         tokens: V.
-        right_tokens: number of tokens that are right at each position, counted from token 0. With one, a policy that is always
-            right has no entropy; with several it may keep some.
-        shared: True if all contexts read the rows of the first.
+        right_tokens: number of right tokens at each position: tokens 0 to `right_tokens` - 1. If only one is right, a policy that
+            is always right has no entropy; if several are, it may have some.
+        shared: True if all contexts use the same rows of logits.
     """
     states = contexts * length * 2
     right, wrong = states, states + 1
 
-    def number(context: int, place: int, fine: int) -> int:
-        if place == length:
+    def state_index(context: int, position: int, fine: int) -> int:
+        if position == length:
             return right if fine else wrong
-        return (context * length + place) * 2 + (1 - fine)
+        return (context * length + position) * 2 + (1 - fine)
 
     onward, row = np.zeros((states + 2, tokens), np.int32), np.zeros(states + 2, np.int32)
     for context in range(contexts):
-        for place in range(length):
+        for position in range(length):
             for fine in (0, 1):
-                here = number(context, place, fine)
+                here = state_index(context, position, fine)
                 row[here] = (
-                    place if shared else context * length + place
-                )  # the policy cannot see whether it is right so far
+                    position if shared else context * length + position
+                )  # the policy cannot see whether its tokens so far are right
                 for token in range(tokens):
-                    onward[here, token] = number(context, place + 1, int(fine and token < right_tokens))
+                    onward[here, token] = state_index(context, position + 1, int(fine and token < right_tokens))
     onward[states:] = np.array([[right], [wrong]])
     ends = np.arange(states + 2) >= states
     reward = (np.arange(states + 2) == right).astype(np.float32)
-    start = np.array([number(context, 0, 1) for context in range(contexts)], np.int32)
+    start = np.array([state_index(context, 0, 1) for context in range(contexts)], np.int32)
     return World(onward, ends, reward, row, start, length)
 
 
 def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: bool = False) -> World:
-    """Build a world with a chain of thought of any length: token 1 continues, token 0 stops; then comes the answer: 0 is right, 1
-    wrong.
+    """Build a world with a chain of thought of variable length, followed by an answer.
 
-    Different rows decide when to stop and what to answer, so a better answer does not shorten responses by itself.
+    During the thought, token 1 continues and token 0 stops. As the answer, token 0 is right and token 1 is wrong. Stopping and
+    answering use different rows of logits, so learning the right answer does not by itself shorten responses.
 
     Args:
         contexts: C.
         horizon: number of tokens of thought after which the answer is forced.
-        budget: T, number of tokens after which a response is truncated, which counts as wrong; None: `horizon` and the answer.
-        shared: True if all positions of a context read the same two rows, so that lengths are geometric and answers equally
-            good; otherwise every position has its own rows. Rows for stopping come first, then rows for answers.
+        budget: T, number of tokens after which a response is truncated and counts as wrong; None: `horizon` + 1.
+        shared: True if all positions of a context use the same two rows, one for stopping and one for answering, so that lengths
+            are geometric and the probability of a right answer does not depend on the length; otherwise every position has its
+            own two rows. In the table, all rows for stopping come before the rows for answers.
     """
     states = contexts * horizon
     right, wrong = 2 * states, 2 * states + 1
     onward = np.zeros((2 * states + 2, 2), np.int32)
     for context in range(contexts):
-        for place in range(horizon):
-            here = context * horizon + place
-            onward[here] = (states + here, here + 1 if place + 1 < horizon else states + here)
+        for position in range(horizon):
+            here = context * horizon + position
+            onward[here] = (states + here, here + 1 if position + 1 < horizon else states + here)
             onward[states + here] = (right, wrong)
     onward[right], onward[wrong] = right, wrong
     number = np.arange(2 * states + 2)
@@ -196,10 +200,10 @@ def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: 
 
 
 def undecided(contexts: int) -> Callable[[Key], Table]:
-    """Build the function that makes initial tables for `stopping` with shared rows: 1 token in 12 stops.
+    """Build a function that generates initial logits for `stopping` with shared rows: 1 token in 12 stops.
 
-    Contexts differ in difficulty. The length of a response says nothing about its answer, so longer or shorter responses gain
-    nothing: after the last token of thought the answer is forced, and as good as any other.
+    Contexts differ in difficulty. The probability of a right answer does not depend on the length of the thought, so neither
+    longer nor shorter responses earn more reward.
 
     Args:
         contexts: C.
@@ -214,13 +218,13 @@ def undecided(contexts: int) -> Callable[[Key], Table]:
 
 
 def chains(lengths: Sequence[int], *, tokens: int) -> World:
-    """Build a world like `codes` in which each context's code has its own length: a response is right if every token is token 0.
+    """Build a world like `codes` in which each context has its own code length; a response is right if every token is token 0.
 
-    States are (context, position, whether all tokens so far were right), and two end states. The policy does not see a wrong
-    token, and the response continues. The policy reads context and position; a critic has a value for every state, so it sees more.
+    States are (context, position, whether all tokens so far were right), and two end states. The policy depends only on context
+    and position. A critic has a value for every state, so it also sees whether an earlier token was wrong.
 
     Args:
-        lengths: number of tokens of the responses in each context.
+        lengths: response length of each context, in tokens.
         tokens: V.
 
     Example:
@@ -247,10 +251,10 @@ def chains(lengths: Sequence[int], *, tokens: int) -> World:
 
 
 def wandering(*, contexts: int, needed: int, budget: int) -> World:
-    """Build a world in which a response needs steps of thought before its answer, may wander, and has a token limit.
+    """Build a world in which a response needs several steps before its answer, can waste tokens, and has a token limit.
 
-    Token 0 is the right step, and after the needed steps the right answer; token 1 wanders, which has no effect and costs a
-    token; token 2 gives a wrong answer, which ends the response. A truncated response is wrong, however far it got.
+    Token 0 takes a step or, after all needed steps, gives the right answer. Token 1 wanders: it uses up a token and has no
+    other effect. Token 2 gives a wrong answer, which ends the response. A truncated response is always wrong.
     States are (context, steps taken), each with its own row, and two end states.
 
     Args:
@@ -275,12 +279,12 @@ def wandering(*, contexts: int, needed: int, budget: int) -> World:
 
 
 def wanderer(world: World, *, wander: float, answer: float, spread: float = 1.0) -> Callable[[Key], Table]:
-    """Build the function that makes initial tables for `wandering`: normal noise, plus constants for two of the tokens.
+    """Build a function that generates initial logits for `wandering`: normal noise, plus a constant each for tokens 1 and 2.
 
     Args:
-        world: a world of `wandering`.
-        wander: logit of token 1 minus logit of token 0, nats.
-        answer: logit of token 2, the wrong answer, minus logit of token 0, nats.
+        world: world built by `wandering`.
+        wander: expected logit of token 1 minus that of token 0, in nats.
+        answer: expected logit of token 2, the wrong answer, minus that of token 0, in nats.
         spread: standard deviation of the noise.
     """
 
