@@ -1,10 +1,10 @@
 """Long chains with one reward at the end: VAPO on responses of 50 to 500 tokens.
 
 The prompt is the first line of a chain, such as `41=3+7=0;`. The model continues it: in each of 40 lines it counts down, adds the
-last two numbers and keeps the last digit. Then it writes the result, and only the result is rewarded. The demonstrations of the
-warm start have a lapse in two out of three of the lines 11, 21, 31, ...: they write `*` instead of the sum. Two in three of these
-lapses stay uncorrected and make the answer wrong, eighty or more tokens later. A value function can detect a lapse at once; the
-reward shows it only at the end.
+last two numbers and keeps the last digit. Then it writes the result, and only the result is rewarded. In the demonstrations of
+the warm start, two in three of the lines 11, 21, 31, ... contain a lapse: `*` instead of the sum. Two in three lapses are not
+corrected and make the answer wrong, eighty or more tokens later. A value function can detect a lapse at once; the reward shows it
+only at the end.
 
 Command:
 
@@ -12,8 +12,8 @@ Command:
     python experiments/compare_algorithms.py --experiment long_chain_vapo \
         --algorithms vapo ppo:critic=fresh,value_pretraining_steps=0 --out experiments/long_chain_algorithms
 
-Each step logs explained variance, correlation of advantage and outcome, value loss, and the spread of λ. Each evaluation logs the
-accuracy in each range of response lengths.
+Each step logs the explained variance, the correlation between advantage and outcome, the value loss, and the spread of λ. Each
+evaluation logs the accuracy for each range of response lengths.
 
 Deviations from the paper (arXiv:2504.05118): rewards are 1 / 0; the model has 0.3 million parameters and starts from random
 weights, so learning rates, batch and lengths differ; a supervised warm start replaces pretraining; a rollout has 16 prompts with

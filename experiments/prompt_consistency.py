@@ -1,23 +1,24 @@
-"""Does a policy keep its answers when spaces are added to the prompts, and what helps: such prompts in RL, or a loss?
+"""Does a policy keep its answers when spaces are added to the prompts? RL on changed prompts against a consistency loss.
 
-A small transformer learns sums from random parameters: a warm start on prompts without spaces, then RL. The arms:
+A small transformer with random initial parameters learns sums: first by a warm start on prompts without spaces, then by RL. The
+arms:
 
-- original prompts: RL without anything else;
-- changed prompts: half of the prompts of RL have additional spaces (`--perturb-prompts spaces=0.5`);
-- consistency loss: RL answers the original prompts, and a loss makes right answers likelier after the changed prompts
+- original prompts: RL on the original prompts only;
+- changed prompts: half of the prompts in RL have additional spaces (`--perturb-prompts spaces=0.5`);
+- consistency loss: RL uses the original prompts, and an extra loss makes right answers likelier after the changed prompts
   (`--prompt-consistency spaces=0.1`).
 
 Command:
 
-    python experiments/prompt_consistency.py     (about fifteen minutes on two CPU cores; it continues if repeated)
+    python experiments/prompt_consistency.py     (about fifteen minutes on two CPU cores; repeat it to continue)
 
-Deviations from consistency training (arXiv:1904.12848, arXiv:2403.05518): the loss is part of RL, only right answers count, and the
-changes are random spaces; the papers use paraphrases and prompts that suggest a wrong answer.
+Deviations from consistency training (arXiv:1904.12848, arXiv:2403.05518): the loss is added to the RL loss, uses only right
+answers, and the changes are random spaces; the papers use paraphrases and prompts that suggest a wrong answer.
 
-It writes OUT.json and OUT.md: greedy accuracy on held-out problems before and after their prompts change, and the share of equal
-answers (`rljax eval RUN --perturb spaces`), all of the last checkpoint. The changes of training and held-out prompts are of the
-same kind. The number of steps and the weight followed single runs with another seed: after 120 steps with weights of 0.1, 0.3 and
-1, the accuracy with original prompts was 74, 72 and 46 %.
+It writes OUT.json and OUT.md, for the last checkpoint: greedy accuracy on held-out problems with original and with changed
+prompts, and the fraction of answers that stay equal (`rljax eval RUN --perturb spaces`). Training and held-out prompts are changed
+in the same way. The number of steps and the weight of the loss were chosen from single runs with another seed: after 120 steps
+with weights of 0.1, 0.3 and 1, the accuracy with original prompts was 74, 72 and 46 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,7 +83,7 @@ class Arguments:
     out: Path = Path("experiments/prompt_consistency")
     """Output files: `.json` and `.md`."""
     work: Path = Path("runs/prompt_consistency")
-    """Folder of the runs and of the compiled programs."""
+    """Folder for the runs and the compiled programs."""
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
@@ -96,7 +97,7 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def run_arm(work: Path, arm: str, seed: int) -> dict[str, float]:
-    """Train one arm with one seed, and measure what changed prompts do. An interrupted run is resumed."""
+    """Train one arm with one seed, or resume its run, and measure the effect of changed prompts."""
     run = work / f"{arm.replace(' ', '-')}-{seed}"
     rljax.train(config_of(arm, seed).replace(run=str(run)), resume="auto")
     found = robustness(run, CHANGE, checkpoint="last")
@@ -111,7 +112,7 @@ def values_of(rows: Sequence[Mapping[str, Any]], arm: str, name: str) -> dict[in
 
 
 def report(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format a table of the arms, and comparisons with RL on original prompts and between the two remedies."""
+    """Format a table of the arms, and comparisons of the two remedies with RL on original prompts."""
     lines = [f"| arm | {' | '.join(MEASURES.values())} |", "| --- |" + " --- |" * len(MEASURES)]
     lines += [f"| {arm} | {' | '.join(share_text(values_of(rows, arm, name)) for name in MEASURES)} |" for arm in ARMS]
     plain, *remedies = ARMS

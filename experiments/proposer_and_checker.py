@@ -1,13 +1,13 @@
-"""A proposer and a checker against one policy that answers once, at equal numbers of sampled tokens.
+"""Compare a proposer and a checker with one policy that answers once, at equal numbers of sampled tokens.
 
-The task is sums modulo 8: two letters stand for numbers, and a third letter is the answer. The rule must be found by trial, from
-random parameters. The arms:
+The task is sums modulo 8: two letters stand for numbers, and a third letter is the answer. The policy has random initial
+parameters and no demonstrations, so it finds the rule by trial and error. The arms:
 
 - one answer: the policy answers once;
-- both roles: one policy proposes an answer, reads it and a request, and answers again, which counts. Each turn has a reward and an
-  advantage of its own;
-- two policies: half of the steps train a proposer, as in `one answer`. It is then frozen, and the others train a checker that
-  reads its proposals and begins as a copy of it. The tokens of the frozen proposer count as well.
+- both roles: one policy proposes an answer, reads it and a request, and answers again; the second answer is the final one. Each
+  turn has its own reward and advantage;
+- two policies: the first run trains a proposer, as in `one answer`. The proposer is then frozen, and a second run trains a checker,
+  which starts as a copy of the proposer and reads its proposals. The tokens of the frozen proposer are also counted.
 
 Command:
 
@@ -16,12 +16,13 @@ Command:
 A finished run is not repeated; use `--seeds` to do only some of the runs.
 
 Deviations: SCoRe (arXiv:2409.12917) trains a pretrained model in two stages; here the policy has 0.1 million random parameters,
-both turns are trained from the beginning, and a turn is one letter, so a checker cannot calculate more than a proposer can. The
-settings and the claims followed one run of each arm with another seed. In the arm `two policies` the first half of the curve is
-the accuracy of the proposer.
+both turns are trained from the beginning, and a turn is one letter, so a checker has no room for more calculation than a
+proposer. The settings and the claims were chosen after one run of each arm with another seed. In the arm `two policies` the first
+half of the curve is the accuracy of the proposer.
 
-It writes OUT.json, OUT.md and OUT.png: held-out accuracy of the final answers over the tokens sampled in training, and the
-differences at equal tokens, paired by seed. A final answer takes one sampled token in the arm `one answer`, and two in the others.
+It writes OUT.json, OUT.md and OUT.png: held-out accuracy of the final answers as a function of the tokens sampled in
+training, and the differences at equal tokens, paired by seed. A final answer takes one sampled token in the arm `one answer`,
+and two in the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ from rljax.rewards.correctness import verifier
 from rljax.training.objective.algorithm import resolved_settings
 
 DIGITS, REQUEST = LETTERS[:8], "?"
-"""The letters that stand for 0 to 7, and what the policy reads between its answers."""
+"""The letters that stand for 0 to 7, and the request that the policy reads between its answers."""
 CONFIG = GAME.replace(
     name="proposer_and_checker",
     tokenizer=f"characters:{LETTERS}{REQUEST}\n",
@@ -48,7 +49,7 @@ CONFIG = GAME.replace(
 )
 """Settings of all arms."""
 CREDIT = {"algorithm": "mt_grpo", "algorithm_options": {"beta": 0.0, "turn_discount": 0.0}}
-"""Each turn is compared with the same turn of the group's other episodes. With one turn per episode, this is GRPO."""
+"""Algorithm that compares each turn with the same turn of the group's other episodes; with one-turn episodes, it is GRPO."""
 ONCE = {"steps": 120, "eval_every": 20}
 TWICE = {"steps": 60, "eval_every": 10, **CREDIT}
 ARMS: Mapping[str, Sequence[Mapping[str, Any]]] = {
@@ -56,7 +57,7 @@ ARMS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "both roles": [TWICE],
     "two policies": [{**ONCE, "steps": 60, "models": "last"}, {**TWICE, "steps": 30}],
 }
-"""Name of an arm -> the settings of each of its runs. An episode of two turns has twice the tokens, so there are half the steps."""
+"""Name of an arm -> settings of each of its runs. An episode of two turns has twice as many tokens, so runs have half the steps."""
 
 
 @verifier
@@ -77,11 +78,11 @@ def make_sums() -> list[rljax.Problem]:
 
 
 def environments_of(arm: str, proposer: Path) -> list[SelfCorrection | None]:
-    """Return the environment of each run of an arm; None judges one answer.
+    """Return the environment of each run of an arm; None means a single answer without an environment.
 
     Args:
         arm: name of the arm.
-        proposer: model folder of the frozen proposer, which the first of two runs trains.
+        proposer: model folder of the frozen proposer, which the first of the two runs of `two policies` writes.
     """
     if arm == "one answer":
         return [None]
@@ -97,10 +98,10 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def run_arm(arm: str, seed: int) -> dict[str, Any]:
-    """Train one arm with one seed; the accuracies and tokens of its runs follow each other."""
+    """Train one arm with one seed; the curves of its runs are concatenated."""
     sums, accuracy, tokens = make_sums(), [], []
     with TemporaryDirectory() as folder:
-        runs = [Path(folder, f"run-{place}") for place in range(len(ARMS[arm]))]
+        runs = [Path(folder, f"run-{index}") for index in range(len(ARMS[arm]))]
         for settings, run, environment in zip(ARMS[arm], runs, environments_of(arm, runs[0] / "last"), strict=True):
             first = {} if run == runs[0] else {"model": str(runs[0] / "last")}
             config = CONFIG.replace(seed=seed, run=str(run), **first, **settings)
@@ -116,8 +117,8 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
 def compare(found: Shares) -> list[Comparison]:
     """Compare the arms at half of the tokens and at the end."""
     return [
-        Comparison(f"{arm} above one answer, {when}", found[arm][place], found["one answer"][place])
-        for place, when in ((2, "at half of the tokens"), (4, "at the end"))
+        Comparison(f"{arm} above one answer, {when}", found[arm][point], found["one answer"][point])
+        for point, when in ((2, "at half of the tokens"), (4, "at the end"))
         for arm in [*ARMS][1:]
     ]
 

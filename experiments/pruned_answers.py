@@ -1,8 +1,8 @@
-"""What pruning the weights, or an int8 cache, costs: greedy accuracy, equal answers, and bytes.
+"""Measure what pruned weights or an int8 cache change: greedy accuracy, answers, zeros and bytes.
 
 A run answers its held-out problems. A model folder answers sums of two two-digit numbers in chat form; an answer is right if its
-last number is the sum. Pruned weights are those of `rljax export --prune`, and the cache is that of `--cache-dtype int8`. Rows that
-are in the file are not measured again.
+last number is the sum. The weights are pruned by `rljax export --prune`, and the cache is that of `--cache-dtype int8`. Rows that
+are already in OUT.json are not measured again.
 
     python experiments/pruned_answers.py runs/first HuggingFaceTB/SmolLM2-135M-Instruct
 
@@ -34,7 +34,7 @@ from rljax.rollout.decode_sizes import row_bytes
 from rljax.rollout.groups import right_and_known
 
 VARIANTS = ("exact", "int8 cache", "0.2", "0.3", "0.5", "2:4")
-"""Names of the rows; a share or a pattern is that of `--prune`."""
+"""Names of the variants; a fraction or a pattern is the value of `--prune`."""
 OUT = Path(__file__).with_suffix("")
 
 
@@ -51,21 +51,21 @@ class Arguments:
 
 
 def opened_with(target: str, problems: int, **options: Any) -> OpenPolicy:
-    """Open a target with its own problems, or with sums."""
+    """Open a run with its own problems, or a model folder with sums."""
     own = {"problems": sums(problems), "reward": last_number, "chat": True, "max_response_tokens": 24}
     return load(target, **({} if is_run(target) else own), **options)
 
 
 def pruned_params(target: str, prune: str) -> Params:
-    """Export a pruned folder, and return its parameters."""
+    """Export a pruned copy of a target, and return its parameters."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "pruned"
-        export(target, place, prune=prune)
-        return load(place, problems=[Problem("", "")]).params
+        pruned = Path(folder) / "pruned"
+        export(target, pruned, prune=prune)
+        return load(pruned, problems=[Problem("", "")]).params
 
 
 def answer(opened: OpenPolicy, params: Params) -> tuple[np.ndarray, list[bytes]]:
-    """Answer all problems greedily; return which answers are right, and the answers."""
+    """Answer all problems greedily; return whether each answer is right, and the tokens of each answer as bytes."""
     count = len(opened.worker.prompts.problems)
     groups = opened.worker.generate(params, range(count), 1, jax.random.key(0))
     right, known = right_and_known(groups.rollout)
@@ -75,7 +75,7 @@ def answer(opened: OpenPolicy, params: Params) -> tuple[np.ndarray, list[bytes]]
 
 @cache
 def exact_answers(target: str, problems: int) -> tuple[OpenPolicy, tuple[np.ndarray, list[bytes]]]:
-    """Open a target, and answer with its own weights and cache."""
+    """Open a target, and answer with its exact weights and cache."""
     opened = opened_with(target, problems)
     return opened, answer(opened, opened.params)
 
@@ -122,7 +122,7 @@ def report_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Measure what is missing, and write rows and page."""
+    """Measure the missing rows, and write the rows and the page."""
     file = arguments.out.with_suffix(".json")
     wanted = [{"target": target, "variant": variant} for target in arguments.targets for variant in VARIANTS]
     settings = f"{arguments.problems} problems, 24 tokens"

@@ -1,8 +1,8 @@
-"""What rounding the weights costs: greedy accuracy, bytes of the weights, and the time of a batch of answers.
+"""Measure what quantized weights change: greedy accuracy, bytes of the weights, and the time of a batch of answers.
 
 A run answers its held-out problems. A model folder answers sums of two two-digit numbers in chat form; an answer is right if its
-last number is the sum. All precisions answer the same prompts in turn, `--rounds` times after a round that compiles, and each time
-is compared with the time of exact weights in the same round.
+last number is the sum. All precisions answer the same batch of prompts one after another, in `--rounds` timed rounds after a round
+that compiles. Each time is divided by the time of the exact weights in the same round.
 
     python experiments/quantized_answers.py runs/first HuggingFaceTB/SmolLM2-135M-Instruct
 
@@ -37,7 +37,7 @@ class Arguments:
     targets: tyro.conf.Positional[tuple[str, ...]]
     """Runs, model folders or hub ids."""
     problems: int = 128
-    """Number of problems that measure the accuracy."""
+    """Number of problems on which the accuracy is measured."""
     batch: int = 16
     """Number of prompts in a timed batch."""
     rounds: int = 3
@@ -75,10 +75,10 @@ def rows_of(target: str, arguments: Arguments) -> list[dict[str, Any]]:
     opened = {kind: load(target, quantize=kind, **own, **limits) for kind in PRECISIONS}
     prompts = [problem.prompt for problem in opened[None].worker.prompts.problems[: arguments.batch]]
     times = {kind: [] for kind in PRECISIONS}
-    for number in range(arguments.rounds + 1):
+    for round_index in range(arguments.rounds + 1):
         for kind in PRECISIONS:
             seconds = seconds_of(opened[kind], prompts)
-            if number:
+            if round_index:
                 times[kind].append(seconds)
     rows = []
     for kind in PRECISIONS:
@@ -114,7 +114,7 @@ def report_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Measure all targets, and write rows and page."""
+    """Measure all targets, and write the rows and the page."""
     rows = [row for target in arguments.targets for row in rows_of(target, arguments)]
     file = arguments.out.with_suffix(".json")
     write_rows(file, rows)

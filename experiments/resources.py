@@ -1,19 +1,22 @@
-"""What does an algorithm cost? Peak memory, time, samples per hour and energy of PPO, VAPO, DAPO and GRPO on the same task.
+"""Measure the peak memory, time, samples per hour and energy of PPO, VAPO, DAPO and GRPO on the same task.
 
 Table 12 of the design document (unpublished) states these four for vanilla PPO, VAPO, DAPO and GRPO on eight A100 GPUs. This script
-measures them on one machine: each run is a process of its own, and the runs of a round alternate between the algorithms, so that
-all see the same load of the machine. All start from one base model, which is trained once.
+measures them on one machine. Each run is a separate process, and a round consists of one run of each algorithm, so that all
+algorithms see the same machine load. All runs start from one base model, which is trained once.
 
 Command:
 
     python experiments/resources.py     (about ten minutes on two idle CPU cores; nothing else should run)
 
-Measurements: the peak memory is the resident memory of the process minus what it had before the run, on the CPU; on an accelerator
-it is the peak of the device's memory. The time of a training is 100 times the median RL step without the first two, which compile,
-plus, with a critic that is pretrained, 50 times the median step of value pretraining without the first. Samples are responses that
-are trained on, per hour of RL steps; dynamic sampling samples more. The energy is that of all processor packages during the run,
-from Linux's powercap counters; where these cannot be read, which is the rule in virtual machines and for ordinary users, the page
-says "unavailable", and nothing is estimated.
+Measurements:
+
+- peak memory: on a CPU, the process's peak resident memory minus its peak before the run; on an accelerator, the device's peak
+  memory minus its peak before the run;
+- time of a training: 100 times the median RL step, leaving out the first two, which compile; if the critic is pretrained, plus 50
+  times the median step of value pretraining, leaving out the first;
+- samples: responses that are trained on, per hour of RL steps; dynamic sampling samples more;
+- energy: that of all processor packages during the run, from Linux's powercap counters. Virtual machines and ordinary users
+  usually cannot read them; the page then reports "unavailable", without an estimate.
 
 Deviations from the document: a transformer of 2.7 million parameters on sums, 8 prompts with 8 responses, two updates per step.
 """
@@ -95,7 +98,7 @@ CONFIG = rljax.TrainConfig.flat(
     quiet=True,
 )
 TRAINING_STEPS, PRETRAINING_STEPS = 100, 50
-"""Steps of the training whose time the page states."""
+"""RL and value-pretraining steps of the training whose time the page reports."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +110,17 @@ class Arguments:
     rounds: int = 5
     """Number of runs of each algorithm."""
     minutes: float = 30.0
-    """Number of minutes after which the experiment ends; a round that is not finished by then is left out."""
+    """Time limit in minutes; an unfinished round is left out."""
     steps: int = 10
     """RL steps of a run, at least 3."""
     layers: int = 6
     """Layers of the model."""
     work: Path = Path("runs/resources")
-    """Folder of the base model and the compiled programs."""
+    """Folder for the base model and the compiled programs."""
 
 
 def joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
-    """Read the energy that the processor packages have used so far, in joules; None if the machine does not count it.
+    """Read the energy that the processor packages have used so far, in joules; None if the counters are missing or unreadable.
 
     Args:
         folder: folder of Linux's powercap counters.
@@ -146,7 +149,7 @@ def used_bytes() -> int:
 
 
 def measure(config: rljax.TrainConfig) -> dict[str, Any]:
-    """Do one run, and return its measurements."""
+    """Do one run in this process, and return its measurements."""
     before, energy = used_bytes(), joules()
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
@@ -172,10 +175,10 @@ def config_of(name: str, arguments: Arguments, number: int) -> rljax.TrainConfig
 
 
 def measure_in_process(name: str, arguments: Arguments, number: int, seconds: float) -> dict[str, Any]:
-    """Do one run in a process of its own, and return its row.
+    """Do one run in a separate process, and return its row.
 
     Raises:
-        subprocess.TimeoutExpired: it would take more than these seconds.
+        subprocess.TimeoutExpired: the run took more than `seconds`.
     """
     words = [__file__, "--child", name, str(number), str(arguments.work), str(arguments.steps), str(arguments.layers)]
     environment = os.environ | {
@@ -194,7 +197,7 @@ def child(name: str, number: str, work: str, steps: str, layers: str) -> None:
 
 
 def seconds_of_training(row: Mapping[str, Any]) -> float:
-    """Compute the seconds of `TRAINING_STEPS` RL steps and, if there is value pretraining, `PRETRAINING_STEPS` steps of it."""
+    """Compute the seconds of `TRAINING_STEPS` RL steps plus `PRETRAINING_STEPS` steps of value pretraining, if there is any."""
     return TRAINING_STEPS * row["step_seconds"] + PRETRAINING_STEPS * (row["value_seconds"] or 0.0)
 
 
@@ -209,18 +212,18 @@ MEASURES: Mapping[str, tuple[Callable[[Mapping[str, Any]], float], str, str, Cal
     ),
     "energy, J per run": (lambda row: row["joules"], ",.0f", "{:.1f}x", lambda stated: stated.energy),
 }
-"""What the table has: how it is read from a row, how it and the document's figure are printed, and the document's figure."""
+"""Name of a measurement -> how to read it from a row, format of its values, format of the document's figure, and that figure."""
 
 
 def values_of(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, list[float]]:
-    """Collect a measurement of all runs by algorithm; nothing if a run lacks it."""
+    """Collect a measurement of all runs by algorithm; empty if any run lacks it."""
     read = MEASURES[measure][0]
     values = {name: [read(row) for row in rows if row["algorithm"] == name] for name in ALGORITHMS}
     return {} if any(value is None for own in values.values() for value in own) else values
 
 
 def cells(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, str]:
-    """Format two columns of the table: medians with the range of the runs, and the document's figures."""
+    """Format two columns of the table: medians with the range over the runs, and the document's figures."""
     _, style, stated, figure = MEASURES[measure]
     values = values_of(rows, measure)
     medians = {name: statistics.median(own) for name, own in values.items()}
@@ -232,7 +235,7 @@ def cells(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, str]:
 
 
 def order_of(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
-    """Describe how the order of the medians agrees with the document's."""
+    """Describe how well the order of the medians agrees with the document's order."""
     values, figure = values_of(rows, measure), MEASURES[measure][3]
     if not values:
         return f"- {measure}: unavailable."
@@ -241,7 +244,7 @@ def order_of(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
 
 
 def report(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the table in Markdown, with Kendall's rank correlations; every other column is the document's."""
+    """Format the table in Markdown, with Kendall's rank correlations; every second value column has the document's figures."""
     columns = [cells(rows, measure) for measure in MEASURES]
     lines = [
         f"| algorithm | {' | document | '.join(MEASURES)} | document |",
@@ -256,7 +259,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Measure round by round, and write the rows and the page after each."""
+    """Measure round by round, and write the rows and the page after each round."""
     end = time.monotonic() + 60 * arguments.minutes
     if not (arguments.work / "base" / "last" / "config.json").exists():
         base = CONFIG.replace(layers=arguments.layers, steps=0, models="last", run=str(arguments.work / "base"))

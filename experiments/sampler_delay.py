@@ -1,10 +1,11 @@
-"""How much does an old sampler cost GRPO, GSPO and GEPO? Best and last accuracy with samples 0 to 64 steps old.
+"""How much accuracy do GRPO, GSPO and GEPO lose if the sampler's parameters are up to 64 steps old?
 
-A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: the responses
-are sampled with old parameters from a ring buffer, and their probabilities under those parameters are the denominator of the
-ratio. All runs start from the same base model, whose warm start has its own seed; the seeds of the arms vary RL: its problems,
-their order, sampling, and the held-out problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % between no delay and
-the longest delay, and that GRPO and GSPO lose more. The claim `staleness_gepo` tests the same with a table of logits.
+A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: the
+responses are sampled with old parameters from a ring buffer, and their probabilities under these old parameters are the
+denominator of the ratio. All runs start from the same base model, whose warm start has its own seed. The seeds of the arms
+change only RL: its problems, their order, sampling, and the held-out problems. GEPO's paper (arXiv:2508.17850) reports that
+GEPO loses 3 % between no delay and the longest delay, and that GRPO and GSPO lose more. The claim `staleness_gepo` tests the
+same with a tabular policy.
 
 Command:
 
@@ -12,15 +13,15 @@ Command:
 
 A finished run is not repeated; use `--seeds` and `--minutes` to do only some of the runs.
 
-Deviations from the paper: the model has 0.1 million parameters, and a run has only 160 steps, so with a delay of 64 two fifths of
-the run samples from the base model. There is no KL penalty except GEPO's own, 0.005 towards the sampler, as in its authors'
-recipes. All arms use one learning rate, 5e-4, chosen on two other seeds: at 1e-3 the model unlearned the task even without a
-delay, and at 3e-4 it learned little.
+Deviations from the paper: the model has 0.1 million parameters, and a run has only 160 steps, so with a delay of 64 two
+fifths of the run samples from the base model. The only KL penalty is GEPO's own, with weight 0.005 towards the sampler, as in
+its authors' recipes. All arms use one learning rate, 5e-4, chosen on two other seeds: at 1e-3 the model unlearned the task
+even without a delay, and at 3e-4 it learned little.
 
-It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy after every 20 steps, of which `best` is the highest and `last`
-the mean of the last two. The cost of a delay is how much lower an algorithm's accuracy is than its own without a delay, paired
-by seed; costs are compared with GRPO's by the rule of `rljax claims`. In all arms, `best` is selected on the same problems that
-it is measured on.
+It writes OUT.json, OUT.md and OUT.png. The held-out greedy accuracy is measured every 20 steps: `best` is the highest value, and
+`last` the mean of the last two. `best` is chosen on the problems on which it is measured, in all arms. The cost of a delay is an
+algorithm's accuracy without a delay minus its accuracy with the delay, paired by seed. Costs are compared with GRPO's by the rule
+of `rljax claims`.
 """
 
 import hashlib
@@ -72,7 +73,7 @@ COMMON_SETTINGS = {
     "quiet": True,
 }
 BASE_SEED = 1000
-"""Seed of the base model, different from the seeds of the arms."""
+"""Seed of the base model; it must differ from the seeds of the arms."""
 CONFIG = rljax.TrainConfig.flat(**COMMON_SETTINGS, algorithm="grpo", algorithm_options={"beta": 0.0})
 OPTIONS = {"grpo": {"beta": 0.0}, "gspo": {}, "gepo": {}}
 """Options of each algorithm."""
@@ -80,7 +81,7 @@ DELAYS = (0, 1, 4, 8, 64)
 """Age of the sampler's parameters in steps."""
 SHOWN = ("best", "last")
 MARGIN = 0.01
-"""Smallest difference of costs that would matter."""
+"""Smallest difference between costs that counts as relevant."""
 Row = dict[str, Any]
 
 
@@ -93,9 +94,9 @@ class Arguments:
     out: Path = Path("experiments/sampler_delay")
     """Output files: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
-    """Number of minutes after which no new run is started."""
+    """Time in minutes after which no new run is started."""
     work: Path = Path("runs/sampler_delay")
-    """Folder of the base model and the compiled programs."""
+    """Folder for the base model and the compiled programs."""
 
 
 def settings_hash() -> str:
@@ -112,7 +113,7 @@ def ensure_base_model(work: Path) -> Path:
 
 
 def train_and_measure(name: str, delay: int, seed: int, work: Path) -> Row:
-    """Train with one algorithm, delay and seed, and return the run's row."""
+    """Train with one algorithm, delay and seed, and return the row of the run."""
     model, begin = ensure_base_model(work), time.monotonic()
     config = CONFIG.replace(algorithm=name, algorithm_options=OPTIONS[name], sampler_delay=delay, seed=seed)
     config = config.replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
@@ -137,7 +138,7 @@ def values_by_seed(rows: Sequence[Row], name: str, delay: int, measure: str) -> 
 
 
 def cost(rows: Sequence[Row], name: str, delay: int, measure: str) -> dict[int, float]:
-    """Compute the accuracy that a delay costs an algorithm, by seed."""
+    """Compute the accuracy that an algorithm loses by a delay, by seed."""
     fresh, stale = values_by_seed(rows, name, 0, measure), values_by_seed(rows, name, delay, measure)
     return {seed: round(fresh[seed] - stale[seed], 4) for seed in sorted(fresh.keys() & stale.keys())}
 
@@ -159,13 +160,13 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def without_rounding(differences: Sequence[float]) -> Interval:
-    """Return the mean of differences with its interval; a mean that is 0 up to rounding error is 0."""
+    """Return the mean of differences with its interval; the mean is rounded, so that a rounding error does not hide a 0."""
     interval = over_seeds(differences)
     return interval._replace(value=round(interval.value, 6))
 
 
 def compare_with_grpo(rows: Sequence[Row], name: str, delay: int, measure: str) -> str:
-    """Format the cost of a delay for GRPO minus its cost for another algorithm, and whether the sign is decided."""
+    """Format GRPO's cost of a delay minus another algorithm's cost, and the verdict on its sign."""
     grpo, own = cost(rows, "grpo", delay, measure), cost(rows, name, delay, measure)
     interval = without_rounding([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
     return f"{interval.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"

@@ -1,7 +1,9 @@
-"""Accuracy per sampled token: a greedy answer, a sampled one, votes, the critic's best of k, beam search, tree search and revision.
+"""Compare the accuracy and the sampled tokens of search methods with those of independent answers.
 
-All methods answer the same held-out problems of one run with a critic. A search counts the tokens of all steps that it samples. The
-page has one table: methods in the order of their tokens per problem, with 95 % intervals over problems.
+The methods: a greedy answer, a sampled answer, majority votes, the critic's best of k, beam search, tree search and revision.
+
+All methods answer the same held-out problems of one run with a critic. The tokens of a search include all steps that it samples,
+not only those of its answer. The page has one table, sorted by tokens per problem, with 95 % intervals over problems.
 
     rljax train --algorithm vapo --tokenizer bytes --steps 12 --heldout-problems 256 --run runs/vapo
     python experiments/search_costs.py runs/vapo                                      (3 minutes on two cores)
@@ -23,7 +25,7 @@ from rljax.evaluation.search_report import SearchReport
 from rljax.programs.search import search
 
 SIZES: Mapping[str, tuple[int, ...]] = {"beam": (4, 8, 16), "tree": (8, 16, 32), "revision": (2, 4, 8, 16)}
-"""Method -> steps sampled at a time (beam) or in total (tree), or versions of the answer (revision)."""
+"""Method -> numbers of samples: steps sampled at a time (beam), steps in total (tree), or versions of the answer (revision)."""
 OUT = Path(__file__).with_suffix("")
 
 
@@ -34,20 +36,20 @@ class Arguments:
     run: tyro.conf.Positional[str]
     """Run with a critic."""
     limit: int | None = None
-    """Number of problems; by default all held-out ones."""
+    """Number of held-out problems; by default all."""
     out: Path = OUT
     """Output files, without their endings `.json` and `.md`."""
 
 
 def greedy_row(report: Report) -> dict[str, Any]:
-    """Describe the greedy answers."""
+    """Build the row of the greedy answers."""
     measures = report.whole.measures
     accuracy = plain_estimate(measures["avg@1"])
     return {"method": "greedy answer", "size": 1, "tokens": measures["response_length"].value, "accuracy": accuracy}
 
 
 def rows_of(report: SearchReport, method: str) -> list[dict[str, Any]]:
-    """List the searches of one method, and the independent answers at their cost."""
+    """Build the rows of one search method, and of independent answers with about as many tokens."""
     found = report.to_json()
     rows = [{"method": "sampled answer", "size": 1, "tokens": None, "accuracy": found["single"]}]
     for row in found["rows"]:
@@ -59,7 +61,7 @@ def rows_of(report: SearchReport, method: str) -> list[dict[str, Any]]:
 
 
 def drop_repeats(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out repeated rows, and sort by tokens. A sampled answer has the tokens of `votes of k`, divided by k."""
+    """Drop repeated rows, and sort by tokens. A sampled answer gets the tokens of `votes of k`, divided by k."""
     votes = next(row for row in rows if row["method"] == "votes of k")
     each = votes["tokens"] / votes["size"]
     filled = [row | {"tokens": each if row["tokens"] is None else row["tokens"]} for row in rows]
@@ -78,7 +80,7 @@ def report_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Run all searches, and write rows and page."""
+    """Run all searches, and write the rows and the page."""
     rows = [greedy_row(rljax.evaluate(arguments.run, checkpoint="last", limit=arguments.limit))]
     for method, sizes in SIZES.items():
         found = search(arguments.run, method=method, samples=sizes, checkpoint="last", limit=arguments.limit)

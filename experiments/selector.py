@@ -1,18 +1,18 @@
-"""Can a selector that learns from the claims choose an algorithm for a new task better than "always DAPO" does?
+"""Can a selector that is trained on the claims' tasks choose an algorithm for a new task better than "always DAPO"?
 
-The tasks come from `rljax claims`: world, first policy, rollout, verifier, sampler and optimizer of an arm, but not its
-algorithm. Arms that share all of these are one task. Six algorithms have a score on each task: the mean pass rate during
-training, for the first 16 seeds of the claim. A claim seldom has more than one of the six, so the others are measured here as
-additional arms, by the claim's own `measure`: at its learning rate, or at the best of its rates on other seeds. Scores that a
-claim already has are taken from its results.
+The tasks come from `rljax claims`. A task is the world, initial policy, rollout settings, verifier, sampler and optimizer of an
+arm, but not its algorithm; arms that share all of these are one task. Each of six algorithms has a score on each task: the mean
+pass rate during training, for the first 16 seeds of the claim. Scores in the claims' results are reused. A claim seldom has more
+than one of the six algorithms, so the others are measured here as additional arms, by the claim's own `measure`. Their learning
+rate is the claim's, or the best of its rates on other seeds.
 
-The selector is a ridge regression on facts that are known before training, all read from the setting and the first policy by
-`lab.tasks.facts_of`. It is fitted without the task that it chooses for, and without any task that shares a claim, or the world
-and all facts, with it; then without any task of the same world.
+The selector is a ridge regression on facts that are known before training. `lab.tasks.facts_of` computes them from the setting
+and the initial policy. For each task, the regression is fitted without this task and all related tasks. In the first analysis,
+tasks are related if they share a claim, or both the world and all facts; in the second, if they share the world.
 
-A regret is the score of the best algorithm in a trial on the task minus the score of the choice. All choices, including the
-trial's, are made by 15 seeds and scored by the other one, in turn. A choice based on other tasks can be better than a trial, so a
-regret may be negative.
+The regret of a choice is the score of the algorithm that a trial on the task itself chooses, minus the score of the choice. All
+choices, including the trial's, are made from 15 seeds and scored on the remaining one, for each seed in turn. A choice based on
+other tasks can be better than the trial's, so a regret may be negative.
 
 Command:
 
@@ -23,10 +23,10 @@ The command can be stopped and repeated: scores that selector.json already has f
 measured again.
 
 Limits: tasks of one world have much in common, so intervals over tasks are too narrow, and there are only seven worlds. In most
-claims a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. If a claim has one
-learning rate, an algorithm may lose because of that rate alone. Dynamic sampling samples no additional prompts: DAPO drops groups
-without a signal, and all algorithms have the same number of responses. The facts and the penalty of the regression were set
-before the first score was measured.
+claims, a rollout has one update and the sampler has the current parameters; then GRPO, CISPO, SAPO and GSPO do nearly the same.
+If a claim has only one learning rate, an algorithm may lose because of that rate alone. Dynamic sampling samples no additional
+prompts: DAPO drops groups without a signal, and all algorithms have the same number of responses. The facts and the penalty of
+the regression were chosen before the first score was measured.
 """
 
 from collections import Counter
@@ -64,44 +64,46 @@ ALGORITHMS = {
     "gspo": gspo(clip_low=0.02, clip_high=0.03),
 }
 LOGARITHMS = ("contexts", "prompts", "group", "steps", "updates", "delay", "length")
-"""Facts that enter by their logarithm, plus 1 because a delay may be 0."""
+"""Facts that the regression uses as log(1 + fact), because a delay may be 0."""
 PENALTY, OTHER_PENALTIES = 10.0, (1.0, 100.0)
 OUT = Path(__file__).with_suffix(".json")
 
 
 class Regrets(NamedTuple):
-    """What each way of choosing loses compared with a trial on the task itself; scoring seeds were not used for the choice.
+    """Regret per task of each way of choosing an algorithm, compared with a trial on the task itself.
 
-    A choice based on other tasks can be better than the trial, so a regret may be negative.
+    A choice is scored on a seed that was not used to make it. It can be better than the trial's, so a regret may be negative.
+
+    Axes: N tasks, S seeds.
     """
 
     selector: Float[np.ndarray, "N"]
-    """Ridge regression on the facts of the task, fitted to other tasks."""
+    """Regret of the ridge regression on the facts of the task, fitted to other tasks."""
     best_on_others: Float[np.ndarray, "N"]
-    """The algorithm with the highest mean score on the other tasks."""
+    """Regret of the algorithm with the highest mean score on the other tasks."""
     fixed: Float[np.ndarray, "N"]
-    """Always the same algorithm."""
+    """Regret of always choosing the same algorithm."""
     chosen: Int[np.ndarray, "N S"]
-    """Algorithm that the selector chooses for each task, without the seed that scores it."""
+    """Index of the algorithm that the selector chooses for each task, without each scoring seed."""
     usual: Int[np.ndarray, "N S"]
-    """The best algorithm on the other tasks, without the seed that scores it."""
+    """Index of the algorithm with the highest mean score on the other tasks, without each scoring seed."""
 
 
 def cross_fitted_best(scores: Float[np.ndarray, "N A S"]) -> Float[np.ndarray, "N"]:
-    """Score of the best algorithm of each task, chosen by all seeds except the one that scores it.
+    """Compute the score of the best algorithm of each task, chosen on all seeds except the one that scores it.
 
-    The highest of several means is biased upwards, because part of what made it the highest is chance; here the seed that scores
-    is independent of the seeds that choose.
+    The highest of several means is biased upwards, because it is partly the highest by chance. The bias is avoided here, because
+    the scoring seed is independent of the seeds that choose the algorithm.
 
     ::
 
         b_n = 1/S Σ_s y[n, argmax_a Σ_{r ≠ s} y[n, a, r], s]
 
     Args:
-        scores: y of S seeds; larger is better.
+        scores: y, scores of A algorithms on N tasks with S seeds; larger is better.
 
     Raises:
-        ValueError: there is one seed.
+        ValueError: there are fewer than two seeds.
 
     Example:
         >>> import numpy as np
@@ -116,7 +118,7 @@ def cross_fitted_best(scores: Float[np.ndarray, "N A S"]) -> Float[np.ndarray, "
 
 
 def ridge(facts: Float[np.ndarray, "N F"], gains: Float[np.ndarray, "N A"], *, penalty: float) -> Float[np.ndarray, "F1 A"]:
-    """Coefficients of a linear model of the scores, and its constant in the last row, which is not penalized.
+    """Fit a linear model by ridge regression; return its coefficients B, and its unpenalized constant c in the last row.
 
     ::
 
@@ -124,8 +126,8 @@ def ridge(facts: Float[np.ndarray, "N F"], gains: Float[np.ndarray, "N A"], *, p
 
     Args:
         facts: x, one row per task.
-        gains: y, one column per algorithm.
-        penalty: weight of the penalty, not negative.
+        gains: y, one row per task and one column per algorithm.
+        penalty: weight of the penalty, at least 0.
 
     Example:
         >>> import numpy as np
@@ -143,7 +145,7 @@ def ridge(facts: Float[np.ndarray, "N F"], gains: Float[np.ndarray, "N A"], *, p
 
 
 def standardize(facts: Float[np.ndarray, "N F"], like: Float[np.ndarray, "M F"]) -> Float[np.ndarray, "N F"]:
-    """Subtract the mean of other facts and divide by their standard deviation; a fact that is constant in them becomes 0."""
+    """Standardize facts by the mean and standard deviation of `like`; a fact that is constant in `like` becomes 0."""
     spread = like.std(0)
     return np.where(spread > 0, (facts - like.mean(0)) / np.where(spread > 0, spread, 1.0), 0.0)
 
@@ -151,14 +153,14 @@ def standardize(facts: Float[np.ndarray, "N F"], like: Float[np.ndarray, "M F"])
 def choose(
     facts: Float[np.ndarray, "N F"], scores: Float[np.ndarray, "N A"], task: Float[np.ndarray, "F"], *, penalty: float
 ) -> int:
-    """Return the algorithm with the highest predicted score for a task.
+    """Return the index of the algorithm with the highest predicted score for a task.
 
     The model predicts a score minus the mean score of the task's algorithms, because the difficulty of a task does not matter for
     the choice.
 
     Args:
-        facts: facts of the tasks in the table.
-        scores: scores in the table.
+        facts: facts of the tasks to which the model is fitted.
+        scores: score of each algorithm on these tasks.
         task: facts of the new task.
         penalty: penalty of the regression on standardized facts.
     """
@@ -175,19 +177,19 @@ def leave_out(
     fixed: int,
     penalty: float,
 ) -> Regrets:
-    """Choose for each task based on others, and compare with the best algorithm in a trial on the task.
+    """Choose an algorithm for each task based on unrelated tasks, and compute the regrets.
 
-    Every choice, including the trial's, is made by all seeds except one, and scored by that one, for each seed in turn.
+    Every choice, including the trial's, is made on all seeds except one and scored on that one, for each seed in turn.
 
     Args:
         facts: facts of each task.
         scores: score of each algorithm on each task; larger is better.
-        related: row n marks the tasks too similar to task n to choose for it; a task is related to itself.
-        fixed: the algorithm that is always chosen, for comparison.
+        related: row n is True for the tasks that must not be used to choose for task n, including task n itself.
+        fixed: index of the algorithm for the comparison with always choosing the same one.
         penalty: penalty for `choose`.
 
     Raises:
-        ValueError: a task is not related to itself, or fewer than two others are unrelated to it.
+        ValueError: a task is not related to itself, or has fewer than two unrelated tasks.
 
     Example:
         >>> import numpy as np
@@ -213,7 +215,7 @@ def leave_out(
 
 
 def hash_settings(row: Mapping[str, Any]) -> str:
-    """Compute a hash of what a score depends on: the arm of the claim, the algorithm, and the seeds."""
+    """Compute a hash of the settings that a score depends on: the arm of the claim, the algorithm, and the seeds."""
     algorithm = ALGORITHMS[row["algorithm"]]
     return settings_hash(key_of(row["claim"], row["arm"]), row["arm"], algorithms_in(algorithm), SEEDS)
 
@@ -237,13 +239,13 @@ def features(facts: Mapping[str, float]) -> list[float]:
 
 
 def are_related(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True if two tasks share a claim, or the world and all facts, for instance if rewards of 1 and -1 replace 1 and 0."""
+    """Return whether two tasks share a claim, or share the world and all facts (as when only 1 / -1 replace rewards of 1 / 0)."""
     alike = (one["world"], one["facts"]) == (other["world"], other["facts"])
     return alike or not {*one["claims"]}.isdisjoint(other["claims"])
 
 
 def regret_lines(all_found: Mapping[str, Regrets], worlds: Sequence[str]) -> list[str]:
-    """Format a row for each way of choosing: means over the tasks, and over the worlds."""
+    """Format a table row for each way of choosing: mean regret over the tasks and over the worlds, and the largest regret."""
 
     def cells(regret: np.ndarray) -> str:
         of_world = [regret[np.array(worlds) == world].mean() for world in dict.fromkeys(worlds)]
@@ -259,7 +261,7 @@ def regret_lines(all_found: Mapping[str, Regrets], worlds: Sequence[str]) -> lis
 
 
 def most_frequent(choices: np.ndarray) -> int:
-    """Return the algorithm that is chosen for most seeds."""
+    """Return the index of the algorithm that is chosen most often."""
     return int(np.bincount(choices).argmax())
 
 
@@ -310,7 +312,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Describe how much of the claims' results could be used unchanged, and what was added."""
+    """Describe how many scores the claims' results already contained, and how many were measured in addition."""
     without = [len(names) for names in (found.without_setting, found.without_number, found.own_rewards)]
     claims = len({name for task in found.tasks for name in task.claims})
     in_results = Counter((row["claim"], row["arm"]) for row in rows if row["from"])

@@ -1,22 +1,22 @@
-"""How many texts with planted personal data, and how many harmless texts, the filters of a server withhold.
+"""Measure which fractions of texts with planted personal data, and of harmless texts, a server's filters withhold.
 
-A text with planted data has an e-mail address, a telephone number or a card number; a disguised one spells it in another way
-("anna dot berg at example dot org"). A harmless text is ordinary or a near miss (dates, long products, ranges, handles). Three
-filters judge the same texts, by the code that `rljax serve --filter-answers` runs:
+A text with planted data contains an e-mail address, a telephone number or a card number; a disguised text spells the data
+differently ("anna dot berg at example dot org"). A harmless text is ordinary or a near miss (dates, long product numbers, ranges,
+handles). Three filters judge the same texts, with the code that `rljax serve --filter-answers` runs:
 
     rules                        constitution:FILE with the patterns of RULES
     model                        a reward model of 2 layers, trained on 1,500 pairs of a harmless and a planted text
-    model, no disguised texts    the same, but none of the planted texts in its training data is disguised
+    model, no disguised texts    the same, but its training data has no disguised texts
 
-The lowest score with which a text passes a model's filter is the 5 % quantile of the scores that the model gives to 400 other
-harmless texts.
+A model's filter withholds a text whose score is below a threshold: the 5 % quantile of the model's scores of 400 other harmless
+texts.
 
 Command:
 
     python experiments/serving_filters.py --seeds 0 1 2 3 4     (ten minutes on two CPU cores)
 
-It writes serving_filters.json and serving_filters.md: shares of withheld texts, means over the seeds with 95 % t intervals. Each
-seed has its own texts, 200 of each kind, and its own models.
+It writes serving_filters.json and serving_filters.md: fractions of withheld texts, as means over the seeds with 95 % t intervals.
+Each seed has its own texts, 200 of each kind, and its own models.
 """
 
 import itertools
@@ -63,18 +63,18 @@ class Arguments:
     """Arguments of the experiment."""
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Random seeds of texts and models."""
+    """Random seeds of the texts and the models."""
     out: Path = Path("experiments/serving_filters")
     """Output files: `.json` and `.md`."""
 
 
 def digits(rng: random.Random, count: int) -> str:
-    """Return random digits."""
+    """Generate a string of random digits."""
     return "".join(rng.choice("0123456789") for _ in range(count))
 
 
 def make_secret(rng: random.Random, *, is_disguised: bool) -> str:
-    """Generate an address or a number that must not be sent."""
+    """Generate personal data that must not be sent: an address, a telephone number or a card number."""
     kind = rng.choice(("mail", "telephone", "card"))
     if kind == "mail":
         first, last, host = (rng.choice(NAMES) for _ in range(3))
@@ -88,7 +88,7 @@ def make_secret(rng: random.Random, *, is_disguised: bool) -> str:
 
 
 def make_near_miss(rng: random.Random) -> str:
-    """Generate a harmless text that looks like one with an address or a number."""
+    """Generate a harmless text that looks like personal data."""
     first, second = rng.choice(NAMES), rng.choice(NAMES)
     return rng.choice(
         (
@@ -103,7 +103,7 @@ def make_near_miss(rng: random.Random) -> str:
 
 
 def make_ordinary_text(rng: random.Random) -> str:
-    """Generate a harmless text."""
+    """Generate a harmless text that does not look like personal data."""
     first, second = int(digits(rng, 2)), int(digits(rng, 2))
     name, other = rng.choice(NAMES), rng.choice(NAMES)
     return rng.choice((f"{first} + {second} = {first + second}", f"{name} before {other}", f"{first} by {name}", "no"))
@@ -124,7 +124,7 @@ def texts_of(kinds: Sequence[str], count: int, rng: random.Random) -> list[str]:
 
 
 def train_filter(arm: str, seed: int, folder: Path) -> str:
-    """Train a reward model, and return the filter as a user would type it."""
+    """Train a reward model, and return its filter in the form of `--filter-answers`."""
     rng = random.Random(f"train {seed}")
     kinds = KINDS[:1] if arm == "model, no disguised texts" else KINDS[:2]
     sides = (texts_of(part, PAIRS + CALIBRATION, rng) for part in (KINDS[2:], kinds))
@@ -138,7 +138,7 @@ def train_filter(arm: str, seed: int, folder: Path) -> str:
 
 
 def measure_row(arm: str, seed: int) -> dict[str, Any]:
-    """Measure the shares of one seed's texts that one filter withholds."""
+    """Measure which fraction of a seed's texts of each kind a filter withholds."""
     rng = random.Random(f"test {seed}")
     with TemporaryDirectory() as folder:
         if arm == "rules":
@@ -163,7 +163,7 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def report(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the shares of withheld texts in Markdown."""
+    """Format the fractions of withheld texts in Markdown."""
     lines = [f"| filter | {' | '.join(KINDS)} |", f"|{' --- |' * (1 + len(KINDS))}"]
     for arm in ARMS:
         own = [row for row in rows if row["arm"] == arm]
@@ -173,7 +173,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Measure what is not in the JSON file yet, and write the table."""
+    """Measure the rows that the JSON file does not have yet, and write the page."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
     rows = add_missing_rows(file, wanted, measure_row, settings=hash_settings)

@@ -1,18 +1,18 @@
-"""Does a group learn more if its responses take their tokens from different quantiles of the policy (`--stratified`)?
+"""Does RL learn more if the responses of a group are sampled from different quantiles of the policy (`--stratified`)?
 
-Each response of a stratified group is an exact sample of the policy, and the responses of a group differ more from each other, so
-the mean reward of a group should vary less from sampling to sampling. The first part samples groups from the base model of
-`ladders.py`, with and without `--stratified`; the second trains with it, against the first row of DAPO's table, whose runs
-`ladders.py` has made.
+Each response of a stratified group is an exact sample from the policy, but the responses of a group differ more from each other.
+The mean reward of a group should therefore vary less when the group is sampled again. The first part samples groups from the base
+model of `ladders.py`, with and without `--stratified`. The second part trains with `--stratified`, and is compared with existing
+runs without it: those of the first row of DAPO's table in `ladders.py`.
 
 Command:
 
-    python experiments/stratified_sampling.py     (after ladders.py; about six minutes on two CPU cores; it continues if repeated)
+    python experiments/stratified_sampling.py     (after ladders.py; six minutes on two CPU cores; repeat it to continue)
 
-Setting: that of `ladders.py`. The first part samples 8 responses to each of 96 problems, with five seeds. Its measurements: the
-share of groups with right and wrong responses; distinct-2 (arXiv:1510.03055), over the responses to a problem; pass@8, whether a
-group has a right response; and the standard deviation of a group's mean reward over the seeds, as a root mean square over
-problems.
+The setting is the same as in `ladders.py`. The first part samples 8 responses to each of 96 problems, with five seeds. It measures
+the fraction of groups with both right and wrong responses; distinct-2 (arXiv:1510.03055), over the responses to a problem; pass@8,
+the fraction of groups with a right response; and the standard deviation of a group's mean reward over the seeds, as a root mean
+square over problems.
 """
 
 import hashlib
@@ -44,9 +44,9 @@ class Arguments:
     out: Path = Path("experiments/stratified_sampling")
     """Output files: `.json` and `.md`."""
     work: Path = Path("runs/ladders")
-    """Folder of the base model, that of `ladders.py`."""
+    """Folder for the base model, the same as in `ladders.py`."""
     report: bool = False
-    """Write the page from the rows; sample and train nothing."""
+    """Only write the page from existing rows; sample and train nothing."""
 
 
 def hash_of(key: Mapping[str, Any]) -> str:
@@ -57,7 +57,7 @@ def hash_of(key: Mapping[str, Any]) -> str:
 
 
 def sample_groups(arm: str, seed: int, work: Path) -> dict[str, Any]:
-    """Sample a group for each problem from the base model, and measure how its responses differ."""
+    """Sample a group for each problem from the base model, and compute the measurements of the first part."""
     base = ladders.ensure_warm_start(ladders.BASE_SEED, work)
     setup = make_setup(ladders.CONFIG.replace(model=str(base), warm_start_steps=0, stratified=ARMS[arm]))
     size = setup.config.sampling.group_size
@@ -83,12 +83,12 @@ def train_arm(seed: int, work: Path) -> dict[str, Any]:
 
 
 def make_row(part: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
-    """Make a row of either part."""
+    """Compute a row of the part "sampling" or "training"."""
     return sample_groups(arm, seed, work) if part == "sampling" else train_arm(seed, work)
 
 
 def sampling_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Format what the groups of both arms look like."""
+    """Format the measurements of both arms' groups in Markdown."""
     lines = [
         f"| groups | mixed | distinct-2 | pass@{ladders.CONFIG.sampling.group_size} | deviation of a group's mean reward |",
         "| --- | --- | --- | --- | --- |",
@@ -102,7 +102,7 @@ def sampling_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def training_section(rows: Sequence[Mapping[str, Any]], naive: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Format the accuracy of samples with and without stratified groups, at equal updates."""
+    """Format the accuracy of samples with and without stratified groups, after equally many updates, in Markdown."""
     trained = [{**row, "rate": None} for row in rows if row["part"] == "training"]
     both = [*trained, *({**row, "arm": "independent"} for row in naive if row["arm"] == NAIVE)]
     lines = [f"| groups | seeds | {ladders.END} | {ladders.MEAN} |", "| --- | --- | --- | --- |"]

@@ -1,29 +1,33 @@
-"""Do the generated tasks separate algorithms? Four arms on each task, several seeds, and whether their intervals are disjoint.
+"""Do the generated tasks separate algorithms? Four arms per task are compared by confidence intervals over several seeds.
 
-Each task of `rljax.tasks` is designed to show one effect. Four algorithms or variants that should differ in this effect
-according to theory are compared on it: see `CASES`. All runs of a task start from the same base model, whose warm start has its own
-seed; the seeds of the arms vary RL: its problems, their order, sampling, and the held-out problems. Arms are apart if their 95 %
-t intervals over these seeds are disjoint. Another base model might give another order.
+Each task of `rljax.tasks` is designed to show one effect. Four algorithms or variants that should differ in this effect,
+according to theory, are compared on the task: see `CASES`. All runs of a task start from the same base model, whose warm start has
+its own seed. The seeds of the arms change only RL: its problems, their order, sampling, and the held-out problems. Arms are apart
+if their 95 % t intervals over these seeds are disjoint. The order of the arms might differ with another base model.
 
 Command:
 
     python experiments/tasks_that_separate.py     (an estimated hour and a half on one CPU core)
 
-A finished row is not repeated; use `--tasks` and `--minutes` to do only some of the runs. A row is dropped if the hash of its
-settings and of its task's problems has changed. The command writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the
-share of right answers even if the training reward differs, as in `exploit` and `outliers`.
+A finished run is not repeated; use `--tasks` and `--minutes` to do only some of the runs. A row is dropped if the hash of its
+settings and of its task's problems has changed. The command writes OUT.json, OUT.md and OUT.png. The accuracy of samples is always
+the fraction of right answers, even if the training reward differs, as in `exploit` and `outliers`.
 
-Deviations: not applicable, because no paper uses these tasks. Pilot runs with seeds from 100 on were used to choose arms,
-steps and learning rates. Three tasks were measured again, with seeds that had not been used. `tight` first had 40 steps,
-and three arms were apart (seeds 0 to 7). The first attempt at `lengths` was decided by the length of wrong answers, with α,
-the exponent of the length weighting, at 0.5, 1 and 2, and no arms were apart (seeds 0 to 4). The second was decided by the
-length of samples, which varies less, with α = 1, 2 and 4; it was stopped after eight seeds (8 to 15), because the arms with
-α = 1 and 2 were too close. With α = 1, 2.5 and 6, `lengths` now has sixteen seeds, because the intervals had to be shorter.
-`outliers` and `exploit` were repeated from another base model when the accuracy of samples was changed to count right
-answers. From the first base model, the arm with centered rewards was apart from the arm without outliers; in `exploit` all
-arms were apart, as now. The first attempt at `iteration` used λ = 0.5, 0.8, 0.95 and 1 and a learning rate of 3e-4; it was
-stopped after one seed (40), in which the first three arms were not in the pilot's order. With λ = 0.5, 0.9, 0.98 and 1 and
-a learning rate of 5e-4, it has only five seeds, because its runs are the longest.
+Deviations: none, because no paper uses these tasks. Arms, steps and learning rates were chosen by pilot runs with seeds from
+100 upwards. Earlier attempts, which were measured again with new seeds:
+
+- `tight` first had 40 steps (seeds 0 to 7); three arms were apart.
+- `lengths` first compared the length of wrong answers for the exponents α = 0.5, 1 and 2 of the length weighting (seeds 0 to 4);
+  no arms were apart. The second attempt compared the length of samples, which varies less, for α = 1, 2 and 4. It was stopped
+  after eight seeds (8 to 15), because the arms with α = 1 and 2 were too close. `lengths` now has α = 1, 2.5 and 6, and sixteen
+  seeds to shorten the intervals.
+- `iteration` first used λ = 0.5, 0.8, 0.95 and 1 and a learning rate of 3e-4. It was stopped after one seed (40), in which the
+  first three arms were not in the pilot's order. It now has λ = 0.5, 0.9, 0.98 and 1, a learning rate of 5e-4, and only five
+  seeds, because its runs are the longest.
+
+`outliers` and `exploit` were repeated from another base model when the accuracy of samples was changed to count right answers.
+From the first base model, the arm with centered rewards was apart from the arm without outliers; in `exploit` all arms were apart,
+as they are now.
 """
 
 import hashlib
@@ -75,28 +79,28 @@ COMMON_SETTINGS = {
     "quiet": True,
 }
 BASE_SEED = 1000
-"""Seed of the base models, different from the seeds of the arms."""
+"""Seed of the base models; it must differ from the seeds of the arms."""
 CONFIG = rljax.TrainConfig.flat(**COMMON_SETTINGS)
 
 
 def make_arm(**settings: Any) -> dict[str, Any]:
-    """Build an arm: GRPO without a KL penalty, changed by these settings."""
+    """Build an arm: GRPO without a KL penalty, changed by `settings`."""
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
 
 
 def full_batch(*parts: str) -> dict[str, Any]:
-    """Build an arm of REINFORCE++, which compares a response with the full batch, and add or replace these parts."""
+    """Build an arm of REINFORCE++, whose baseline is the mean of the full batch; `parts` are added or replaced."""
     return {"algorithm": "reinforce_pp", "algorithm_options": {}, "with": parts}
 
 
 def ppo(lambda_: float) -> dict[str, Any]:
-    """Build an arm of PPO with this λ and a critic that begins with random weights, without value pretraining."""
+    """Build an arm of PPO with this λ and a critic with random initial weights, without value pretraining."""
     critic = {"critic": "fresh", "value_pretraining_steps": 0, "critic_learning_rate": 1e-3}
     return {"algorithm": "ppo", "algorithm_options": {"lambda_": lambda_}} | critic
 
 
 def dapo(*without: str) -> dict[str, Any]:
-    """Build an arm of DAPO without dynamic sampling and without these parts; its soft penalty covers the last 24 of 32 tokens."""
+    """Build an arm of DAPO without dynamic sampling and the parts `without`; the soft penalty covers the last 24 of 32 tokens."""
     return make_arm(
         algorithm="dapo", algorithm_options={"max_length": 32, "cache": 24}, without=("dynamic_sampling", *without)
     )
@@ -107,7 +111,7 @@ GAIN = "accuracy at the end, less that before RL"
 WRONG_LENGTH, SAMPLED_LENGTH = "length of wrong answers at the end", "length of samples at the end"
 KEPT = "accuracy of the kind sum at the end"
 ALSO = (END, MEAN)
-"""Measurements that the page shows for every task."""
+"""Measurements that the page shows for every task, in addition to the one that its arms are compared by."""
 CASES: Mapping[str, Case] = {
     "outliers": Case(
         {"max_response_tokens": 8, "prompts": 16, "eval_every": 20},
@@ -268,13 +272,13 @@ class Arguments:
     tasks: tuple[str, ...] = tuple(CASES)
     """Tasks to run."""
     minutes: float = 600.0
-    """Number of minutes after which no new run is started."""
+    """Time in minutes after which no new run is started."""
     work: Path = Path("runs/separate")
-    """Folder of the warm starts and the compiled programs."""
+    """Folder for the warm starts and the compiled programs."""
 
 
 def config_of(task: str) -> rljax.TrainConfig:
-    """Build the settings common to all arms of a case, which is named after its task unless its settings name another."""
+    """Build the settings that all arms of a case share; the case's name is also its task unless its settings contain `task`."""
     return CONFIG.replace(**{"task": task} | dict(CASES[task].settings))
 
 
@@ -285,13 +289,13 @@ def config_of_arm(task: str, arm: str, seed: int) -> rljax.TrainConfig:
 
 @cache
 def problems_of(task: str) -> list[Problem]:
-    """Generate the problems that the hashes of a task's rows depend on."""
+    """Generate the problems that enter the hash of a task's rows."""
     parts = required(config_of(task).generated_task, "task").problems(32, seed=0)
     return [problem for part in parts for problem in part[:32]]
 
 
 def hash_of(task: str, arm: str) -> str:
-    """Compute a hash of what a row depends on: these settings, and problems of the task with their demonstrations' rewards."""
+    """Compute a hash of what a row depends on: its settings, and the task's problems with their demonstrations' rewards."""
     config, case, problems = config_of_arm(task, arm, 0), CASES[task], problems_of(task)
     texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
     rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
@@ -309,7 +313,7 @@ def ensure_base_model(task: str, work: Path) -> Path:
 
 
 def train_and_measure(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
-    """Train one arm with one seed, from the base model of its task, and return the run's row."""
+    """Train one arm with one seed from the base model of its task, and return the row of the run."""
     model, begin = ensure_base_model(task, work), time.monotonic()
     config = config_of_arm(task, arm, seed).replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
     with TemporaryDirectory() as folder:

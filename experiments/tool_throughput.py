@@ -1,10 +1,11 @@
-"""Sampling throughput with a tool that takes half a second, as a share of the throughput without a tool.
+"""Measure the sampling throughput with a tool that takes half a second, relative to the throughput without a tool.
 
-In a round, all arms play the same episodes: a small untrained transformer writes turns of about 30 tokens, a tool answers each, and
-equal seeds give equal tokens, which is checked. Every episode has a row of its own; with fewer rows, a row whose episode waits
-would be given to another one, and contexts would be read again. `waits` is how often the engine samples before it waits for steps
-that are running, and `at_once` is how many steps run at the same time. The arms alternate; each round compares with its own
-baseline, and the first plays, which compile, are left out.
+In a round, all arms play the same episodes: a small untrained transformer writes turns of about 30 tokens, and a tool answers each
+turn. Equal seeds must give equal tokens in all arms, which is checked. By default there are as many rows as episodes. With fewer
+rows, the row of an episode that waits for its tool would be used by another episode, and contexts would have to be read again.
+`waits` is the number of times that the engine samples before it waits for running tool steps, and `at_once` is the largest number
+of tool steps that run at the same time. The order of the arms changes between rounds. Each arm is compared with the baseline of
+the same round. The first plays, which compile, are left out.
 
     python experiments/tool_throughput.py
 
@@ -34,7 +35,7 @@ from rljax.rollout.episodes import play
 OUT = Path(__file__).with_suffix("")
 TOKENIZER = load_tokenizer("characters:abcdefghijklmnopqrstuvwxyz0123")
 SECONDS, TURNS, TOKENS = 0.5, 3, 400
-"""Duration of a step, turns per episode, and most tokens per episode."""
+"""Seconds per tool step, turns per episode, and largest number of tokens per episode."""
 AT_ONCE = 256
 ARMS = {
     "no tool": (0.0, 0, AT_ONCE),
@@ -43,7 +44,7 @@ ARMS = {
     "waits = 4": (SECONDS, 4, AT_ONCE),
     "waits = 6": (SECONDS, 6, AT_ONCE),
 }
-"""Name of an arm -> seconds per step, `waits`, `at_once`."""
+"""Name of an arm -> seconds per tool step, `waits`, `at_once`."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +52,21 @@ class Arguments:
     """Arguments of the experiment."""
 
     rounds: int = 3
-    """Rounds that are measured."""
+    """Number of measured rounds."""
     slots: int = 512
-    """Rows that are decoded at once."""
+    """Number of rows that are decoded at the same time."""
     episodes: int = 512
-    """Episodes in flight."""
+    """Number of episodes per round."""
     width: int = 256
     """Width of the model."""
     layers: int = 8
-    """Layers of the model."""
+    """Number of layers of the model."""
     out: Path = OUT
     """Output files, without their endings `.json` and `.md`."""
 
 
 class SlowTool:
-    """Answers every turn after some seconds, without using the processor."""
+    """Environment that answers every turn after `seconds`, during which it does not use the processor."""
 
     max_turns = TURNS
 
@@ -77,29 +78,29 @@ class SlowTool:
         return 0
 
     def step(self, state: int, completion: str) -> Step:
-        """Wait, and answer."""
+        """Wait `seconds`, and answer the turn."""
         time.sleep(self.seconds)
         return Step(state + 1, "abc", reward=float(len(completion)), done=state + 1 == TURNS)
 
 
 def make_requests(episodes: int, number: int) -> tuple[list[Request], list[Problem]]:
-    """Build the first turns of a round, each with a prompt and a seed of its own."""
+    """Build the requests for the first turns of a round, each with its own prompt and seed, and a problem for each."""
     generator = np.random.default_rng(number)
     prompts = generator.integers(3, TOKENIZER.vocab_size, (episodes, 8))
     sampling = Sampling(TOKENS, (TOKENIZER.eos_token_id,))
     requests = [
-        Request(tuple(row.tolist()), place, place, sampling, episodes * number + place) for place, row in enumerate(prompts)
+        Request(tuple(row.tolist()), index, index, sampling, episodes * number + index) for index, row in enumerate(prompts)
     ]
     return requests, [Problem("", "")] * episodes
 
 
 def tokens_of(responses: Sequence[Response]) -> list[list[int]]:
-    """The token ids of the responses."""
+    """Return the token ids of the responses."""
     return [response.tokens.tolist() for response in responses]
 
 
 def measure(arguments: Arguments) -> Iterator[list[dict[str, Any]]]:
-    """Play all arms in turns; after each round, yield a row per arm and round so far."""
+    """Play all arms in each round; after each round, yield the rows of all rounds so far, one per arm and round."""
     width = arguments.width
     sizes = {"width": width, "layers": arguments.layers, "heads": 4, "kv_heads": 2, "head_dim": 32, "hidden": 4 * width}
     shape = TransformerConfig(TOKENIZER.vocab_size, **sizes)
@@ -153,7 +154,7 @@ def report_of(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def write(arguments: Arguments, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows and page."""
+    """Write the rows and the page."""
     file = arguments.out.with_suffix(".json")
     write_rows(file, rows)
     loads = [row["load"] for row in rows]
@@ -167,7 +168,7 @@ def write(arguments: Arguments, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Measure, and write rows and page after each round."""
+    """Measure, and write the rows and the page after each round."""
     for rows in measure(arguments):
         write(arguments, rows)
 

@@ -1,29 +1,31 @@
-"""`rljax tune` on small sums: which learning rate, with GRPO or DAPO, after 40 RL steps?
+"""Tune the learning rate and the algorithm (GRPO or DAPO) on small sums with `rljax tune`, for up to 40 RL steps.
 
 The task is sums of two to four numbers with steps, where demonstrations of longer sums are unfinished. To save time, the model is
-smaller than the default of `rljax train` and the batch is half as large. Every setting whose default may change later is in
-`CONFIG`. Six candidates, three learning rates for each of two algorithms, train with the same five seeds for 10 steps; the best
+smaller than the default of `rljax train` and the batch is half as large. `CONFIG` contains every setting whose default may change
+later. Six candidates, three learning rates for each of two algorithms, train with the same five seeds for 10 steps; the best
 three continue to 20, and the best one to 40.
 
 Command:
 
     python experiments/tuning.py
 
-It runs this command for you, and makes a table of the results:
+The script runs the following command and makes a table of its results:
 
     rljax tune --experiment tuning --try learning_rate=5e-5,2e-4,8e-4 --try algorithm=grpo,dapo --seeds 5
 
-Result (2026-11-25, 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2, 18 minutes; means of five seeds with
-95 % t intervals): DAPO with 8e-4 wins. From 4 % (3 to 5) before RL it has 64 % after 10 steps, 72 % after 20 and 87 % after 40 (70
-to 103: the seeds end between 64 and 96 %). The learning rate decides: after 20 steps the winner is 24 points ahead of DAPO at 2e-4
-(10 to 37), and 12 points ahead of GRPO with 8e-4 (1 to 23). It is the largest rate that was tried, so a larger one may be better.
+Result (2026-11-25, 2 cores of a shared AMD EPYC, Python 3.11.7, JAX 0.10.2, 18 minutes; means of five seeds with
+95 % t intervals): DAPO with 8e-4 wins. Its accuracy rises from 4 % (3 to 5) before RL to 64 % after 10 steps, 72 % after 20 and
+87 % after 40 (70 to 103; the seeds end between 64 and 96 %). The learning rate matters most: after 20 steps the winner is 24
+points ahead of DAPO with 2e-4 (10 to 37), and 12 points ahead of GRPO with 8e-4 (1 to 23). 8e-4 is the largest rate that was
+tried, so a larger one may be better.
 
-Deviations from the paper (arXiv:1502.07943): the search ends with one candidate instead of the end of a budget; a rung decides
-by the mean of five seeds, while the paper runs each candidate once.
+Deviations from the paper (arXiv:1502.07943): the search ends when one candidate is left instead of when a budget is used up;
+a rung selects candidates by the mean of five seeds, while the paper runs each candidate once.
 
-A tuning that was stopped continues with the same command. It writes OUT.json and OUT.png, copied from `rljax tune`, and OUT.md:
-the mean accuracy of each candidate over the seeds with its 95 % t interval, and the winner's difference from it, paired by seed.
-Each seed has its own held-out problems. The winner was chosen by these numbers, so its own are slightly too high.
+If the script was stopped, the same command continues it. It writes OUT.json and OUT.png, copied from `rljax tune`, and OUT.md: the
+mean accuracy of each candidate over the seeds with its 95 % t interval, and the winner's accuracy minus the candidate's, paired
+by seed. Each seed has its own held-out problems. The winner was chosen by these accuracies, so its own are biased slightly
+upwards.
 """
 
 import json
@@ -81,11 +83,11 @@ class Arguments:
     """Arguments of the experiment."""
 
     seeds: int = 5
-    """Number of seeds of each candidate."""
+    """Number of seeds per candidate."""
     out: Path = Path("experiments/tuning")
     """Output files: `.json`, `.md` and `.png`."""
     work: Path = Path("runs/tuning")
-    """Folder of the runs."""
+    """Folder for the runs."""
 
 
 def by_seed(trials: Trials, rung: int, candidate: str) -> dict[int, float]:
@@ -95,7 +97,7 @@ def by_seed(trials: Trials, rung: int, candidate: str) -> dict[int, float]:
 
 
 def report(found: Mapping[str, Any]) -> str:
-    """Format the rungs, and the winner's differences in each, in Markdown."""
+    """Format the accuracy of all candidates on each rung, and the winner's accuracy minus theirs, in Markdown."""
     trials, won = found["trials"], found["winner"]
     before = {trial["seed"]: trial["before"] for trial in trials if (trial["rung"], trial["candidate"]) == (0, won)}
     lines = [f"Before RL {share_text(before)}. The winner is `{won}`.", ""]
@@ -112,13 +114,13 @@ def report(found: Mapping[str, Any]) -> str:
 
 
 def words_of(arguments: Arguments) -> list[str]:
-    """Build the `rljax` command, as words."""
+    """Build the arguments of the `rljax` command."""
     words = ["tune", "--experiment", "tuning", "--seeds", str(arguments.seeds), "--out", str(arguments.work)]
     return [*words, *(word for tried in TRIED for word in ("--try", tried))]
 
 
 def main(arguments: Arguments) -> None:
-    """Run the command, and write down its results."""
+    """Run `rljax tune`, and write its results."""
     failed = type_command(words_of(arguments))
     if failed:
         raise SystemExit(failed)

@@ -1,11 +1,11 @@
-"""Credit per turn or per episode: four questions in one episode, each with a reward of its own.
+"""Compare credit per turn with credit per episode, on episodes of four questions that are rewarded separately.
 
-Each turn answers a letter with a letter, by a fixed rule that must be found by trial. A right answer earns 1/4, and the turns have
-nothing to do with each other. The arms differ in the advantage alone:
+In each turn, the policy answers a letter with a letter, by a fixed rule that it must find by trial and error. A right answer earns
+1/4, and the turns are independent of each other. The arms differ only in the advantage:
 
 - grpo: every token of an episode gets the advantage of the sum of its rewards;
 - mt_grpo, 0: a token gets the advantage of its own turn, compared with the same turn of the group's other episodes;
-- mt_grpo, 1: plus the advantages of all later turns, the default.
+- mt_grpo, 1: the same plus the advantages of all later turns, which is the default.
 
 Command:
 
@@ -14,11 +14,11 @@ Command:
 A finished run is not repeated; use `--seeds` to do only some of the runs.
 
 Deviations: MT-GRPO's paper (arXiv:2505.11821) has two turns and a pretrained model; here the policy has 0.1 million random
-parameters and a turn is one letter. A world whose turns depend on each other, and with a reward at its end alone, would need the
-later turns. The learning rate and the claims followed one run of two arms with another seed.
+parameters and a turn is one letter. The advantages of later turns would be needed in a world whose turns depend on each other and
+whose only reward is at the end. The learning rate and the claims were chosen after one run of two arms with another seed.
 
-It writes OUT.json, OUT.md and OUT.png: share of held-out episodes that the greedy policy solves, over sampled tokens, and the
-differences at equal tokens, paired by seed.
+It writes OUT.json, OUT.md and OUT.png: the fraction of held-out episodes that the greedy policy solves, over sampled tokens, and
+the differences between arms at equal tokens, paired by seed.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from rljax.files import settings_hash
 from rljax.training.objective.algorithm import resolved_settings
 
 QUESTIONS, TURNS = LETTERS[:8], 4
-"""The letters of the questions, which are also the answers, and the questions per episode."""
+"""The letters of questions and answers, and the number of questions per episode."""
 ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("grpo", {"beta": 0.0}),
     "mt_grpo, 0": ("mt_grpo", {"beta": 0.0, "turn_discount": 0.0}),
@@ -46,13 +46,13 @@ class AnswerState(NamedTuple):
     """State of an episode."""
 
     questions: str
-    """The questions that are left; the first one is open."""
+    """The questions that are not answered yet; the first one is the current question."""
     right: int = 0
     """Number of right answers so far."""
 
 
 class FourQuestions:
-    """Answer four letters, one per turn; the right answer to a letter is the one three places later, around the end."""
+    """Environment that asks four letters, one per turn; the right answer is the letter three positions later, cyclically."""
 
     max_turns = TURNS
 
@@ -61,7 +61,7 @@ class FourQuestions:
         return AnswerState(problem.answer)
 
     def step(self, state: AnswerState, completion: str) -> rljax.Step:
-        """Judge an answer, the last character of the turn, and ask the next question."""
+        """Judge the answer, which is the last character of the turn, and ask the next question."""
         wanted = QUESTIONS[(QUESTIONS.index(state.questions[0]) + 3) % len(QUESTIONS)]
         is_right = completion[-1:] == wanted
         state = AnswerState(state.questions[1:], state.right + is_right)
@@ -73,7 +73,7 @@ class FourQuestions:
 def make_questions(count: int, seed: int) -> list[rljax.Problem]:
     """Sample episodes of four questions."""
     chosen = np.random.default_rng(seed).integers(len(QUESTIONS), size=(count, TURNS))
-    texts = ["".join(QUESTIONS[place] for place in row) for row in chosen]
+    texts = ["".join(QUESTIONS[index] for index in row) for row in chosen]
     return [rljax.Problem(f"?{text[0]}", text) for text in texts]
 
 

@@ -1,9 +1,10 @@
-"""How well can a critic predict the outcome? VAPO's value pretraining on short sums, compared with a ceiling for any critic.
+"""Compare the critic after VAPO's value pretraining with the best possible critic, on short sums.
 
-The ceiling is the explained variance of the true value function. It is estimated by continuing each of two thousand states of new
-responses 64 times: the mean reward of a state's continuations is its Monte-Carlo value. All figures use the same states and the
-same outcomes; the outcome of a state's own response is not part of its Monte-Carlo value. They are measured on training prompts
-and on held-out prompts. The held-out prompts have more short problems, including most of the few problems with two numbers.
+The ceiling for any critic is the explained variance of the true value function. To estimate it, each of two thousand states of
+new responses is continued 64 times; the mean reward of a state's continuations is its Monte-Carlo value. The outcome of the
+state's own response is not part of this mean. The ceiling and the critics are evaluated on the same states and outcomes, once for
+training prompts and once for held-out prompts. The held-out prompts have more short problems, including most of the few problems
+with two numbers.
 
 Two critics of the same policy are measured: one that reads the tokens, as in the papers, and one that also reads the
 log-probability of each token under the policy (`critic_surprisal`).
@@ -15,8 +16,8 @@ Command:
 Deviations from VAPO (arXiv:2504.05118): more and smaller rollouts than its 50 of 8192 responses, two passes over each rollout,
 and a higher learning rate, since the model is small and starts from random weights; rewards are 1 / 0.
 
-The command writes value_ceiling.json and value_ceiling.png (explained variance of new rollouts over the steps of value
-pretraining).
+The command writes value_ceiling.json and value_ceiling.png, a plot of the explained variance on new rollouts over the steps of
+value pretraining.
 """
 
 import json
@@ -62,12 +63,12 @@ SMOOTHED = 10
 
 @dataclass
 class Arguments:
-    """The options of the measurement."""
+    """Arguments of the experiment."""
 
     out: Path = Path("experiments/value_ceiling")
-    """Path of the results, without .json and .png."""
+    """Output files, without their endings `.json` and `.png`."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    """Seeds; one measurement per seed."""
+    """Random seeds, with one measurement each."""
     states: int = 2048
     """Number of states of new responses, for each kind of prompt."""
     continuations: int = 64
@@ -80,20 +81,20 @@ class PretrainedRun(NamedTuple):
     """A run after value pretraining."""
 
     setup: Setup
-    """The parts of the run."""
+    """Setup of the run: its models, workers and settings."""
     state: TrainState
     """The state after the last step of value pretraining."""
     curve: list[float]
     """Explained variance of each rollout, before the critic was trained on it."""
 
     def values(self, groups: Groups) -> Float[np.ndarray, "P G T"]:
-        """Compute the value before each response token."""
+        """Compute the critic's value before each response token."""
         values_of = make_values(self.setup.critic, self.setup.mesh, scored_rows(self.setup))
         return values_of(self.state.critic.params, sequences_of(groups)).reshape(groups.tokens.shape)
 
 
 class SampledStates(NamedTuple):
-    """New responses, some of their states, and the outcomes of these states."""
+    """New responses, some of their states, and the outcomes and Monte-Carlo values of these states."""
 
     groups: Groups
     """The responses."""
@@ -106,7 +107,7 @@ class SampledStates(NamedTuple):
 
 
 def variance_explained(values: np.ndarray, outcomes: np.ndarray) -> float:
-    """Compute the explained variance of the outcomes by one value per state."""
+    """Compute the fraction of the outcomes' variance that the values explain, with one value per state."""
     return float(explained_variance(jnp.asarray(values), jnp.asarray(outcomes), jnp.ones(len(values), bool)))
 
 
@@ -135,12 +136,12 @@ def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: in
 
 
 def compare(critics: dict[str, PretrainedRun], sampled: SampledStates) -> dict:
-    """Compare each critic with the Monte-Carlo values."""
+    """Compute the ceiling, and compare each critic with the ceiling and with the Monte-Carlo values."""
     ceiling = variance_explained(sampled.truth, sampled.outcomes)
     figures = {}
     for name, critic in critics.items():
-        everywhere = critic.values(sampled.groups)
-        values = np.array([everywhere[state] for state in sampled.states], np.float32)
+        token_values = critic.values(sampled.groups)
+        values = np.array([token_values[state] for state in sampled.states], np.float32)
         reached = variance_explained(values, sampled.outcomes)
         figures[name] = {
             "explained_variance": reached,
@@ -151,7 +152,7 @@ def compare(critics: dict[str, PretrainedRun], sampled: SampledStates) -> dict:
 
 
 def measure(arguments: Arguments, seed: int) -> dict:
-    """Pretrain both critics of one policy, and compare them on new responses to training and to held-out prompts."""
+    """Pretrain both critics of one policy, and evaluate them on new responses to training and held-out prompts."""
     critics = {name: pretrain(seed, surprisal=surprisal) for name, surprisal in CRITICS.items()}
     (setup, state, _), *others = critics.values()
     for other in others:
@@ -163,7 +164,7 @@ def measure(arguments: Arguments, seed: int) -> dict:
 
 
 def smooth(curve: list[float]) -> Float[np.ndarray, " N"]:
-    """Compute the mean of every `SMOOTHED` steps."""
+    """Average a curve over blocks of `SMOOTHED` steps."""
     return np.array(curve[: len(curve) // SMOOTHED * SMOOTHED]).reshape(-1, SMOOTHED).mean(-1)
 
 
@@ -171,12 +172,12 @@ def draw(results: list[dict], path: Path) -> None:
     """Plot the explained variance over the steps of value pretraining, one line per seed, and the range of the seeds' ceilings."""
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    for place, result in enumerate(results):
-        for index, (name, curve) in enumerate(result["curves"].items()):
+    for index, result in enumerate(results):
+        for color, (name, curve) in enumerate(result["curves"].items()):
             points = smooth(curve)
             steps = (np.arange(len(points)) + 1) * SMOOTHED
-            label = None if place else f"critic that {name}"
-            axes.plot(steps, points, color=f"C{index}", linewidth=1, label=label)
+            label = None if index else f"critic that {name}"
+            axes.plot(steps, points, color=f"C{color}", linewidth=1, label=label)
     ceilings = [result["training_prompts"]["ceiling"] for result in results]
     axes.axhspan(min(ceilings), max(ceilings), color="0.85", label="ceiling, lowest to highest seed", zorder=0)
     axes.set(xlabel="step of value pretraining", ylabel="explained variance of new responses", ylim=(-0.05, 0.35))
@@ -187,7 +188,7 @@ def draw(results: list[dict], path: Path) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Measure every seed; write both files after each."""
+    """Measure every seed, and write both files after each."""
     results = []
     for seed in arguments.seeds:
         results.append(measure(arguments, seed))

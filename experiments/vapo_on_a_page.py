@@ -1,12 +1,12 @@
-"""VAPO on a page: a policy and a critic, decoupled and length-adaptive GAE, three jitted functions on a device mesh.
+"""VAPO in one short file: a policy and a critic, decoupled and length-adaptive GAE, three jitted functions on a device mesh.
 
-It begins as `dapo_on_a_page.py` does, with a model that imitates worked sums, most of which stop before the answer. Then the critic
-learns the returns of that fixed policy, and both learn together. Each equation of the paper is a function of `rljax.ops`.
+As in `dapo_on_a_page.py`, the model first imitates worked sums, most of which stop before the answer. Then the critic learns the
+returns of this fixed policy, and finally both learn together. Each equation of the paper is a function of `rljax.ops`.
 
     python experiments/vapo_on_a_page.py [FOLDER]       train; save to FOLDER, or continue from it
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python experiments/vapo_on_a_page.py       on 8 (fake) devices
 
-Held-out accuracy, greedy, 512 problems: 3.5 % after the warm start and the critic's 20 rollouts, 80.5 % after 20 RL steps, 97.9 %
+Greedy accuracy on 512 held-out problems: 3.5 % after the warm start and the critic's 20 rollouts, 80.5 % after 20 RL steps, 97.9 %
 after 40, in 272 s of CPU time (user and system; two cores that were shared with other work, AMD EPYC, JAX 0.10.2, 2026-11-25).
 """
 
@@ -43,7 +43,7 @@ ALPHA, CLIP_LOW, CLIP_HIGH, POSITIVE = (
     0.2,
     0.28,
     0.1,
-)  # the paper's values, except α: its 0.05 is for responses of thousands of tokens
+)  # the paper's values, except α: the paper's 0.05 is for responses of thousands of tokens
 TOKENIZER = CharacterTokenizer()
 PAD, END = TOKENIZER.pad_token_id, TOKENIZER.eos_token_id
 MODEL_CONFIG = TransformerConfig(TOKENIZER.vocab_size, width=96, layers=3, heads=4, kv_heads=2, head_dim=24, hidden=256)
@@ -54,44 +54,44 @@ HELDOUT = arithmetic("heldout", 512, seed=SEED, operands=(2, 5))
 
 
 def encode_prompts(problems: list) -> np.ndarray:
-    """Prompts `[N, L]`."""
+    """Encode the prompts of problems as left-padded tokens `[N, L]`."""
     return np.array([([PAD] * L + TOKENIZER.encode(problem.prompt))[-L:] for problem in problems], np.int32)
 
 
 def demonstrations_of(problems: list) -> np.ndarray:
-    """Worked sums and their end-of-sequence token, `[N, T]`."""
+    """Encode the worked sums of problems with an end-of-sequence token, as right-padded tokens `[N, T]`."""
     return np.array([([*TOKENIZER.encode(problem.demonstration), END] + [PAD] * T)[:T] for problem in problems], np.int32)
 
 
 def is_right(problem: Any, response: np.ndarray) -> bool:
-    """The reward: the response ends, and what follows its `#` is the answer."""
+    """Return the reward: whether the response ends and the text after its first `#` is the answer."""
     return END in response and TOKENIZER.decode(response).partition("#")[2] == problem.answer
 
 
 # 3. The model: pure functions of its parameters, {"policy": transformer, "critic": {"trunk": transformer, "readout": [D]}}.
 def next_logp(z: jax.Array) -> jax.Array:
-    """Log-probabilities of the next token, which is never padding."""
+    """Compute the next token's log-probabilities from logits; padding gets probability 0."""
     return jax.nn.log_softmax(z.at[..., PAD].set(-1e9))
 
 
 def before_response_tokens(model: Model, params: Any, rows: jax.Array) -> jax.Array:
-    """Hidden states from which a network predicts the response tokens of rows `[B, L + T]`: `[B, T, D]`."""
+    """Compute the hidden states `[B, T, D]` from which a network predicts the response tokens of rows `[B, L + T]`."""
     return hidden_states(model, params, rows, positions_of(rows != PAD), (rows != PAD).astype(jnp.int32))[:, L - 1 : -1]
 
 
 def token_logp(model: Model, params: Any, rows: jax.Array) -> jax.Array:
-    """log π(o_t | prompt, o_<t), `[B, T]`."""
+    """Compute log π(o_t | prompt, o_<t), `[B, T]`."""
     z = model.module(params["policy"]).logits(before_response_tokens(model, params["policy"], rows))
     return jnp.take_along_axis(next_logp(z), rows[:, L:, None], axis=-1)[..., 0]
 
 
 def token_values(model: Model, params: Any, rows: jax.Array) -> jax.Array:
-    """V(prompt, o_<t), the reward that the critic expects before each token, `[B, T]`."""
+    """Compute V(prompt, o_<t), the reward that the critic expects before each token, `[B, T]`."""
     return before_response_tokens(model, params["critic"]["trunk"], rows) @ params["critic"]["readout"]
 
 
 def respond(model: Model, params: Any, prompts: jax.Array, key: jax.Array, temperature: jax.Array) -> tuple:
-    """Sample responses to prompts `[B, L]` at temperature 1, or decode greedily at 0: tokens and their log π, both `[B, T]`."""
+    """Sample responses to prompts `[B, L]`, greedily if temperature is 0; return tokens and their log π, both `[B, T]`."""
 
     def one_token(carry: tuple, key: jax.Array) -> tuple:
         all_logp, state, has_ended = carry
@@ -109,7 +109,7 @@ def respond(model: Model, params: Any, prompts: jax.Array, key: jax.Array, tempe
 
 # 4. Credit and losses, by the equations of the paper.
 class Experience(NamedTuple):
-    """Inputs of the losses, computed once before the updates; `[B, T]`."""
+    """Inputs of the VAPO loss, computed once before the updates; each is `[B, T]`."""
 
     mask: jax.Array
     right: jax.Array
@@ -119,7 +119,7 @@ class Experience(NamedTuple):
 
 
 def experience(model: Model, params: Any, rows: jax.Array, rewards: jax.Array) -> Experience:
-    """Decoupled and length-adaptive GAE: λ = 1 - 1/(α|o|) for the policy, and λ = 1 for the critic."""
+    """Compute decoupled, length-adaptive GAE: λ = 1 - 1/(α|o|) for the policy, and λ = 1 for the critic."""
     mask, values = rows[:, L:] != PAD, token_values(model, params, rows)
     lambda_ = length_adaptive_lambda(count_tokens(mask), alpha=ALPHA)
     credit = decoupled_gae(rewards_at_last_token(rewards, mask), values, mask, policy_lambda=lambda_, value_lambda=1.0)
@@ -128,12 +128,12 @@ def experience(model: Model, params: Any, rows: jax.Array, rewards: jax.Array) -
 
 
 def imitation_loss(model: Model, params: Any, rows: jax.Array, mask: jax.Array) -> jax.Array:
-    """Loss of the warm start: the mean of -log π over the tokens of demonstrations."""
+    """Compute the loss of the warm start: the mean of -log π over the tokens of the demonstrations."""
     return -(token_mean(mask) * token_logp(model, params, rows)).sum()
 
 
 def vapo_loss(model: Model, params: Any, rows: jax.Array, seen: Experience) -> jax.Array:
-    """Clipped surrogate, imitation of the right responses, and the critic's squared error; each a mean over tokens."""
+    """Sum the clipped surrogate, imitation of right responses, and the critic's squared error, each a mean over tokens."""
     logp, values, mean = token_logp(model, params, rows), token_values(model, params, rows), token_mean(seen.mask)
     surrogate = clipped(token_log_ratio(logp, seen.old_logp, seen.mask), seen.advantage, low=CLIP_LOW, high=CLIP_HIGH)
     imitated = (token_mean(seen.right) * logp).sum()
@@ -142,7 +142,7 @@ def vapo_loss(model: Model, params: Any, rows: jax.Array, seen: Experience) -> j
 
 # 5. One step on a device mesh: sample, score, update.
 class State(NamedTuple):
-    """Everything that training changes. A checkpoint is this record."""
+    """Everything that training changes, saved as the checkpoint."""
 
     params: Any
     moments: optax.OptState
@@ -150,7 +150,7 @@ class State(NamedTuple):
 
 
 def make_optimizer(warm_steps: int) -> optax.GradientTransformation:
-    """Adam with a learning rate per network: first the policy imitates, then the critic learns alone, then both learn."""
+    """Build Adam with one schedule per network: first the policy imitates, then only the critic learns, then both learn."""
     warm = optax.warmup_cosine_decay_schedule(0.0, 4e-3, warmup_steps=warm_steps // 12, decay_steps=warm_steps)
     alone = [warm_steps, warm_steps + VALUE_STEPS * MINIBATCHES]
     policy = optax.join_schedules([warm, *map(optax.constant_schedule, (0.0, 1e-4))], alone)
@@ -172,7 +172,7 @@ def compile_for(devices: list, optimizer: optax.GradientTransformation) -> tuple
         params = {"policy": policy, "critic": {"trunk": policy, "readout": jnp.zeros(MODEL_CONFIG.width)}}
         return State(params, optimizer.init(params), jnp.int32(0))
 
-    def add_sharding(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:  # moments: like their parameter
+    def add_sharding(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:  # moments: as their parameters
         is_copied = leaf.ndim == 0 or path_names(path)[-1] == "readout"
         by_name = PartitionSpec() if is_copied else parameter_spec(path_names(path), leaf.shape)
         return leaf.update(sharding=NamedSharding(mesh, by_name))
@@ -201,7 +201,7 @@ def compile_for(devices: list, optimizer: optax.GradientTransformation) -> tuple
     return sample, score, update, jax.jit(make_initial_state, out_shardings=shardings), shapes
 
 
-# 6. Training. The randomness of a step depends only on its number, so a continued run is bitwise equal to an uninterrupted one.
+# 6. Training. The randomness of a step depends only on its index, so a continued run is bitwise equal to an uninterrupted one.
 def train(devices: list, *, warm_steps=WARM_STEPS, rl_steps=RL_STEPS, folder: Path | None = None) -> tuple[State, list]:
     """Train, or continue from `folder`; return the last state and the losses of each step."""
     sample, score, update, make_initial_state, shapes = compile_for(devices, make_optimizer(warm_steps))

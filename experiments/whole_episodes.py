@@ -1,11 +1,11 @@
-"""Whole episodes or single turns: which training makes a player that plans its questions?
+"""Compare RL on complete episodes with RL on single turns: which one teaches a policy to plan its questions?
 
-A policy finds one of 15 letters in at most four turns; each wrong guess is answered with "<" or ">". Halving the interval always
-wins, guessing any letter that is still possible does not. One arm trains on whole games, in which only the last guess is
-rewarded. The other trains on single turns: the prompt is a game so far, of up to three guesses that were possible and wrong, and
-the reward is 1 if the next guess is right. In a single turn every letter that is still possible is equally good, so nothing
-rewards a question for what it will tell. Both arms begin with the same random parameters and are evaluated, greedily, on whole
-games with each of the 15 letters.
+The policy must find one of 15 letters in at most four turns; each wrong guess is answered with "<" or ">". Halving the interval
+always wins, but guessing any letter that is still possible does not. One arm trains on complete games, in which only the last
+guess is rewarded. The other arm trains on single turns. Their prompt is the beginning of a game, with up to three wrong guesses
+that were possible at their time, and the reward is 1 if the next guess is right. In a single turn, every letter that is still
+possible is equally good, so no reward depends on the information that a guess gains. Both arms start from the same random
+parameters and are evaluated greedily on complete games with each of the 15 letters.
 
 Command:
 
@@ -13,10 +13,10 @@ Command:
 
 A finished run is not repeated; use `--seeds` to do only some of the runs.
 
-Deviations: no paper has this setting. The policy has 0.1 million parameters, a turn is one letter, and the games of the single
-turns come from random players and not from the policy.
+Deviations: none, because no paper has this setting. The policy has 0.1 million parameters, a turn is one letter, and the games of
+the single turns are played by a random player instead of the policy.
 
-It writes OUT.json, OUT.md and OUT.png: accuracy over sampled tokens, and the difference of the arms at equal tokens, paired by
+It writes OUT.json, OUT.md and OUT.png: accuracy over sampled tokens, and the difference between the arms at equal tokens, paired by
 seed.
 """
 
@@ -33,13 +33,13 @@ from rljax.training.objective.algorithm import resolved_settings
 
 CONFIG = GAME.replace(name="whole_episodes", steps=160, eval_every=20, learning_rate=6e-3)
 ARMS: Mapping[str, Mapping[str, Any]] = {"whole episodes": {}, "single turns": {"prompts": 48}}
-"""Name of an arm -> its own settings. A game has about three turns, so a single-turn step has three times as many prompts."""
+"""Name of an arm -> its settings. A game has about three turns, so a single-turn step has three times as many prompts."""
 SITUATIONS = 960
 """Number of single-turn problems."""
 
 
 def make_situations(seed: int) -> list[rljax.Problem]:
-    """Sample games so far, each with its next turn as a problem of one turn."""
+    """Sample beginnings of games, and make each one a problem with one turn."""
     generator = np.random.default_rng(seed)
     problems = []
     for _ in range(SITUATIONS):

@@ -1,8 +1,8 @@
-"""Train on all nodes of a Ray cluster; the flags are those of `rljax train`.
+"""Train on all nodes of a Ray cluster, with the flags of `rljax train`.
 
     python experiments/launch/on_ray.py --model FOLDER --dataset rows.jsonl --run /shared/runs/one
 
-Each node runs the command with the address of the first node; rljax is installed on all of them.
+Each node runs `rljax train` with these flags and the address of the first node. rljax must be installed on every node.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ PORT = 4321
 
 @ray.remote(max_retries=0)
 def train(flags: list[str]) -> int:
-    """Run the command; return its exit code."""
+    """Run `rljax train` on this node, and return its exit code."""
     return subprocess.run([sys.executable, "-m", "rljax", "train", *flags], check=False).returncode
 
 
@@ -25,6 +25,6 @@ nodes = [node for node in ray.nodes() if node["Alive"]]
 join_flags = ["--resume", "auto", "--coordinator", f"{nodes[0]['NodeManagerAddress']}:{PORT}", "--hosts", str(len(nodes))]
 codes = []
 for index, node in enumerate(nodes):
-    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    codes.append(train.options(scheduling_strategy=place).remote([*sys.argv[1:], *join_flags, "--host", str(index)]))
+    strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    codes.append(train.options(scheduling_strategy=strategy).remote([*sys.argv[1:], *join_flags, "--host", str(index)]))
 sys.exit(max(ray.get(codes)))

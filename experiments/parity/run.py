@@ -1,4 +1,4 @@
-"""rljax compared with `transformers` and `peft`: the same folders, opened by both, give the same numbers.
+"""Check that rljax computes the same outputs as `transformers` and `peft` from the same model folders.
 
     pip install -e '.[parity]'
     python experiments/parity/run.py        (takes a minute)
@@ -11,8 +11,8 @@ Weights, tokens and adapters are random. A model is exchanged in three ways:
 | exported | rljax, from its own model | `transformers` |
 | trained | rljax, from a model that it loaded and changed, with that model's config.json | `transformers` |
 
-An adapter is a fourth way: rljax writes it, `peft` adds it to the base model's folder, and rljax merges it. All are compared
-in float32 on a CPU: the logits at every token, and the log-probabilities of the next tokens.
+An adapter is exchanged in a fourth way: rljax writes it, `peft` loads it on top of the base model, and rljax merges it into its
+own copy. Every comparison is in float32 on a CPU, of the logits at every token and the log-probabilities of the response tokens.
 
 Writes results.json and results.md next to this file, and exits with code 1 if a difference exceeds the bound.
 """
@@ -43,7 +43,7 @@ from rljax.models.peft_folder import save_adapter
 from rljax.rollout import Sequences, pack
 
 BOUND = 1e-4
-"""Largest difference of two logits or log-probabilities."""
+"""Largest allowed difference between two logits or log-probabilities."""
 ROWS, TOKENS, PROMPT, WINDOW = 4, 48, 8, 8
 VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 512, 128, 4, 8, 2, 16, 320
 COMMON = {
@@ -75,18 +75,18 @@ FAMILIES: dict[str, transformers.PretrainedConfig] = {
     "Qwen3": transformers.Qwen3Config(**COMMON, head_dim=2 * HEAD_DIM, tie_word_embeddings=True),
 }
 TARGETS = {"every matrix": ("attention", "feed_forward"), "some": ("layers/[12]/attention/query", "value", "down")}
-"""Matrices of the adapters."""
+"""Name of an adapter -> patterns of the matrices that it changes."""
 
 
 class Outputs(NamedTuple):
-    """Outputs of one library: at each token the logits of the next token, and the log-probability of the token that follows."""
+    """Outputs of one library: the next-token logits at every token, and the log-probability of each response token."""
 
     logits: np.ndarray
     logp: np.ndarray
 
 
 def random_tokens() -> np.ndarray:
-    """Generate the rows that all models read."""
+    """Generate the token sequences that all models read."""
     return np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, TOKENS)).astype(np.int32)
 
 
@@ -125,7 +125,7 @@ def load_model(folder: Path) -> torch.nn.Module:
 
 
 def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Compare a family's model in the three ways."""
+    """Compare a family's model in the three ways of the module's docstring."""
     torch.manual_seed(0)
     theirs = transformers.AutoModelForCausalLM.from_config(FAMILIES[family], dtype=torch.float32)
     with torch.no_grad():
@@ -135,7 +135,7 @@ def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
     config = read_config(folder / "theirs")
     params = load_params(folder / "theirs", config)
     yield comparison("transformers", family, "loaded", outputs_of_rljax(config, params), outputs_of_transformers(theirs))
-    if not family.startswith("Mistral"):  # a model without a checkpoint is written as one of the other families
+    if not family.startswith("Mistral"):  # without a source checkpoint, a Mistral model is exported as another family
         own = add_noise(init_params(config, jax.random.key(0)), 1)
         write_model(folder / "own", model_contents(config, own, bos=None, eos=1))
         yield comparison(
@@ -152,7 +152,7 @@ def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Compare adapters on a family's model, also with the plain base, so that an adapter that changes nothing is noticed."""
+    """Compare adapters on a family's model; `change_by_adapter` shows that an adapter changes the base model's outputs."""
     import peft  # noqa: PLC0415  only adapters need it
 
     config = read_config(folder / "theirs")
@@ -160,16 +160,16 @@ def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
     plain = outputs_of_rljax(config, params).logits
     for name, targets in TARGETS.items():
         adapter = add_noise(init_adapter(jax.random.key(2), params, rank=4, targets=targets), 3)
-        place = folder / name.replace(" ", "_")
-        save_adapter(place, config, adapter, alpha=8.0, base=str(folder / "theirs"))
+        adapter_folder = folder / name.replace(" ", "_")
+        save_adapter(adapter_folder, config, adapter, alpha=8.0, base=str(folder / "theirs"))
         ours = outputs_of_rljax(config, merge(params, adapter, jnp.float32(2.0)))
-        theirs = outputs_of_transformers(peft.PeftModel.from_pretrained(load_model(folder / "theirs"), str(place)))
+        theirs = outputs_of_transformers(peft.PeftModel.from_pretrained(load_model(folder / "theirs"), str(adapter_folder)))
         row = comparison("peft", family, f"adapter of {name}", ours, theirs)
         yield row | {"change_by_adapter": float(np.abs(ours.logits - plain).max())}
 
 
 def comparison(library: str, family: str, way: str, ours: Outputs, theirs: Outputs) -> dict[str, Any]:
-    """Compute the largest differences between two libraries."""
+    """Compute the largest differences between the outputs of two libraries."""
     return {
         "library": library,
         "family": family,
@@ -190,7 +190,7 @@ def all_rows() -> Iterator[dict[str, Any]]:
 
 
 def is_equal(row: dict[str, Any]) -> bool:
-    """True if both libraries agree up to the bound; an adapter also has to change the model."""
+    """Return whether both libraries agree up to the bound; an adapter must also change the model's outputs."""
     close = max(row["logit_difference"], row["logp_difference"]) <= BOUND
     return close and row.get("change_by_adapter", 1.0) > 1000 * BOUND
 
@@ -224,7 +224,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Compare, and write the results."""
+    """Compare all families in all ways, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
     out = parser.parse_args().out

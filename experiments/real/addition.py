@@ -1,15 +1,15 @@
-"""A pretrained model learns to add: SmolLM2-135M-Instruct, two-digit sums in chat form, a reward of three lines.
+"""Train a pretrained model, SmolLM2-135M-Instruct, to add two-digit numbers in chat form.
 
 The question is "What is 17 + 25? Answer with a number.", in the model's own chat template. The reward is 1 if the last number of
 the response is the sum, and 0 otherwise. Responses have at most 24 tokens. The 256 held-out sums are not among the training sums.
 
-Command (with any folder or hub id of the model). Each finished run is written as a row, so the command can be stopped and repeated;
-`--arms` and `--seeds` run only a part:
+Command (`--model` is a hub id or a local folder of the model). Each finished run is written as a row, so the command can be
+stopped and repeated; `--arms` and `--seeds` select runs:
 
     python experiments/real/addition.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 
 It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy over RL steps, entropy and length of the sampled responses, and
-responses before and after.
+example responses before and after RL.
 """
 
 import re
@@ -64,7 +64,7 @@ def question_of(text: str, answer: str) -> dict[str, Any]:
 
 
 def write_sums(folder: Path) -> tuple[Path, Path]:
-    """Write all sums of two two-digit numbers in a fixed random order: 256 for evaluation, the others for training."""
+    """Write all sums of two two-digit numbers in a fixed random order: the first 256 for evaluation, the rest for training."""
     pairs = np.random.default_rng(0).permutation([(a, b) for a in range(10, 100) for b in range(10, 100)])
     rows = [question_of(f"What is {a} + {b}? Answer with a number.", str(a + b)) for a, b in pairs]
     return write_jsonl(folder, rows[256:], rows[:256])

@@ -1,16 +1,16 @@
-"""SmolLM2-135M-Instruct learns to use a calculator for sums that it cannot do, and not for those that it can.
+"""Train SmolLM2-135M-Instruct to call a calculator only for sums that it cannot do itself.
 
 Half of the questions are sums of two four-digit numbers, the other half sums of two one-digit numbers. The model may answer, or
 write `calc(A + B)` once and get the result as the next message. The reward is 1 for the right number and 0 for any other, minus
 0.7 for a call, so a call pays only if the model would be wrong more than 70 % of the time without it. Three worked examples in
 each prompt, two of them with a call, show both forms; there is no supervised training. At first the model calls as often for
-small sums as for large ones. The tool has this short form, and not the JSON of `rljax.agents.Calculator`, because the time of a
-step on two cores grows with the number of tokens.
+small sums as for large ones. The call has this short form instead of the JSON of `rljax.agents.Calculator`, because the time of
+a step on two cores grows with the number of tokens.
 
-What did not work, in one run each with seeds that are not used below: if the examples answer with the bare number, the model is
-right on only 10 to 30 % of its sampled small sums without a call, so always calling is the better policy, and the model learned
-it at every price tried, from 0.2 to 0.8. With `2 + 3 = 5` as the form of an answer it is right on 55 to 88 %, depending on the
-size of the sum.
+One thing did not work, in single runs with seeds that are not used below: examples that answer with the bare number. Without a
+call, the model was then right on only 10 to 30 % of its sampled small sums, so always calling was the better policy, and the
+model learned to do so at every price that was tried, from 0.2 to 0.8. With examples that answer in the form `2 + 3 = 5`, it is
+right on 55 to 88 %, depending on the size of the sum.
 
 Command (`--model` is a hub id or a local folder of the model). Each finished run is written as a row, so the command can be
 stopped and repeated:
@@ -18,8 +18,8 @@ stopped and repeated:
     python experiments/real/calculator_tool.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 
 About nine minutes per seed on two idle CPU cores. It writes OUT.json, OUT.md and OUT.png (`--out`): greedy accuracy on 64 held-out
-questions over RL steps, entropy and length of the sampled episodes, and the shares of large and of small sums with a right answer
-and with a call, before and after.
+questions over RL steps, entropy and length of the sampled episodes, and, before and after RL, the fractions of large and of small
+sums with a right answer and with a call.
 """
 
 import re
@@ -37,7 +37,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which
 from real.curves import HUB, Arguments, Experiment, run_experiment, write_jsonl
 
 COST = 0.7
-"""Price of a call."""
+"""Price of a call, subtracted from the reward."""
 LARGEST_SMALL_SUM = 18
 CALL = re.compile(r"calc\((\d{1,9}) \+ (\d{1,9})\)")
 EXAMPLES = (
@@ -53,7 +53,7 @@ EXAMPLES = (
     {"role": "user", "content": "= 13"},
     {"role": "assistant", "content": "13"},
 )
-"""What every prompt begins with."""
+"""Messages at the start of every prompt."""
 CONFIG = rljax.TrainConfig.flat(
     name="calculator_tool",
     model=HUB,
@@ -80,16 +80,16 @@ CONFIG = rljax.TrainConfig.flat(
 
 
 class Sums:
-    """Answers a call with its sum, and judges the answer."""
+    """Environment that answers a calculator call with its sum, and judges the model's answer."""
 
     max_turns = 2
 
     def reset(self, problem: rljax.Problem) -> str:
-        """Begin an episode; the state is the right answer."""
+        """Begin an episode, whose state is the right answer."""
         return problem.answer
 
     def step(self, answer: str, completion: str) -> rljax.Step:
-        """Answer a call in a turn; without one, judge the last number of the turn."""
+        """If the turn has a call, return its result; otherwise judge the last number of the turn."""
         call = CALL.search(completion)
         if call is not None:
             result = [{"role": "user", "content": f"= {int(call[1]) + int(call[2])}"}]
@@ -99,7 +99,7 @@ class Sums:
 
 
 def write_sums(folder: Path) -> tuple[Path, Path]:
-    """Write training and held-out questions, none in both. Large and small sums alternate, and the small ones repeat."""
+    """Write disjoint training and held-out questions. Large and small sums alternate, and the small sums repeat."""
     generator = np.random.default_rng(0)
     large = [*dict.fromkeys(map(tuple, generator.integers(1000, 10_000, (544, 2)).tolist()))][:528]
     small = generator.permutation([(a, b) for a in range(1, 10) for b in range(1, 10)]).tolist()
@@ -110,27 +110,27 @@ def write_sums(folder: Path) -> tuple[Path, Path]:
 
 
 def question_of(one: int, other: int) -> Mapping[str, Any]:
-    """Build a problem in chat form, after the examples."""
+    """Build a problem in chat form: the examples, then the question."""
     return {"prompt": [*EXAMPLES, {"role": "user", "content": f"{one} + {other} ="}], "answer": str(one + other)}
 
 
 def is_small(answer: str) -> bool:
-    """Whether a sum needs no calculator."""
+    """Return whether a sum counts as small, so that the model should not need the calculator."""
     return int(answer) <= LARGEST_SMALL_SUM
 
 
 def has_call(completion: str) -> bool:
-    """Whether an episode has a call that the calculator answers."""
+    """Return whether an episode contains a call that the calculator answers."""
     return CALL.search(completion) is not None
 
 
 def last_is(completion: str, answer: str) -> bool:
-    """Whether the last number of an episode is the answer."""
+    """Return whether the last number of an episode is the answer."""
     return re.findall(r"\d+", completion)[-1:] == [answer]
 
 
 def measure_kind(test: Callable[[str, str], bool], *, small: bool) -> Callable[[str, str], bool | None]:
-    """Restrict a measure to the episodes with small sums, or to those with large ones; it returns None for the others."""
+    """Restrict a measure to episodes with small or with large sums; the new measure returns None for all other episodes."""
     return lambda completion, answer: test(completion, answer) if is_small(answer) == small else None
 
 

@@ -1,14 +1,15 @@
-"""What a model of 135M parameters can learn on GSM8K, with the last number of the response as the answer.
+"""Train a model of 135M parameters on GSM8K, with the last number of the response as its answer.
 
-Training and held-out problems are those of a file of GSM8K's rows; by default the authors' training set, of which 500 problems are
-held out.
+Training and held-out problems come from one file of GSM8K rows, by default the authors' training set; 500 of its problems are held
+out.
 
     curl -L -o gsm8k_train.jsonl https://raw.githubusercontent.com/openai/grade-school-math/master/grade_school_math/data/train.jsonl
     python experiments/real/gsm8k.py --model HuggingFaceTB/SmolLM2-135M-Instruct --problems gsm8k_train.jsonl
 
-How much there is to reinforce: the share of held-out problems that the model solves before training, in 1, 4 and 8 tries. Of the
-first 96 problems it is 1.2, 4.2 and 7.3 % (95 % intervals 0.4 to 2.1, 1.6 to 7.7 and 3.6 to 14.3 %), so hardly one group of 8 in 14
-has a right response; 60 % of the responses are cut off at 256 tokens (gsm8k_before.json, on two CPU cores).
+RL can only reinforce problems that the model sometimes solves. Before training, it solves 1.2, 4.2 and 7.3 % of the first 96
+held-out problems in 1, 4 and 8 tries (95 % intervals 0.4 to 2.1, 1.6 to 7.7 and 3.6 to 14.3 %). About one group of 8 responses
+in 14 thus has a right response. 60 % of the responses are cut off at 256 tokens. These figures are in gsm8k_before.json,
+measured on two CPU cores by this command:
 
     rljax eval HuggingFaceTB/SmolLM2-135M-Instruct --dataset runs/gsm8k/problems/heldout.jsonl --limit 96 \
         --reward experiments/real/gsm8k.py:last_number --no-reward-messages --samples 8 --k 1 4 8 --max-response-tokens 256
@@ -38,11 +39,11 @@ class GSM8KArguments(Arguments):
     """Arguments of the experiment."""
 
     problems: Path = Path("gsm8k_train.jsonl")
-    """File with rows of GSM8K."""
+    """File of GSM8K problems, in JSON lines."""
 
 
 def number_of(text: str) -> str | None:
-    """Return the last number of a text without its commas and its empty decimals; None if there is none.
+    """Return the last number of a text without commas and without zero decimals; None if the text has no number.
 
     Example:
         >>> number_of("It costs $1,080.00."), number_of("none")
@@ -58,11 +59,11 @@ def last_number(completions: Sequence[str], answer: Sequence[str], **columns: An
 
 
 def write_problems(file: Path, folder: Path) -> tuple[Path, Path]:
-    """Write the problems in chat form in a fixed random order: the first ones for evaluation, the others for training."""
+    """Write the problems in chat form in a fixed random order: the first `HELD_OUT` for evaluation, the rest for training."""
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     order = np.random.default_rng(0).permutation(len(rows))
-    made = [question_of(rows[place]["question"], str(number_of(rows[place]["answer"]))) for place in order]
-    return write_jsonl(folder, made[HELD_OUT:], made[:HELD_OUT])
+    problems = [question_of(rows[index]["question"], str(number_of(rows[index]["answer"]))) for index in order]
+    return write_jsonl(folder, problems[HELD_OUT:], problems[:HELD_OUT])
 
 
 def gsm8k(problems: Path) -> Experiment:

@@ -1,8 +1,9 @@
-"""A pretrained model learns a format: the sum of two numbers as one line of JSON with two named keys.
+"""Train a pretrained model to answer in a format: the sum of two numbers as one line of JSON with two keys.
 
-The reward is a third for a response that is nothing but a JSON object with the keys `sum` (a number) and `even` (true or false),
-and a third for each right value in it. The page reports the shares of each kind, before and after. The model learns the form in 20
-steps, and in 60 few of the sums. An example in the question must not be valid itself: the model then learns to copy it.
+The reward is a third for a response that consists only of a JSON object with the keys `sum` (an integer) and `even` (true or
+false), and another third for each right value in it. The page reports the fraction of responses of each kind, before and after RL.
+The model learns the format within 20 steps, but few of the sums within 60. The example in the question is not a valid response,
+because the model would learn to copy a valid one.
 
     python experiments/real/json_answers.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """
@@ -24,7 +25,7 @@ from rljax.rewards.correctness import right_from
 
 
 def read_answer(completion: str) -> Mapping[str, Any] | None:
-    """Read a response in the requested format; None if it is in another."""
+    """Parse a response; None if it is not in the requested format."""
     if "\n" in completion.strip():
         return None
     try:
@@ -36,7 +37,7 @@ def read_answer(completion: str) -> Mapping[str, Any] | None:
 
 
 def count_right(completion: str, answer: str) -> int:
-    """Count the right values of a response; 0 if it is not in the format."""
+    """Count the right values in a response; 0 if it is not in the requested format."""
     found = read_answer(completion)
     return 0 if found is None else (found["sum"] == int(answer)) + (found["even"] == (int(answer) % 2 == 0))
 
@@ -51,7 +52,7 @@ def json_answer(completions: Sequence[str], answer: Sequence[str], **columns: An
 
 
 def write_questions(folder: Path) -> tuple[Path, Path]:
-    """Write sums of two numbers below 50 in a fixed random order: 256 for evaluation, the others for training."""
+    """Write sums of two numbers below 50 in a fixed random order: the first 256 for evaluation, the rest for training."""
     pairs = np.random.default_rng(1).permutation([(a, b) for a in range(1, 50) for b in range(1, 50)])
     form = 'Reply with only a JSON object on one line: {"sum": number, "even": true or false}.'
     rows = [question_of(f"What is {a} + {b}? {form}", str(a + b)) for a, b in pairs]

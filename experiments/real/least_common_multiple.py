@@ -1,9 +1,9 @@
-"""A pretrained model and a puzzle of reasoning-gym that it sometimes solves: the least common multiple of two numbers up to 40.
+"""Train a pretrained model on a reasoning-gym puzzle that it sometimes solves: the least common multiple of two numbers up to 40.
 
-The reward is the generator's own score of the number that the response ends with. A response with text after its last
-number has no answer. Otherwise RL finds within ten steps that repeating the question up to the token limit scores whenever the
-second number of the question is the answer. What the model learns is to answer in one sentence, mostly with one of the two numbers,
-which is right where it is a multiple of the other. This script needs the extra `tasks`.
+The reward is the puzzle generator's own score of the number that the response ends with. A response with text after its last
+number counts as having no answer: if the last number counted anyway, RL would learn within ten steps to repeat the question up to
+the token limit, which scores whenever the question's second number is the answer. The model learns to answer in one sentence,
+mostly with one of the two numbers, which is right if that number is a multiple of the other. This script needs the extra `tasks`.
 
     python experiments/real/least_common_multiple.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """
@@ -25,14 +25,14 @@ from rljax.rewards.reasoning_gym import reasoning_gym
 
 
 def final_number(text: str) -> str:
-    """Return the number that a text ends with, up to punctuation; the empty text if it ends otherwise."""
+    """Return the number at the end of a text, ignoring punctuation after it; an empty string if there is none."""
     found = re.search(r"(\d+)\W*$", text)
     return "" if found is None else found[1]
 
 
 @right_from(1.0)
 def score_final_number(prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> list:
-    """Let the generator score the number that each response ends with."""
+    """Score the number that each response ends with, by the puzzle generator's own score."""
     return reasoning_gym(prompts, [f"<answer>{final_number(text)}</answer>" for text in completions], **columns)
 
 
