@@ -406,7 +406,7 @@ def kill_repeatedly(name: str, seed: int) -> Iterator[dict[str, Any]]:
             code, text = run_command((resume or begin)(folder), output), output.read_text()
             if (
                 code and name in SAVING_COMMANDS and SAVING_COMMANDS[name].ended in text
-            ):  # The killed process had already saved everything.
+            ):  # The killed process had already finished its work.
                 code = 0
             outputs = ((output, folder), (WORK / "every" / f"{name}.txt", reference))
             ours, theirs = (TIMES.sub("", path.read_text().replace(str(parent), "OUT")) for path, parent in outputs)

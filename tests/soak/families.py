@@ -1,4 +1,4 @@
-"""Families of runs for the soak test, which differ in what a checkpoint contains besides parameters and optimizer state."""
+"""Families of runs for the soak test. They differ in what a checkpoint contains besides parameters and optimizer state."""
 
 FAMILIES = {
     "dynamic sampling": {

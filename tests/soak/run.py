@@ -58,7 +58,7 @@ def start(family: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def reference_run(family: str) -> Path:
-    """Return a run of the family that was never stopped; train the run if it does not exist."""
+    """Return a run of the family that was never stopped; train such a run if there is none yet."""
     folder = WORK / "whole" / family
     if not (folder / "curves.png").exists():
         shutil.rmtree(folder, ignore_errors=True)

@@ -36,7 +36,7 @@ def measure(process: int) -> tuple[float, float, float]:
 
 
 async def load(url: str, process: int, count: int) -> tuple[list[float], list[tuple[float, float, float]], int]:
-    """Send requests from all clients; return their times in seconds, measurements of the server, and the sampled tokens."""
+    """Send requests from all clients; return times in seconds, measurements, and the number of sampled tokens."""
     times: list[float] = []
     rows: list[tuple[float, float, float]] = []
     tokens = 0
