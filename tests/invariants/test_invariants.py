@@ -347,7 +347,7 @@ def test_single_precision_is_enough(case):
     assert_same(single, case.result, rtol=1e-5)
 
 
-def test_new_values_compile_nothing(case):
+def test_new_values_are_not_recompiled(case):
     case.program.run(DATA)
     before = case.program.traces
     other = jax.tree.map(lambda x: x[::-1].copy() if x.dtype == bool else 0.5 * x, DATA)

@@ -255,7 +255,7 @@ def test_budget_of_states_equal_amounts_and_learning_rates():
     assert words["k3_variance"] == "estimates alone, nothing is trained"
 
 
-def test_results_of_an_arm_s_former_algorithm_are_ignored(page):
+def test_results_of_a_former_algorithm_are_ignored(page):
     def with_beta(beta):
         arms = page.claim.arms | {"two": (grpo(beta=beta), page.claim.arms["two"])}
         measure = page.claim.measure
@@ -386,7 +386,7 @@ def test_arms_are_compared_at_the_same_pass_rate():
     np.testing.assert_allclose(difference_at_equal_success("number", "fast", "slow")(arms), 9 * level)
 
 
-def test_agreement_is_kendall_s_tau_without_ties():
+def test_agreement_matches_kendall_tau_without_ties():
     areas = np.random.default_rng(1).normal(size=(5, 6))
     arms = {str(i): {"area": areas[:, i]} for i in range(6)}
     expected = [stats.kendalltau(range(6), row)[0] for row in areas]

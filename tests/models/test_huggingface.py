@@ -250,7 +250,7 @@ def test_redundant_copies_of_tensors_are_accepted(llama):
 
 
 @pytest.mark.parametrize("stored", [[1.0, 1e4**-0.5], [1.0, 0.0], [1.0], [1.0, 0.1, 0.01]])
-def test_other_rotary_frequencies_are_refused(llama, stored):
+def test_contradictory_rotary_frequencies_are_refused(llama, stored):
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors | {FREQUENCIES: np.array(stored, np.float32)}, llama / "model.safetensors")
     with pytest.raises(

@@ -105,7 +105,7 @@ def test_the_weights_are_a_softmax_over_the_recorded_experts(seed, normalized):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_replaying_the_model_s_own_experts_changes_nothing(seed):
+def test_replaying_own_experts_changes_nothing(seed):
     params = sharp_params(seed)
     sequences = sequences_of(sample_responses(SHAPE, params, seed=seed))
     plain = sequences._replace(experts=None)

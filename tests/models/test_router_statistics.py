@@ -61,7 +61,7 @@ def make_rows():
     return jnp.asarray(tokens), jnp.asarray(positions), jnp.ones_like(jnp.asarray(positions)), jnp.asarray(positions > 2)
 
 
-def test_padding_and_other_rows_change_nothing():
+def test_padding_changes_nothing():
     params = init_params(CONFIG, jax.random.key(0))
     tokens, positions, segments, counted = make_rows()
     expected = statistics_by_layer(Model(CONFIG), params, tokens, positions, segments, counted)

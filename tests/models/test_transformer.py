@@ -259,12 +259,12 @@ def test_blocks_of_layers_keep_values_gradients_and_caches():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, expected_gradient)
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) > 0.01
     tokens, places = TOKENS, jnp.tile(jnp.arange(6), (len(TOKENS), 1))
-    of_blocks, of_layers = (
+    caches_in_blocks, caches_by_layer = (
         Model(replace(config, remat=remat)).module(params)(tokens, places, jnp.ones_like(tokens))[1]
         for remat in ("sqrt", "none")
     )
-    assert len(of_blocks) == 5
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), of_blocks, of_layers)
+    assert len(caches_in_blocks) == 5
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), caches_in_blocks, caches_by_layer)
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])

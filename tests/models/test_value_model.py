@@ -110,7 +110,7 @@ def test_only_a_critic_with_log_probabilities_learns_from_them():
     assert final_error(value_model(POLICY, 1)) == pytest.approx(float(outcome.var()), rel=0.02)
 
 
-def test_a_critic_starts_with_the_policy_s_trunk():
+def test_a_critic_starts_with_the_policy_trunk():
     policy = init_params(CONFIG, jax.random.key(0))
     critic = init_value_params(MODEL, jax.random.key(1), policy)
     assert "head" not in critic["trunk"]
