@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_cli import printed, refused
 from small_runs import SMALL
 
@@ -71,7 +71,7 @@ def test_the_value_of_a_prefix_is_the_critics_value_at_its_end(run):
 def _values_in_one_pass(run, opened, groups):
     """Compute the value before each response token as in training, with the checkpoint's parameters."""
     setup, _ = first_state(opened.config)
-    critic = checkpoint_of(opened.config, run, "best").state.critic
+    critic = read_checkpoint(opened.config, run, "best").state.critic
     assert setup.critic is not None
     assert critic is not None
     return make_values(setup.critic, opened.mesh, 8)(critic.params, sequences_of(groups))

@@ -5,7 +5,7 @@ import signal
 import chex
 import numpy as np
 import pytest
-from reopened import checkpoint_of
+from run_states import read_checkpoint
 from small_cli import printed, refused
 from small_runs import is_time
 
@@ -89,7 +89,7 @@ def test_a_resumed_run_ends_with_the_same_bits(finished_run, files, tmp_path, mo
     assert main(["pretrain", "--resume", str(run)]) == 0
     assert rows_without_times(run) == rows_without_times(finished_run)
     config, _ = read_saved_settings(RunFolder.open(finished_run).config)
-    chex.assert_trees_all_equal(*(checkpoint_of(config, path).state for path in (run, finished_run)))
+    chex.assert_trees_all_equal(*(read_checkpoint(config, path).state for path in (run, finished_run)))
 
 
 def test_invalid_arguments_give_one_paragraph_and_exit_code_2(files, tmp_path, capsys):

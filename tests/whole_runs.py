@@ -4,7 +4,7 @@ import json
 
 import jax
 import numpy as np
-from reopened import checkpoint_of
+from run_states import read_checkpoint
 from small_runs import SMALL, even_length, is_time
 
 TINY = SMALL.replace(
@@ -32,7 +32,7 @@ TINY = SMALL.replace(
 
 def last_checkpoint(path):
     """The last checkpoint of a run with these settings."""
-    return checkpoint_of(TINY, path, reward=even_length)
+    return read_checkpoint(TINY, path, reward=even_length)
 
 
 def distances(ours, theirs):

@@ -25,7 +25,7 @@ class Pairs(PairSettings):
 
 def run_pairs(command: Pairs) -> int:
     """Write the pairs, and print a summary."""
-    from rljax.programs.labelled_pairs import label_responses  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.labeled_pairs import label_responses  # noqa: PLC0415  --help need not wait for JAX
 
     found = label_responses(command.target, command.out, command)
     print(f"Responses that are right: {found.right:.1%}.")

@@ -1,6 +1,6 @@
 """Feedback on a served model's responses, read from a queue of JSON lines that another process writes.
 
-A queue is a file that grows, or a folder of such files, `*.jsonl`. For each line already read, a `Place` records the
+A queue is a file that grows, or a folder of such files, `*.jsonl`. For each line already read, a `LineLocation` records the
 line's number, the byte at which the line ended, and a digest of the bytes before that. So a file that was rotated, cut or
 replaced is noticed.
 """
@@ -49,7 +49,7 @@ class Feedback(NamedTuple):
     """`tools` and `chat_template_kwargs`, which the chat template reads."""
 
 
-class Place(NamedTuple):
+class LineLocation(NamedTuple):
     """Position of the end of a line."""
 
     queue: str
@@ -67,7 +67,7 @@ class Place(NamedTuple):
 class Line(NamedTuple):
     """A complete line of a queue."""
 
-    place: Place
+    place: LineLocation
     """Position in the queue after this line."""
     text: str
     """The line itself."""
@@ -98,7 +98,7 @@ def list_queues(source: Path) -> list[Path]:
     return sorted(file for file in source.glob("*.jsonl") if file.is_file()) if source.is_dir() else [source]
 
 
-def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Line | str]:
+def new_lines(source: Path, taken: Mapping[str, Sequence[LineLocation]]) -> Iterator[Line | str]:
     """Read the complete lines after those already taken; a line without a line end is still being written, and is not read.
 
     Args:
@@ -115,7 +115,7 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Li
             yield from _read_lines(part, queue.name)
 
 
-def list_parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
+def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
     """Return the files that contain the lines after the last place, the oldest first.
 
     Usually this is the queue file itself. If the queue was rotated, these are the rotated file that contains the last place, the
@@ -166,7 +166,7 @@ def list_rotated(queue: Path) -> list[Path]:
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
 
 
-def still_holds(file: Path, place: Place) -> bool:
+def still_holds(file: Path, place: LineLocation) -> bool:
     """Return True if a file still contains the bytes that were read before a place."""
     if not file.is_file() or file.stat().st_size < place.end:
         return False
@@ -213,7 +213,7 @@ def _read_lines(part: FilePart, queue: str) -> Iterator[Line]:
             end, number, before = end + len(raw), number + 1, (before + raw)[-WINDOW:]
             line = raw.removeprefix(_BOM) if number == 1 else raw
             if line.strip():
-                place = Place(queue, str(part.file), number, end, digest_of(before))
+                place = LineLocation(queue, str(part.file), number, end, digest_of(before))
                 yield Line(place, line.decode(errors="replace").rstrip("\r\n"), read_line(line))
 
 

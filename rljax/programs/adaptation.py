@@ -18,7 +18,7 @@ from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.algorithms.terms import importance_weighted_kl
 from rljax.caching import cache_results
 from rljax.data.bad_rows import BadRowError
-from rljax.data.feedback import Place
+from rljax.data.feedback import LineLocation
 from rljax.data.prompts import left_pad, right_pad
 from rljax.models import Params, Scores
 from rljax.ops.divergence import importance_weighted_k3
@@ -165,7 +165,7 @@ def rollout_of(
     return Rollout(sequences.attention[:, None], behaviour[:, None], advantage[:, None], ref_logp=reference[:, None])
 
 
-def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Example]) -> dict[Place, BadRowError]:
+def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Example]) -> dict[LineLocation, BadRowError]:
     """Find lines whose `logp` cannot be right: a token's value differs from the served model's by more than `FARTHEST`.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rljax.data.bad_rows import BadRowError
-from rljax.data.feedback import Place, list_unfinished
+from rljax.data.feedback import LineLocation, list_unfinished
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
@@ -218,7 +218,7 @@ class Adaptation:
         self._shown: set[str] = set()
         self._rejected = 0
         """Number of lines rejected since the last batch, which are not in the log yet."""
-        self._bad: dict[Place, BadRowError] = {}
+        self._bad: dict[LineLocation, BadRowError] = {}
 
     def phase(self) -> Phase:
         """Make the phase: each step learns from a batch and is saved."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rljax.data.bad_rows import BadRowError, Fault
-from rljax.data.feedback import Feedback, Line, Place, new_lines
+from rljax.data.feedback import Feedback, Line, LineLocation, new_lines
 from rljax.data.images import PATTERNS
 from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens
@@ -28,7 +28,7 @@ _PLACE_FIELDS = {"queue": str, "file": str, "line": int, "end": int, "digest": s
 class Example(NamedTuple):
     """A line that can be learned from."""
 
-    place: Place
+    place: LineLocation
     """Where the line ended."""
     id: str | None
     """Id of the line; None if it has none."""
@@ -50,7 +50,7 @@ class Example(NamedTuple):
 class BadLine(NamedTuple):
     """A line that cannot be learned from."""
 
-    place: Place
+    place: LineLocation
     """Where the line ended."""
     text: str
     """Text of the line."""
@@ -68,14 +68,14 @@ class Log(NamedTuple):
     rows: tuple[Row, ...] = ()
     """Rows of the consumed lines."""
 
-    def places(self) -> dict[str, list[Place]]:
+    def places(self) -> dict[str, list[LineLocation]]:
         """Return the places of the lines in each queue."""
-        found: dict[str, list[Place]] = {}
+        found: dict[str, list[LineLocation]] = {}
         for row in self.rows:
             found.setdefault(row["queue"], []).append(_place(row))
         return found
 
-    def named(self) -> dict[str, Place]:
+    def named(self) -> dict[str, LineLocation]:
         """Return the place of each line that has an id."""
         return {row["id"]: _place(row) for row in self.rows if "id" in row}
 
@@ -107,8 +107,8 @@ class NewLines(NamedTuple):
         return [line for line in self.lines if isinstance(line, BadLine)]
 
 
-def _place(row: Row) -> Place:
-    return Place(*(row[name] for name in Place._fields))
+def _place(row: Row) -> LineLocation:
+    return LineLocation(*(row[name] for name in LineLocation._fields))
 
 
 def read_log(file: Path) -> Log:
@@ -137,7 +137,7 @@ def gather(
     config: TrainConfig,
     tokenizer: Tokenizer,
     count: int,
-    bad: Mapping[Place, BadRowError] | None = None,
+    bad: Mapping[LineLocation, BadRowError] | None = None,
 ) -> NewLines:
     """Read the next lines of a queue, until there are `count` usable ones or no more lines.
 
@@ -173,7 +173,7 @@ def gather(
     return NewLines(lines, notes)
 
 
-def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, tokenizer: Tokenizer) -> Example:
+def example_of(line: Line, *, named: Mapping[str, LineLocation], config: TrainConfig, tokenizer: Tokenizer) -> Example:
     """Encode a line as an example.
 
     The end token is appended to a response in text form, unless the line is marked as truncated, or the response ends with one of
@@ -250,7 +250,7 @@ def line_numbers(examples: Sequence[Example]) -> str:
     """Describe the files and line numbers of a batch in words.
 
     Example:
-        >>> place = Place("q.jsonl", "q.jsonl", 3, 90, "0")
+        >>> place = LineLocation("q.jsonl", "q.jsonl", 3, 90, "0")
         >>> line_numbers([Example(place, None, [1], [2], 1.0, None), Example(place._replace(line=9), None, [1], [2], 1.0, None)])
         'q.jsonl, lines 3 to 9'
     """

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import SMALL
 from third_party_policies import gru_policy
 
@@ -149,7 +149,7 @@ def test_past_copy_refreshes_and_resumes_exactly(tmp_path):
     states = {}
     for steps in (1, 2, 3):
         train(tmp_path / f"{steps}", steps=steps)
-        states[steps] = checkpoint_of(CONFIG.replace(steps=steps), tmp_path / f"{steps}", **parts).state
+        states[steps] = read_checkpoint(CONFIG.replace(steps=steps), tmp_path / f"{steps}", **parts).state
     assert_trees_equal(states[1].options[NAME], first.params)
     assert_trees_equal(states[2].options[NAME], states[2].params)
     assert_trees_equal(states[3].options[NAME], states[2].params)
@@ -157,7 +157,7 @@ def test_past_copy_refreshes_and_resumes_exactly(tmp_path):
     assert not all(changed)
     rljax.train(CONFIG.replace(run=str(tmp_path / "3")), resume="auto", **parts)
     train(tmp_path / "whole")
-    ends = [checkpoint_of(CONFIG, tmp_path / run, **parts).state for run in ("3", "whole")]
+    ends = [read_checkpoint(CONFIG, tmp_path / run, **parts).state for run in ("3", "whole")]
     assert_trees_equal(*ends)
 
 
@@ -169,7 +169,7 @@ def test_other_policy_loads_from_a_folder(tmp_path):
 
     parts = {"environment": Against(), "problems": (PROBLEMS, PROBLEMS[:2])}
     setup, state = first_state(CONFIG, **parts)
-    saved = checkpoint_of(
+    saved = read_checkpoint(
         CONFIG.replace(steps=1), tmp_path / "first", environment=Alternating(), problems=parts["problems"]
     )
     for worker in (setup.train, setup.heldout):

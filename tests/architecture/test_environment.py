@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import first_state
+from run_states import first_state
 from small_runs import SMALL, even_length
 from third_party_policies import gru_policy
 

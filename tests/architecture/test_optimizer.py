@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from reopened import checkpoint_of
+from run_states import read_checkpoint
 from small_runs import SMALL, even_length, stopping_after
 from third_party_policies import gru_policy
 
@@ -73,9 +73,9 @@ def test_resumed_run_is_bitwise_equal(runs, tmp_path, name):
     optimizer = OPTIMIZERS[name]
     with pytest.raises(Interrupted):
         rljax.train(CONFIG.replace(run=str(path)), stopping_after(2), optimizer=optimizer, **parts)
-    assert int(checkpoint_of(CONFIG, path, optimizer=optimizer, **PARTS).state.step) == 1
+    assert int(read_checkpoint(CONFIG, path, optimizer=optimizer, **PARTS).state.step) == 1
     rljax.train(resume=path, optimizer=optimizer, **PARTS)
-    ours, theirs = (checkpoint_of(CONFIG, run, optimizer=optimizer, **PARTS).state for run in (path, runs[name].run))
+    ours, theirs = (read_checkpoint(CONFIG, run, optimizer=optimizer, **PARTS).state for run in (path, runs[name].run))
     assert jax.tree.structure(ours.opt_state) == jax.tree.structure(optimizer.init(runs[name].params))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import SMALL, even_length, stopping_after
 from third_party_policies import GRU as Network
 from third_party_policies import gru_policy, load_transformer, plain_transformer_policy, transformer_params
@@ -89,9 +89,9 @@ def test_run_resumed_after_ctrl_c_is_bitwise_equal(trained, tmp_path):
     with pytest.raises(Interrupted):
         rljax.train(CONFIG.replace(run=str(path)), stopping_after(3), policy=policy, problems=PROBLEMS)
     parts = {"policy": policy, "problems": PROBLEMS, "reward": even_length}
-    assert int(checkpoint_of(CONFIG, path, **parts).state.step) == 1
+    assert int(read_checkpoint(CONFIG, path, **parts).state.step) == 1
     rljax.train(None, even_length, policy=policy, problems=PROBLEMS, resume=path)
-    ours, theirs = checkpoint_of(CONFIG, path, **parts), checkpoint_of(CONFIG, result.run, **parts)
+    ours, theirs = read_checkpoint(CONFIG, path, **parts), read_checkpoint(CONFIG, result.run, **parts)
     assert_same(ours.state, theirs.state)
     assert_same(ours.history, theirs.history)
     assert ours.notes == theirs.notes
@@ -100,7 +100,7 @@ def test_run_resumed_after_ctrl_c_is_bitwise_equal(trained, tmp_path):
 def test_best_checkpoint_loads_with_the_policy(trained):
     policy, result = trained
     opened = load(result.run, policy=policy, reward=even_length, problems=PROBLEMS[1])
-    best = checkpoint_of(CONFIG, result.run, "best", policy=policy, problems=PROBLEMS, reward=even_length)
+    best = read_checkpoint(CONFIG, result.run, "best", policy=policy, problems=PROBLEMS, reward=even_length)
     assert_same(opened.params, best.state.params)
     texts = opened.sample(["1+1=", "12+1="], count=3, temperature=1.0)
     assert [len(row) for row in texts] == [3, 3]

@@ -7,8 +7,8 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
+from fake_runs import PROBLEMS, write, write_run
 from filelock import FileLock
-from recorded_runs import PROBLEMS, write, write_run
 from small_cli import printed, refused
 
 from rljax.evaluation.statistics import wilson_interval

@@ -8,7 +8,7 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
-from recorded_runs import write, write_run
+from fake_runs import write, write_run
 from small_cli import printed, refused
 
 from rljax.cli import transcript_text

@@ -28,7 +28,7 @@ from rljax.data.prompts import (
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
 from rljax.preference.pair_update import encode_pairs, problem_of
-from rljax.programs.labelled_pairs import row_of
+from rljax.programs.labeled_pairs import row_of
 
 TEMPLATE = """\
 {%- if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from reopened import first_state
+from run_states import first_state
 from small_runs import SMALL
 
 from rljax.cli import main

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder of small_runs and reopened
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder of small_runs and run_states
 
 from fuzz.cases import KINDS
 from fuzz.harness import CommandResult, ValidInput, describe_result, make_valid_input, run_command, stop_before_computing

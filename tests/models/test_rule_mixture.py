@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from scripted_policy import TOKENIZER as BYTES
 from small_runs import STEPPED, stopping_after
 from whole_runs import rows
@@ -123,11 +123,11 @@ def test_training_moves_the_share_and_resuming_agrees(tmp_path):
     assert len(found) == 4
     assert abs(found[-1] - 0.4) > 0.005
     assert isinstance(result.params, Mixture)
-    state = checkpoint_of(config, tmp_path / "done", reward=rewards_calculator).state
+    state = read_checkpoint(config, tmp_path / "done", reward=rewards_calculator).state
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting)
     rljax.train(resume=tmp_path / "again", reward=interrupting)
-    chex.assert_trees_all_equal(checkpoint_of(config, tmp_path / "again", reward=rewards_calculator).state, state)
+    chex.assert_trees_all_equal(read_checkpoint(config, tmp_path / "again", reward=rewards_calculator).state, state)
     assert (tmp_path / "done" / "last" / "model.safetensors").exists(), "the folder contains the network alone"
 
 

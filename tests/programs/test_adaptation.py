@@ -16,7 +16,7 @@ from whole_runs import TINY, distances, rows
 import rljax
 from rljax.algorithms import Rollout, loss, prepare
 from rljax.cli import main
-from rljax.data.feedback import Place
+from rljax.data.feedback import LineLocation
 from rljax.errors import InputError
 from rljax.programs import adaptation_run
 from rljax.programs.adaptation import clipped_feedback, make_batch_learner, relative_rewards, rollout_of, wrong_logp
@@ -283,7 +283,7 @@ def test_policy_of_a_response(served, tmp_path):
     setup, _ = make_served_setup(make_config(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
     state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))
-    place = Place("q", "q", 1, 1, "")
+    place = LineLocation("q", "q", 1, 1, "")
     logp = (-0.5, -0.25, -1.0)
     examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, logp)]
     found = {}
@@ -304,7 +304,7 @@ def test_wrong_logp_is_reported(served, tmp_path):
     setup, _ = make_served_setup(make_config(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
     learner = make_batch_learner(make_config(served, tmp_path), setup, state)
-    places = [Place("q", "q", line, 1, "") for line in range(3)]
+    places = [LineLocation("q", "q", line, 1, "") for line in range(3)]
     without = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None) for place in places]
     assert wrong_logp(learner, state, without) == {}
     sampled_logp = rollout_of(learner, state, without, []).behaviour_logp[0, 0, :3]

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from bigram import BIGRAM
-from reopened import rl_state
+from run_states import make_rl_state
 from safetensors.numpy import save_file
 from small_cli import printed, refused
 from small_runs import SMALL, even_length
@@ -160,7 +160,7 @@ def make_first_rollout(config, **reward):
     """Return a setup with a bigram model, its state before RL, and the scored rollout of its first step."""
     setup = make_setup(config, CustomParts(policy=BIGRAM, **reward), INSTALLERS)
     state = initial_state(setup, first_params(setup))
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     groups = setup.train.generate(state.params, range(2), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (2, 2))
     groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transformers
-from reopened import first_state, run_without_training
+from run_states import first_state, run_without_training
 from safetensors.numpy import load_file, save_file
 from small_cli import printed, refused
 from small_runs import SMALL

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rljax.data.bad_rows import BadRowError
-from rljax.data.feedback import Line, Place, read_line
+from rljax.data.feedback import Line, LineLocation, read_line
 from rljax.data.images import PATTERNS
 from rljax.programs.feedback_log import example_of
 from rljax.training.config import TrainConfig
@@ -21,7 +21,7 @@ IMAGE = PATTERNS[3:7]
 def make_example(prompt, response):
     """Return the example of a line of feedback."""
     line = json.dumps({"prompt": prompt, "response": response, "reward": 1})
-    found = Line(Place("q", "q", 1, len(line), ""), line, read_line(line.encode()))
+    found = Line(LineLocation("q", "q", 1, len(line), ""), line, read_line(line.encode()))
     return example_of(found, named={}, config=CONFIG, tokenizer=TOKENIZER)
 
 

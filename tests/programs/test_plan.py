@@ -10,7 +10,7 @@ from functools import partial
 import jax
 import optax
 import pytest
-from reopened import first_state, rl_state
+from run_states import first_state, make_rl_state
 from small_cli import refused
 from small_runs import SMALL, even_length
 
@@ -98,7 +98,7 @@ def test_planned_state_bytes_match_a_run(changes):
     settings = CONFIG.replace(replicas=2, fsdp=2, tensor=2, **({"algorithm_options": {}} | changes))
     real = settings.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4)
     setup, state = first_state(real, reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     algorithm, settings = plan_algorithm(settings)
     shape = make_shape(settings.model, setup.tokenizer.vocab_size)
     planned, base = state_shapes(settings, algorithm, transformer_policy(shape, eos=0, mesh=setup.mesh), setup.mesh)

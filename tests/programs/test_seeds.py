@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from reopened import checkpoint_of
+from run_states import read_checkpoint
 from small_cli import printed, refused
 from small_runs import SMALL, is_time
 
@@ -53,7 +53,7 @@ def test_killed_seeds_end_like_separate_runs(settings, tmp_path, capsys):
     for seed in (1, 2, 3):
         separate = rljax.train(TINY.replace(seed=seed, run=str(tmp_path / f"alone-{seed}")))
         assert read_rows(separate.run) == read_rows(folder / f"seed-{seed}")
-        assert checkpoint_of(TINY.replace(seed=seed), folder / f"seed-{seed}").state.step == 4
+        assert read_checkpoint(TINY.replace(seed=seed), folder / f"seed-{seed}").state.step == 4
     found = json.loads((folder / "seeds.json").read_text())
     assert [run["seed"] for run in found["runs"]] == [3, 1, 2]
     mean = over_seeds([read_rows(folder / f"seed-{seed}")[-1]["accuracy"] for seed in (1, 2, 3)])

@@ -11,7 +11,7 @@ import chex
 import numpy as np
 import pytest
 from chat_models import save_chat_model
-from reopened import checkpoint_of
+from run_states import read_checkpoint
 from small_runs import SMALL, even_length, is_time
 
 import rljax
@@ -233,4 +233,4 @@ def test_killed_run_resumes_exactly(sft_result, tmp_path):
     again = [sys.executable, "-m", "rljax", "sft", "--resume", str(run)]
     subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
     assert read_rows(run) == read_rows(sft_result.run)
-    chex.assert_trees_all_equal(*(checkpoint_of(TINY.replace(steps=0), path).state for path in (run, sft_result.run)))
+    chex.assert_trees_all_equal(*(read_checkpoint(TINY.replace(steps=0), path).state for path in (run, sft_result.run)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from reopened import first_state
+from run_states import first_state
 from small_runs import SMALL, even_length
 
 from rljax.data.history import no_history

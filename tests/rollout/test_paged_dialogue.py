@@ -19,7 +19,7 @@ from dialogues import (
     observe,
     play,
 )
-from reopened import first_state
+from run_states import first_state
 from small_runs import SMALL
 
 from rljax.errors import InputError

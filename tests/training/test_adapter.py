@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from reopened import first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state
 from safetensors.numpy import load_file, save_file
 from small_cli import refused
 from small_runs import SMALL, even_length, stopping_after
@@ -96,7 +96,7 @@ def merged_rollout(config, request):
     setup, state = first_state(config, reward=even_length)
     keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(state.params))))
     changed = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), state.params)
-    state = rl_state(setup, state._replace(params=changed))
+    state = make_rl_state(setup, state._replace(params=changed))
     groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return setup, state, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
@@ -126,14 +126,14 @@ def test_sampler_gap_measures_the_rounding_in_bfloat16(merged_rollout):
 
 def test_the_state_contains_the_adapter_but_no_base_weights(config):
     setup, state = first_state(config, reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     size = count_parameters(state.params)
     assert size < count_parameters(setup.base.params) / 2
     assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * size, "two Adam moments"
     assert state.reference is None
     assert setup.full_params(state.reference) is setup.base.params
     jax.tree.map(np.testing.assert_array_equal, setup.full_params(state.params), setup.base.params)
-    saved = rl_state(*first_state(config.replace(warm_start_steps=1), reward=even_length)).reference
+    saved = make_rl_state(*first_state(config.replace(warm_start_steps=1), reward=even_length)).reference
     assert count_parameters(saved) == size, "a warm start moves the reference away from the base"
 
 
@@ -163,7 +163,7 @@ def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name)
     """In order: algorithms with groups, a teacher, full distributions, a critic, and a moving reference."""
     teacher = str(model) if name == "gkd" else None
     setup, state = first_state(config.replace(algorithm=name, algorithm_options={}, teacher=teacher), reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     if setup.critic is not None:
         jax.tree.map(np.testing.assert_array_equal, state.critic.params["trunk"], setup.base.params)
         assert count_parameters(setup.critic.learned(state.critic.params)) > count_parameters(setup.base.params)
@@ -181,7 +181,7 @@ def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
     after = []
     for axes in ({"replicas": 1}, {"replicas": 2, "fsdp": 2, "tensor": 2}):
         setup, state = first_state(config.replace(**axes), reward=even_length)
-        state = rl_state(setup, state)
+        state = make_rl_state(setup, state)
         state, _ = learn_from(setup, state, sampled)
         after.append(jax.device_get((state.params, setup.full_params(state.params))))
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), *after)

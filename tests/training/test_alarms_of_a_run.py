@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from recorded_runs import write_run
+from fake_runs import write_run
 
 from rljax.errors import InputError
 from rljax.tracking.alarms import alarms_raised, watch_rows

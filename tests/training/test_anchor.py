@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 from bigram import BIGRAM
-from recorded_runs import write_run
-from reopened import checkpoint_of, first_state, learn_from, rl_state
+from fake_runs import write_run
+from run_states import first_state, learn_from, make_rl_state, read_checkpoint
 from small_runs import SMALL, even_length
 
 import rljax
@@ -84,7 +84,7 @@ def test_an_update_is_pulled_towards_the_anchor(config):
     for weight, problems in ((None, None), (WEIGHT, config.algorithm.anchor_problems)):
         chosen = config.replace(anchor=weight, anchor_problems=problems)
         setup, state = first_state(chosen, reward=even_length, policy=BIGRAM, optimizer=optax.sgd(1.0))
-        state = rl_state(setup, state)
+        state = make_rl_state(setup, state)
         groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
         rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
         groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
@@ -106,7 +106,7 @@ def test_a_resumed_run_keeps_its_initial_anchor(config, tmp_path):
     config = config.replace(warm_start_steps=2, warm_start_batch=8)
     parts = {"reward": even_length, "policy": BIGRAM}
     run = rljax.train(config.replace(run=str(tmp_path / "run"), steps=1), **parts).run
-    saved = checkpoint_of(config, run, **parts).state
+    saved = read_checkpoint(config, run, **parts).state
     setup, state = first_state(config, **parts)
     initial = begin_options(setup, state).options[NAME]
     jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, (saved.options[NAME], initial)))

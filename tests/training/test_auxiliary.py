@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 from logit_table import bigram, loop_gradient
-from reopened import first_state
+from run_states import first_state
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from reopened import first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state
 from small_runs import SMALL, even_length
 
 import rljax
@@ -65,7 +65,7 @@ def sampled():
 def test_every_correction_learns(name, sampled):
     config = TINY.replace(correction=name, minibatches=1, warm_start_steps=0, **REQUIRED_BOUNDS.get(name, {}))
     setup, state = first_state(config, reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     metrics = present(learn_from(setup, state, sampled)[1])
     assert 0 <= metrics["correction_cut"] <= 1
     assert np.isfinite(metrics.get("loss", 0.0))

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state, read_checkpoint
 from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
@@ -57,7 +57,7 @@ def finished(tmp_path_factory):
 
 
 def last_state(config, path):
-    return checkpoint_of(config, path, reward=even_length).state
+    return read_checkpoint(config, path, reward=even_length).state
 
 
 def read_rows(path, phase):
@@ -224,7 +224,7 @@ def test_variants_learn(sampled, change):
     config = TINY.replace(warm_start_steps=0, minibatches=1, microbatch_rows=None, **change)
     models = {} if change.get("critic_head") == "hl_gauss" or "critic_surprisal" in change else {"policy": BIGRAM}
     setup, state = first_state(config, reward=even_length, **models)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     policy, critic = jax.device_get((state.params, state.critic.params))
     state, metrics = learn_from(setup, state, sampled)
     metric_values = present(metrics)

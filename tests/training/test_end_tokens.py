@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from reopened import first_state, run_without_training
+from run_states import first_state, run_without_training
 from small_cli import printed, refused
 from small_runs import SMALL, even_length
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state, read_checkpoint
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
@@ -54,7 +54,7 @@ def finished(tmp_path_factory):
 def start_rl(config):
     """Setup and state at the start of RL."""
     setup, state = first_state(config, reward=even_length, policy=BIGRAM)
-    return setup, rl_state(setup, state)
+    return setup, make_rl_state(setup, state)
 
 
 def test_the_coefficient_of_a_run_follows_the_entropy(finished):
@@ -75,10 +75,10 @@ def test_a_resumed_run_continues_bit_for_bit(finished, tmp_path):
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(path)), stopping_after(4), policy=BIGRAM)
     parts = {"reward": even_length, "policy": BIGRAM}
-    assert 1 <= int(checkpoint_of(TINY, path, **parts).state.step) < 5
+    assert 1 <= int(read_checkpoint(TINY, path, **parts).state.step) < 5
     resumed = rljax.train(None, resume=path, **parts)
     equal(resumed.params, finished.params)
-    equal(*(checkpoint_of(TINY, run, **parts).state for run in (path, finished.run)))
+    equal(*(read_checkpoint(TINY, run, **parts).state for run in (path, finished.run)))
 
 
 def test_the_loss_uses_the_active_coefficient_of_the_state():

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state, read_checkpoint
 from small_runs import even_length
 from whole_runs import TINY, distances, rows
 
@@ -54,7 +54,7 @@ def models_of(config):
 def start_rl(config, reward=even_length):
     """Setup and state at the start of RL."""
     setup, state = first_state(config, reward=reward, **models_of(config))
-    return setup, rl_state(setup, state)
+    return setup, make_rl_state(setup, state)
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,7 @@ def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
 def test_a_moving_reference_follows_the_policy(tmp_path):
     config = ONE_STEP.replace(run=str(tmp_path / "moving"), algorithm="t1", steps=2)
     result = rljax.train(config, even_length, **models_of(config))
-    state = checkpoint_of(config, result.run, reward=even_length, **models_of(config)).state
+    state = read_checkpoint(config, result.run, reward=even_length, **models_of(config)).state
     start = start_rl(config)[1].params
     first, reference, now = (tree["embedding"] for tree in jax.device_get((start, state.reference, state.params)))
     assert 0 < np.abs(reference - first).max() < np.abs(now - first).max()

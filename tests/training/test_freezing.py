@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from reopened import first_state, rl_state
+from run_states import first_state, make_rl_state
 from small_runs import SMALL, even_length
 
 import rljax
@@ -55,7 +55,7 @@ def test_a_run_keeps_frozen_parameters_bit_for_bit_and_changes_the_others(tmp_pa
 @pytest.mark.parametrize("own", [None, optax.adam(1e-2)])
 def test_frozen_parameters_have_no_moments_under_any_optimizer(own):
     setup, state = first_state(TINY, reward=even_length, optimizer=own)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     trained = count_parameters(state.params) - count_parameters(frozen_parts(state.params))
     assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * trained
     if own is None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import chex
 import numpy as np
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import STEPPED, even_length, is_time, stopping_after
 
 import rljax
@@ -116,7 +116,7 @@ def test_a_run_with_sets_resumes_exactly_and_not_with_other_rows(tmp_path, sets)
     stopped = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(stopped)), reward=stopping_after(14))
-    assert 0 < checkpoint_of(config, stopped, reward=even_length).state.step < 4
+    assert 0 < read_checkpoint(config, stopped, reward=even_length).state.step < 4
     with open(sets["easy"], "a") as file:
         file.write('{"prompt": "9+9=", "answer": "18"}\n')  # beyond --heldout-problems: not used
     resumed = rljax.train(resume=stopped, reward=even_length)

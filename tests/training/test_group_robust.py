@@ -4,7 +4,7 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import STEPPED, even_length, stopping_after
 from whole_runs import rows
 
@@ -75,14 +75,14 @@ def test_the_least_solved_kind_gains_weight_and_a_resumed_run_agrees(tmp_path):
     rljax.train(config, reward=mostly_three)
     found = [row["worst_kind_weight"] for row in rows(tmp_path / "done") if row["phase"] == "rl"]
     assert 0.5 < found[0] < found[-1] < 1
-    state = checkpoint_of(config, tmp_path / "done", reward=mostly_three).state
+    state = read_checkpoint(config, tmp_path / "done", reward=mostly_three).state
     two, three = np.asarray(state.options[NAME])
     assert two > three
     assert two == pytest.approx(found[-1])
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting)
     rljax.train(resume=tmp_path / "again", reward=interrupting)
-    chex.assert_trees_all_equal(checkpoint_of(config, tmp_path / "again", reward=mostly_three).state, state)
+    chex.assert_trees_all_equal(read_checkpoint(config, tmp_path / "again", reward=mostly_three).state, state)
 
 
 def test_a_rate_near_0_leaves_the_algorithm_unchanged(tmp_path):

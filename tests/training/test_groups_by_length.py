@@ -7,7 +7,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
@@ -42,7 +42,7 @@ def rl_rows(run):
 
 
 def last(config, run):
-    return checkpoint_of(config, run, reward=even_length).state
+    return read_checkpoint(config, run, reward=even_length).state
 
 
 @pytest.fixture(scope="module")

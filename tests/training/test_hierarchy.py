@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import STEPPED, stopping_after
 from whole_runs import rows
 
@@ -219,11 +219,11 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
         moved = [np.abs(np.asarray(leaf)).max() for leaf in jax.tree.leaves(getattr(result.params, name))]
         assert min(moved) > 0, "the factors B, which start at 0, have changed"
     del first
-    state = checkpoint_of(config, tmp_path / "done", reward=more_digits, problems=problems).state
+    state = read_checkpoint(config, tmp_path / "done", reward=more_digits, problems=problems).state
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting, problems=problems)
     rljax.train(resume=tmp_path / "again", reward=interrupting, problems=problems)
-    again = checkpoint_of(config, tmp_path / "again", reward=more_digits, problems=problems).state
+    again = read_checkpoint(config, tmp_path / "again", reward=more_digits, problems=problems).state
     chex.assert_trees_all_equal(again, state)
 
 

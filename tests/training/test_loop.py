@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import even_length
 from whole_runs import TINY, distances, rows
 
@@ -70,7 +70,7 @@ def test_metrics_have_plausible_values(finished):
 def test_the_policy_changes_and_the_best_checkpoint_is_kept(finished):
     assert min(distances(finished.params, first_state(TINY)[1].params)) > 0
     evaluations = {row["step"]: row["accuracy"] for row in rows(finished.run) if row["phase"] == "eval"}
-    best = checkpoint_of(TINY, finished.run, "best", reward=even_length)
+    best = read_checkpoint(TINY, finished.run, "best", reward=even_length)
     assert best.notes.best_quality is not None
     assert best.notes.best_quality[:2] == (max(evaluations.values()), max(evaluations.values()))
     assert int(best.state.step) == max(step for step, value in evaluations.items() if value == max(evaluations.values()))
@@ -100,7 +100,7 @@ def test_a_run_with_broken_parameters_ends_in_an_error(tmp_path, settings, messa
     saved = [which.name for which in (tmp_path / "run" / "checkpoints").glob("*")]
     assert "last" in saved
     for which in saved:
-        state = checkpoint_of(config, tmp_path / "run", which, reward=anything, policy=BIGRAM).state
+        state = read_checkpoint(config, tmp_path / "run", which, reward=anything, policy=BIGRAM).state
         assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(state.params)) < 10
 
 
@@ -210,7 +210,7 @@ def test_a_difficulty_window_skips_problems_that_are_too_easy(tmp_path):
     parts = {"problems": (problems, problems[:4]), "policy": BIGRAM}
     rljax.train(config, easy_below_50, **parts)
     setup, _ = first_state(config, **parts)
-    found = checkpoint_of(config, tmp_path / "run", **parts)
+    found = read_checkpoint(config, tmp_path / "run", **parts)
     has_tokens = found.history.tokens > 0
     assert has_tokens.all(), "128 prompts from 80 problems: every problem was sampled"
     assert int(found.state.position) > 8 * 16, "some problems were skipped"

@@ -1,7 +1,7 @@
 """Resumes, evaluations and exports that do not fit into memory are refused before a weight is read."""
 
 import pytest
-from reopened import run_without_training
+from run_states import run_without_training
 from small_cli import printed, refused
 from small_runs import SMALL
 

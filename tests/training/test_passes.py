@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reopened import first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state
 from small_runs import SMALL, even_length
 
 from rljax.errors import InputError
@@ -65,7 +65,7 @@ def seen(monkeypatch):
 def learn(config, sampled):
     """One step on the rollout: the state after it, and its metrics."""
     setup, state = first_state(config, reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     state, metrics = learn_from(setup, state, sampled)
     return jax.device_get(state), present(metrics)
 
@@ -138,7 +138,7 @@ def test_a_second_step_is_the_same_after_a_stop(sampled):
     """The order in a later step depends only on the state: a learner that is built again makes the same updates."""
     config = TINY.replace(kl_limit=1e-3)
     setup, state = first_state(config, reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)
     state, _, _ = learn(state, score_rollout(state, sampled))
     saved = jax.device_get(state)

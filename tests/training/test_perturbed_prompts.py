@@ -2,7 +2,7 @@
 
 import chex
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import STEPPED, even_length, stopping_after
 
 import rljax
@@ -72,7 +72,7 @@ def test_a_run_learns_from_changed_prompts_and_resumes_exactly(tmp_path):
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupted)
     rljax.train(resume=tmp_path / "again", reward=interrupted)
-    states = (checkpoint_of(config, tmp_path / name, reward=reward).state for name in ("done", "again"))
+    states = (read_checkpoint(config, tmp_path / name, reward=reward).state for name in ("done", "again"))
     chex.assert_trees_all_equal(*states)
 
 

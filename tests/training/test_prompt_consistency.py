@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 from logit_table import bigram, loop_gradient
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import STEPPED, even_length, stopping_after
 
 import rljax
@@ -102,7 +102,7 @@ def test_a_run_learns_from_changed_prompts_and_resumes_exactly(tmp_path):
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=stopping_after(2))
     rljax.train(resume=tmp_path / "again", reward=even_length)
-    states = [checkpoint_of(config, tmp_path / name, reward=even_length).state for name in ("done", "again")]
+    states = [read_checkpoint(config, tmp_path / name, reward=even_length).state for name in ("done", "again")]
     chex.assert_trees_all_equal(*states)
     examples = states[0].options[NAME]
     assert float(examples.weights.sum()) == pytest.approx(0.5)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state
 from safetensors.numpy import load_file, save_file
 from small_runs import SMALL, even_length, stopping_after
 
@@ -86,7 +86,9 @@ def test_a_run_stores_four_bits_per_weight_and_trains_the_adapter(config, finish
     held, before = (bytes_of(each.base.params["layers"]) for each in (setup, plain))
     assert held < before * 5 / 32, "four bits per weight, a scale per 64 or 32 weights, and norms"
     assert bytes_of(setup.base.params["embedding"]) == bytes_of(plain.base.params["embedding"])
-    assert bytes_of(rl_state(setup, state)) == bytes_of(rl_state(plain, other)), "the state contains no part of the base"
+    assert bytes_of(make_rl_state(setup, state)) == bytes_of(make_rl_state(plain, other)), (
+        "the state contains no part of the base"
+    )
     jax.tree.map(np.testing.assert_array_equal, state.params, other.params)
     expected = quantize_params(plain.base.params, kind="nf4", dtype="float32")
     jax.tree.map(np.testing.assert_array_equal, setup.base.params, expected)
@@ -122,7 +124,7 @@ def test_the_gradient_equals_the_one_on_the_dequantized_model(config, sampled):
     )
     after = []
     for each in (setup, plain):
-        begun = rl_state(each, jax.tree.map(jnp.copy, state))
+        begun = make_rl_state(each, jax.tree.map(jnp.copy, state))
         learned, metrics = learn_from(each, begun, sampled)
         after.append((float(metrics.policy.grad_norm), jax.device_get(learned.params)))
     assert after[0][0] == pytest.approx(after[1][0], rel=1e-5)
@@ -131,7 +133,7 @@ def test_the_gradient_equals_the_one_on_the_dequantized_model(config, sampled):
 
 def test_a_critic_starts_as_a_float32_copy_of_the_policy(config):
     setup, state = first_state(config.replace(algorithm="ppo", algorithm_options={}, dtype="bfloat16"), reward=even_length)
-    critic = rl_state(setup, state).critic.params
+    critic = make_rl_state(setup, state).critic.params
     assert {leaf.dtype for leaf in jax.tree.leaves(critic)} == {jnp.dtype("float32")}
     jax.tree.map(np.testing.assert_array_equal, critic["trunk"], setup.full_params(state.params))
 
@@ -140,7 +142,7 @@ def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
     after = []
     for axes in ({"replicas": 1}, {"replicas": 2, "fsdp": 2, "tensor": 2}):
         setup, state = first_state(config.replace(**axes), reward=even_length)
-        state = rl_state(setup, state)
+        state = make_rl_state(setup, state)
         state, _ = learn_from(setup, state, sampled)
         after.append(jax.device_get((state.params, setup.base.params, setup.full_params(state.params))))
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), *after)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state, read_checkpoint
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
@@ -75,7 +75,7 @@ def learned():
     def begin(config):
         own = {} if config.adapter.rank else {"policy": BIGRAM}
         setup, state = first_state(config, reward=even_length, **own)
-        state = rl_state(setup, state)
+        state = make_rl_state(setup, state)
         groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
         rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
         return setup, state, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
@@ -105,12 +105,12 @@ def test_a_run_resumed_after_a_reset_continues_bit_for_bit(finished, tmp_path):
     with pytest.raises(Interrupted):
         rljax.train(BOTH.replace(run=str(path)), stopping_after(4), policy=BIGRAM)
     parts = {"reward": even_length, "policy": BIGRAM}
-    stopped = checkpoint_of(BOTH, path, **parts).state
+    stopped = read_checkpoint(BOTH, path, **parts).state
     assert 2 <= int(stopped.step) < 4, "after the first reset, before the end"
     assert float(stopped.options[KL]) != pytest.approx(BETA)
     resumed = rljax.train(None, resume=path, **parts)
     equal(resumed.params, finished.params)
-    equal(*(checkpoint_of(BOTH, run, **parts).state for run in (path, finished.run)))
+    equal(*(read_checkpoint(BOTH, run, **parts).state for run in (path, finished.run)))
 
 
 @pytest.mark.parametrize("rank", [None, 2])

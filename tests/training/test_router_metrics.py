@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models.families import write_folder
-from reopened import first_state
+from run_states import first_state
 from small_runs import is_time
 
 import rljax

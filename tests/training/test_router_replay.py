@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from models.families import write_folder
-from reopened import first_state
+from run_states import first_state
 from small_runs import even_length, stopping_after
 
 import rljax

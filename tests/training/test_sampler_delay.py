@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bigram import BIGRAM
-from reopened import checkpoint_of, first_state, rl_state
+from run_states import first_state, make_rl_state, read_checkpoint
 from small_runs import SEVERAL, SMALL, STEPPED, even_length, stopping_after
 from whole_runs import rows
 
@@ -164,7 +164,7 @@ def stale():
     """Setup with a correction and an algorithm that reads the sampler's entropy; a state; older parameters and their samples."""
     config = RUN.replace(algorithm="forking_tokens", algorithm_options={"max_length": 12, "cache": 2}, correction="capped")
     setup, state = first_state(config, **PARTS["plain"])
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     old = jax.tree.map(lambda leaf: leaf * 2, state.params)
     groups = setup.train.generate(old, range(4), 4, jax.random.key(3))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -208,12 +208,12 @@ def test_a_stopped_and_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(tr
     path, whole = tmp_path / "stopped", train_once("more").folder
     with pytest.raises(Interrupted):
         rljax.train(MORE.replace(run=str(path)), stopping_after(6))
-    stopped = checkpoint_of(MORE, path, reward=even_length)
+    stopped = read_checkpoint(MORE, path, reward=even_length)
     assert 2 <= int(stopped.state.step) < STEPS
     assert len(stopped.state.options[NAME]) == DELAY
     assert differ(*stopped.state.options[NAME])
     rljax.train(None, even_length, resume=path)
-    ours, theirs = (checkpoint_of(MORE, run, reward=even_length) for run in (path, whole))
+    ours, theirs = (read_checkpoint(MORE, run, reward=even_length) for run in (path, whole))
     equal(ours.state, theirs.state)
     assert rows(path) == rows(whole)
 
@@ -221,7 +221,7 @@ def test_a_stopped_and_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(tr
 def test_the_last_checkpoint_contains_the_parameters_of_the_last_steps(train_once):
     for name, config in VARIANTS.items():
         run = train_once(name)
-        queue = checkpoint_of(config, run.folder, **PARTS[name]).state.options[NAME]
+        queue = read_checkpoint(config, run.folder, **PARTS[name]).state.options[NAME]
         equal(queue, tuple(found.now for found in run.step_rollouts[-DELAY:]))
 
 
@@ -248,7 +248,7 @@ def test_without_a_delay_no_old_parameters_are_kept(tmp_path, monkeypatch):
     config = RUN.replace(sampler_delay=0, steps=2, run=str(tmp_path / "run"))
     rljax.train(config, **PARTS["plain"])
     assert is_current == [True, True]
-    assert checkpoint_of(config, tmp_path / "run", **PARTS["plain"]).state.options == {}
+    assert read_checkpoint(config, tmp_path / "run", **PARTS["plain"]).state.options == {}
 
 
 def test_a_new_entry_reuses_the_oldest_entrys_memory_and_has_the_parameters_sharding():

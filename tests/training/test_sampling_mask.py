@@ -140,7 +140,7 @@ def test_without_a_mask_truncation_counts_as_drift(tmp_path):
 
 
 def test_groups_are_stored_with_and_without_masks(tmp_path):
-    from reopened import first_state
+    from run_states import first_state
 
     for mask in (32, None):
         setup, state = first_state(TINY.replace(sampling_mask=mask), reward=even_length)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import first_state, rl_state
+from run_states import first_state, make_rl_state
 from small_runs import SMALL, even_length
 
 import rljax
@@ -28,7 +28,7 @@ OWN = SMALL.replace(
 
 def rollout_of(shows):
     setup, state = first_state(OWN.replace(teacher_shows=shows), reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     return setup, state, setup.train.generate(state.params, range(4), 4, jax.random.key(0))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from reopened import checkpoint_of
+from run_states import read_checkpoint
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
@@ -146,7 +146,7 @@ def test_a_copied_run_continues_bit_for_bit_and_its_model_can_be_opened(tmp_path
     shutil.copytree(path, tmp_path / "copied")
     shutil.rmtree(path)
     resumed = rljax.train(None, even_length, resume=tmp_path / "copied")
-    states = [checkpoint_of(RUN, run, reward=even_length).state for run in (whole.run, resumed.run)]
+    states = [read_checkpoint(RUN, run, reward=even_length).state for run in (whole.run, resumed.run)]
     chex.assert_trees_all_equal(*jax.device_get(states))
     difference = jax.tree.map(lambda ours, theirs: np.abs(ours - theirs).max(), states[0].params, states[0].reference)
     assert max(jax.tree.leaves(difference)) > 0, "the policy has left the reference"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reopened import first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state
 from small_runs import SMALL, even_length
 from two_tokenizers import byte_fallback, byte_level
 
@@ -65,7 +65,7 @@ def test_the_update_is_the_gradient_of_the_distances_where_spans_begin(config, p
     setup, state = first_state(
         config.replace(**{"with": (PARTS[part],)}, **mesh), reward=even_length, optimizer=optax.sgd(1.0)
     )
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     texts = ["the thing", "naïve 12", "42", "🙂 the"]
     tokens, attention = np.zeros((4, 4, 12), np.int32), np.zeros((4, 4, 12), bool)
@@ -109,7 +109,7 @@ def test_the_update_is_the_gradient_of_the_distances_where_spans_begin(config, p
 
 def test_debug_measures_the_distances(config):
     setup, state = first_state(config.replace(**{"with": (PARTS["matched"],)}), reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     scored = make_rollout_scorer(setup)(state, groups)
     for option in setup.options:
@@ -151,7 +151,7 @@ def test_a_teacher_with_the_same_tokens_matches_all_of_them(config, tmp_path):
         setup, state = first_state(
             config.replace(**{"with": words, "teacher": teacher, "teacher_spans": False}), reward=even_length
         )
-        state = rl_state(setup, state)
+        state = make_rl_state(setup, state)
         groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
         numbers.append(learn_from(setup, state, groups)[1].policy.loss.numbers()["teacher_divergence"])
     np.testing.assert_allclose(*numbers, rtol=1e-5)

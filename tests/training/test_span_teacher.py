@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reopened import first_state, rl_state
+from run_states import first_state, make_rl_state
 from small_runs import SMALL, even_length
 from two_tokenizers import byte_fallback, byte_level
 
@@ -64,7 +64,7 @@ def logp_by_hand(score, params, prompt, response):
 
 def test_a_token_has_the_log_ratio_of_its_span(config):
     setup, state = first_state(config, reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     student, teacher = setup.tokenizer, setup.teacher.tokenizer
     score = jax.jit(partial(logits, Model(read_config(Path(config.algorithm.teacher)))))

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from reopened import first_state
+from run_states import first_state
 from scripted_policy import TOKENIZER, places, probability, scripted_policy, table
 from small_runs import SMALL, even_length
 

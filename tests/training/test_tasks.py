@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from reopened import first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state
 from whole_runs import TINY, distances
 
 from rljax.cli import parse
@@ -179,7 +179,7 @@ def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     assert groups.rollout.correct is not None
     groups = groups._replace(rollout=groups.rollout._replace(rewards=np.tile(rewards, (4, 1))))
-    state, before = rl_state(setup, state), jax.device_get(state.params)
+    state, before = make_rl_state(setup, state), jax.device_get(state.params)
     state, _ = learn_from(setup, state, groups)
     assert max(distances(state.params, before)) > 0
 

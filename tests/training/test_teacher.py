@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reopened import first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state
 from small_runs import SMALL, even_length
 
 import rljax
@@ -89,7 +89,7 @@ def test_a_model_has_nothing_to_learn_from_itself(teacher, tmp_path, name, numbe
 def test_the_update_of_gkd_is_the_gradient_of_the_full_divergence(teacher):
     """Compares the trainer's update, a gradient descent step, with a computation on the full logits."""
     setup, state = first_state(TINY.replace(algorithm="gkd", teacher=str(teacher)), optimizer=optax.sgd(1.0))
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     packed, mask = pack(sequences_of(groups)), jnp.asarray(groups.rollout.mask.reshape(16, -1))
     models = [Model(make_shape(setup.config.model, 20)), Model(read_config(teacher))]

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 from bigram import BIGRAM
-from reopened import first_state, learn_from, rl_state
+from run_states import first_state, learn_from, make_rl_state
 from small_runs import SMALL, even_length
 from whole_runs import distances, rows
 
@@ -29,7 +29,7 @@ BASE = SMALL.replace(
 def change_by(config):
     """How one step on new responses changes the parameters, without a run folder."""
     setup, state = first_state(config, policy=BIGRAM, reward=even_length)
-    state = rl_state(setup, state)
+    state = make_rl_state(setup, state)
     before = jax.device_get(state.params)
     groups = setup.train.generate(state.params, range(PROMPTS), GROUP, jax.random.key(0))
     state, _ = learn_from(setup, state, groups)

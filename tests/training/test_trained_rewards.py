@@ -19,7 +19,7 @@ from rljax.data.problem import Problem
 from rljax.parallel import make_mesh
 from rljax.preference.config import RewardModelConfig
 from rljax.preference.reward_model import make_reward_function
-from rljax.programs.labelled_pairs import pairs_of
+from rljax.programs.labeled_pairs import pairs_of
 from rljax.programs.reward_model_training import train_reward_model
 from rljax.rewards.protocol import combine, judge
 from rljax.tasks.outliers import OutliersConfig

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from reopened import checkpoint_of, first_state
+from run_states import first_state, read_checkpoint
 from small_runs import even_length
 from whole_runs import TINY, rows
 
@@ -47,7 +47,7 @@ def log(run):
 
 def assert_same_run(ours, theirs):
     """Assert that the rows and last states of two runs are equal bit for bit, except for times."""
-    chex.assert_trees_all_equal(*(checkpoint_of(SMALL, run).state for run in (ours, theirs)))
+    chex.assert_trees_all_equal(*(read_checkpoint(SMALL, run).state for run in (ours, theirs)))
     assert rows(ours) == rows(theirs)
 
 

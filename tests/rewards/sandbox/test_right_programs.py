@@ -6,7 +6,7 @@ import pytest
 
 from rljax.rewards.sandbox import Limits, Program, judge
 
-PROGRAM = Path(__file__).with_name("right_program.py").read_text(encoding="utf-8")
+PROGRAM = Path(__file__).with_name("python_features.py").read_text(encoding="utf-8")
 
 TESTS = r"""
 s = Stack()
@@ -375,6 +375,6 @@ def verdict():
 
 
 @pytest.mark.parametrize("position", range(len(TESTS)))
-def test_right_program_passes(verdict, position):
+def test_python_features_passes(verdict, position):
     assert verdict.ended == "done"
     assert verdict.shares[position] == 1.0, TESTS[position]

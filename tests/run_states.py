@@ -19,7 +19,7 @@ def first_state(config, **custom):
     return setup, states.initial_state(setup, states.first_params(setup))
 
 
-def rl_state(setup, state):
+def make_rl_state(setup, state):
     """Return the state at the start of RL, after a warm start that ended with `state`."""
     return states.first_rl_state(setup, states.state_after_warm_start(setup, state))
 
@@ -33,7 +33,7 @@ def run_without_training(path, config, which=("best", "last")):
     return setup, state
 
 
-def checkpoint_of(config, run, which="last", **custom):
+def read_checkpoint(config, run, which="last", **custom):
     """Read the last or the best checkpoint of a run."""
     setup = make_setup(config, CustomParts(**custom), INSTALLERS)
     return checkpoints.restore(run / "checkpoints" / which, partial(states.state_like, setup)).checkpoint

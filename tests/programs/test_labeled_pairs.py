@@ -7,7 +7,7 @@ from small_cli import printed, refused
 
 from rljax.data.preferences import read_preferences
 from rljax.data.problem import Problem
-from rljax.programs.labelled_pairs import row_of
+from rljax.programs.labeled_pairs import row_of
 from rljax.programs.trained_policy import load
 from rljax.training.parts.problems import make_problems
 

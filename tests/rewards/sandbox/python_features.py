@@ -1,4 +1,4 @@
-"""A program that uses many features of Python; `test_right_programs.py` tests it in the sandbox, like a response."""
+"""A program that uses many features of Python; `test_python_featuress.py` tests it in the sandbox, like a response."""
 
 import asyncio
 import collections
