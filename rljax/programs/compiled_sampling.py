@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from rljax.models import TransformerConfig
 from rljax.parallel import add_shardings, mesh_for_sampling, row_sharding, row_shards
 from rljax.programs.compiled_updates import for_measuring, layout_of, plan_critic, plan_policy, sent_bytes
+from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.programs.roofline import score_passes
 from rljax.records import required
 from rljax.rollout import Request, Sampling
@@ -30,7 +31,7 @@ from rljax.rollout.sampling import (
     weights_program,
 )
 from rljax.training.config import TrainConfig
-from rljax.training.memory_plan import Shapes, parameter_shapes, plan_algorithm, state_shapes
+from rljax.training.memory_plan import Shapes, parameter_shapes, state_shapes
 from rljax.training.scoring import make_score
 
 

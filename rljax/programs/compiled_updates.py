@@ -24,10 +24,11 @@ from rljax.models.policy import Policy
 from rljax.options import INSTALLERS, auxiliary_loss
 from rljax.parallel import add_shardings, check_rows, is_on_cpus, replicated, row_sharding, row_shards
 from rljax.parallel.collectives import collectives
+from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.training.config import TrainConfig
-from rljax.training.memory_plan import plan_algorithm, rows_at_once, state_shapes
+from rljax.training.memory_plan import rows_at_once, state_shapes
 from rljax.training.objective.algorithm import blank_rollout
 from rljax.training.objective.critic import Critic
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer, with_frozen

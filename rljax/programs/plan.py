@@ -24,16 +24,10 @@ from rljax.programs.compiled_updates import (
     measure_updates,
     shape_setup,
 )
+from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.programs.roofline import StepMemory, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.config import TrainConfig
-from rljax.training.memory_plan import (
-    bytes_on_a_device,
-    parameter_shapes,
-    plan_algorithm,
-    rows_at_once,
-    sampling_memory,
-    state_shapes,
-)
+from rljax.training.memory_plan import bytes_on_a_device, parameter_shapes, rows_at_once, sampling_memory, state_shapes
 from rljax.training.parts.policy import make_shape
 from rljax.training.parts.tokenizer import make_tokenizer
 

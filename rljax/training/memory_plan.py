@@ -26,7 +26,7 @@ from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, peak_bytes, 
 from rljax.rollout.environment import Environment
 from rljax.settings.sizes import byte_count
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
-from rljax.training.objective.algorithm import add_correction, keeps_reference, make_algorithm, settings_for
+from rljax.training.objective.algorithm import keeps_reference
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.parts.adapter import base_shapes
 from rljax.training.state import CriticState, Option, TrainState, create, first_arrays
@@ -43,31 +43,6 @@ def parameter_shapes(policy: Policy, mesh: Mesh) -> Shapes:
     """Return the shapes and shardings of all parameters of a policy."""
     shapes = required(policy.shapes, "policy.shapes")()
     return add_shardings(shapes, policy_shardings(mesh, shapes, shapes, policy.partition))
-
-
-def plan_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
-    """Return the algorithm of the settings, and the settings adapted to it.
-
-    Raises:
-        InputError: the run reads a teacher's full distributions, or has a calculator or images; such runs cannot be planned.
-    """
-    algorithm = add_correction(make_algorithm(config), config)
-    if algorithm.teacher_divergence is not None:
-        raise InputError(
-            f"rljax plan cannot measure {config.algorithm.name}, whose update also reads a teacher; plan "
-            "on_policy_distillation instead, and add 4 bytes per parameter of the teacher."
-        )
-    if config.model.calculator is not None:
-        raise InputError(
-            f"rljax plan cannot measure calculator={config.model.calculator}, which keeps all logits of a micro-batch in memory; "
-            "leave it out, and add 4 bytes for each scored token of a micro-batch times the size of the vocabulary."
-        )
-    if config.model.images is not None:
-        raise InputError(
-            f"rljax plan cannot measure images={config.model.images}, because patches have a projection instead of rows of the "
-            "embedding table; leave it out, and subtract the 256 rows of the table that the plan then counts in addition."
-        )
-    return algorithm, settings_for(config, algorithm)
 
 
 def state_shapes(

@@ -20,11 +20,12 @@ from rljax.models.adapters import Base, effective_params, init_adapter, scoring_
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.parallel import make_mesh
 from rljax.programs.compiled_updates import for_measuring
+from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.rollout import Request, Sampling, Sequences, pack
 from rljax.rollout.engine import blocks_of
 from rljax.rollout.sampling import empty_rows, fill_rows, read_prompts
 from rljax.tracking.phase_times import watch_compilation
-from rljax.training.memory_plan import bytes_on_a_device, plan_algorithm, state_shapes
+from rljax.training.memory_plan import bytes_on_a_device, state_shapes
 
 QWEN = TransformerConfig(
     vocab_size=151_936, width=1024, layers=28, heads=16, kv_heads=8, head_dim=128, hidden=3072, qk_norm=True

@@ -32,6 +32,7 @@ from rljax.programs.compiled_updates import (
     temporaries,
 )
 from rljax.programs.plan import Plan, make_plan, plan_of
+from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.programs.roofline import (
     DEVICES,
     StepMemory,
@@ -53,7 +54,6 @@ from rljax.training.memory_plan import (
     check_loaded,
     check_room,
     parameter_shapes,
-    plan_algorithm,
     sampling_memory,
     state_bytes,
     state_shapes,

@@ -9,10 +9,11 @@ import rljax
 from rljax.errors import InputError
 from rljax.models import count_parameters
 from rljax.programs import export, trained_policy
+from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.training import setup
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig
-from rljax.training.memory_plan import plan_algorithm, state_bytes, state_shapes
+from rljax.training.memory_plan import state_bytes, state_shapes
 
 CONFIG = SMALL.replace(train_problems=24, heldout_problems=6, replicas=1, fsdp=8, width=64, models="best")
 

@@ -21,12 +21,13 @@ from rljax.options.sampler_delay import NAME, _entry_program, cast_of, first_que
 from rljax.parallel import make_mesh, put, replicated
 from rljax.programs.compiled_updates import shape_setup
 from rljax.programs.plan import Plan
+from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.rollout import sequences_of
 from rljax.rollout.sampling import decode_weights
 from rljax.training import reinforce
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
-from rljax.training.memory_plan import bytes_on_a_device, check_room, plan_algorithm, state_bytes, state_shapes
+from rljax.training.memory_plan import bytes_on_a_device, check_room, state_bytes, state_shapes
 from rljax.training.parts.policy import make_shape
 from rljax.training.reinforce import make_learner
 from rljax.training.scored_rollout import make_rollout_scorer, next_rollout, sampler_of, scored_rows
