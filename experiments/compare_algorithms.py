@@ -59,20 +59,20 @@ class Arguments:
 def export_warm_start(config: rljax.TrainConfig, folder: Path) -> Path:
     """Export the model after the warm start with the config's seed as a Hugging Face folder, unless the folder exists."""
     if not folder.exists():
-        base = for_algorithm(config, "rloo").replace(steps=0, run=f"{folder}-run", quiet=True)
+        base = adapt_config(config, "rloo").replace(steps=0, run=f"{folder}-run", quiet=True)
         rljax.train(base)
         if main(["export", f"{folder}-run", str(folder), "--checkpoint", "last"]) != 0:
             raise SystemExit(f"{folder} could not be exported")
     return folder
 
 
-def for_algorithm(config: rljax.TrainConfig, name: str) -> rljax.TrainConfig:
+def adapt_config(config: rljax.TrainConfig, name: str) -> rljax.TrainConfig:
     """Keep the settings of the experiment that apply to an algorithm."""
     steps = None if BY_NAME[name]().critic is None else config.critic.pretraining_steps
     return with_shared_options(config, name).replace(algorithm=name, value_pretraining_steps=steps)
 
 
-def with_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig:
+def apply_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig:
     """Apply `setting=value,setting=value`; the names are those of the flags, and spaces separate several values of one setting."""
     pairs = [setting.split("=", 1) for setting in settings.split(",") if setting]
     flags = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", *value.split())]
@@ -80,14 +80,14 @@ def with_settings(config: rljax.TrainConfig, settings: str) -> rljax.TrainConfig
     return tyro.cli(record, args=flags, default=config, config=(tyro.conf.FlagConversionOff,))
 
 
-def row_of(arguments: Arguments, name: str, seed: int) -> dict:
+def train_and_measure(arguments: Arguments, name: str, seed: int) -> dict:
     """Train one algorithm with one seed, and return its row."""
     algorithm, _, settings = name.partition(":")
     config = load_config(arguments.experiment).replace(seed=seed)
     work = arguments.work / config.run.name
     model = export_warm_start(config, work / f"warm-{seed}")
     run = work / f"{name.replace('/', '_')}-{seed}"
-    config = for_algorithm(config, algorithm).replace(
+    config = adapt_config(config, algorithm).replace(
         model=str(model),
         tokenizer="characters",
         warm_start_steps=0,
@@ -95,7 +95,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
         quiet=True,
         steps=config.optimization.steps if arguments.steps is None else arguments.steps,
     )
-    config = with_settings(config, settings)
+    config = apply_settings(config, settings)
     start = time.monotonic()
     is_continued = run.exists()
     result = rljax.train(config, resume="auto")
@@ -113,7 +113,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
     }
 
 
-def table(rows: list[dict]) -> str:
+def format_table(rows: list[dict]) -> str:
     """Format the mean and range over the seeds in Markdown, one line per algorithm; times refer to the first seed."""
     first = min(row["seed"] for row in rows)
     lines = [
@@ -131,19 +131,19 @@ def table(rows: list[dict]) -> str:
         lines.append(
             f"| {name} | {len(own)} | {column('before').mean():.1%} | {after.mean():.1%} ({after.min():.1%} to {after.max():.1%}) "
             f"| {column('best').mean():.1%} | {own[0]['steps']} | {own[0]['value_steps']} "
-            f"| {seconds_text(own[0]['step_seconds'], '.2f')} | {seconds_text(own[0]['seconds'], '.0f')} |"
+            f"| {format_seconds(own[0]['step_seconds'], '.2f')} | {format_seconds(own[0]['seconds'], '.0f')} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def seconds_text(seconds: float | None, form: str) -> str:
+def format_seconds(seconds: float | None, form: str) -> str:
     """Format a time; None means that the run was interrupted and continued, so it has no total time."""
     return "not timed" if seconds is None else f"{seconds:{form}} s"
 
 
-def report(rows: list[dict]) -> str:
+def format_page(rows: list[dict]) -> str:
     """Format the page: the command that writes it, and the table."""
-    return f"`python experiments/compare_algorithms.py {shlex.join(sys.argv[1:])}`\n\n{table(rows)}"
+    return f"`python experiments/compare_algorithms.py {shlex.join(sys.argv[1:])}`\n\n{format_table(rows)}"
 
 
 def compare(arguments: Arguments) -> None:
@@ -154,10 +154,10 @@ def compare(arguments: Arguments) -> None:
     for seed in arguments.seeds:
         for name in arguments.algorithms:
             if (name, seed) not in done:
-                rows.append(row_of(arguments, name, seed))
+                rows.append(train_and_measure(arguments, name, seed))
                 rows_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    arguments.out.with_suffix(".md").write_text(report(rows), encoding="utf-8")
-    print(table(rows))
+    arguments.out.with_suffix(".md").write_text(format_page(rows), encoding="utf-8")
+    print(format_table(rows))
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def compile_for(devices: list) -> tuple:
 
 
 # 5. Training. The randomness of a step depends only on its number, so a continued run is bitwise equal to an uninterrupted one.
-def imitation(logp: jax.Array, mask: jax.Array) -> jax.Array:
+def imitation_loss(logp: jax.Array, mask: jax.Array) -> jax.Array:
     """Loss of the warm start: the mean of -log π over the demonstrations' tokens."""
     return -(token_mean(mask) * logp).sum()
 
@@ -181,7 +181,7 @@ def train(devices: list, *, warm_steps=WARM_STEPS, rl_steps=RL_STEPS, folder: Pa
         if step < warm_steps:
             problems = [TRAIN[i] for i in np.random.default_rng((SEED, step)).choice(len(TRAIN), WARM_ROWS, replace=False)]
             rows = np.hstack([encode_prompts(problems), demonstrations_of(problems)])
-            state, values = update(state, rows, rows[:, L:] != PAD, imitation, 1)
+            state, values = update(state, rows, rows[:, L:] != PAD, imitation_loss, 1)
         else:
             rows, rollout = sample_groups(sample, state.params, step)
             state, values = update(state, rows, score(state.params, rows, rollout), dapo_loss, MINIBATCHES)

@@ -6,8 +6,8 @@ training for a larger k solves more and harder problems when training for pass@1
 Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
 and the reward is 1 or 0. The initial logits have a standard deviation of 2, so contexts range from hopeless to easy;
 the initial policy differs from seed to seed. Groups have 16 responses. pass@8 is exact, computed from each context's
-pass rate. Two arms have a verifier that errs on one response in 20, and two have steps of length 0.2, untuned. Two
-further arms train for pass@16, and for pass@8 with the z-scores of `pass_at_k`.
+pass rate. Two arms have a verifier that errs on one response in 20, and two have steps of a fixed length of 0.2, which
+is not tuned. Of two further arms, one trains for pass@16, and the other for pass@8 by `pass_at_k`, which uses z-scores.
 
 Deviations from the paper: the paper compares final results. Here, with a verifier that does not err, both arms solve
 every context in which they sample a right response, and the final pass@8 is the same. So the arms are compared earlier,

@@ -4,9 +4,10 @@ ScaleRL compares three means of the token losses: over each response, over all t
 all tokens of the batch. The mean over each prompt's tokens gives the best final result, and ScaleRL uses it.
 
 Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
-is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. So a prompt of 32
-tokens has 8 times the weight of one of 4 in a mean over the batch, and the same weight in a mean over prompts. The
-initial policy is right on about one response in four, and differs from seed to seed.
+is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. So in a mean over the
+batch's tokens, a prompt whose responses have 32 tokens has 8 times the weight of a prompt whose responses have 4; in a
+mean over each prompt, both have the same weight. The initial policy is right on about one response in four, and differs
+from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All
 responses to a prompt have the same length. Every step has the same size, because Adam would hide how prompts are

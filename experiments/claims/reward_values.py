@@ -1,4 +1,4 @@
-"""Does it matter whether a right answer is worth 1 or 2, and a wrong one 0 or -1?
+"""Does it matter whether right and wrong answers are worth 1 and 0, or +1 and -1?
 
 The design document's Theorem 5.1 says that an affine change of the rewards only scales group-relative advantages, and
 DAPO uses +1 and -1 where GRPO uses 1 and 0. If advantages are divided by the standard deviation, or the optimizer

@@ -8,10 +8,10 @@ the reward is 1 or 0. The verifier errs on one response in 20. The initial polic
 and differs from seed to seed. PPO's critic has a value for every state, and starts at 0.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right, which a language model's critic would have to learn. No KL penalty.
-The optimizer is Adam; each arm has 8 trials: the learning rates 0.03, 0.1, 0.3 and 1, each with two variants. PPO's
-variants have a lambda of 0.95 or 1; RLOO's divide the 64 responses into groups of 8 or 4. The trial with the best final
-pass rate on 8 other seeds is used. The critic's learning rate is 0.05.
+state includes whether all tokens so far were right, which a language model's critic would have to learn. There is no KL
+penalty. The optimizer is Adam; each arm has 8 trials: the learning rates 0.03, 0.1, 0.3 and 1, each with two variants.
+PPO's variants have a lambda of 0.95 or 1; RLOO's divide the 64 responses into groups of 8 or 4. The trial with the best
+final pass rate on 8 other seeds is used. The critic's learning rate is 0.05.
 
 Command: rljax claims --rerun rloo_ppo
 """

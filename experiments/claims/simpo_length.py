@@ -5,9 +5,10 @@ that without the division by the length, responses become longer and repetitive.
 
 Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
-response says nothing about its answer. 256 pairs of responses of the initial policy; the right one is preferred. If both
-are right or both wrong, the longer one is preferred with probability 0.7, since annotators tend to prefer longer
-responses. After 64 tokens of thought the answer is forced. The initial policy and the pairs differ from seed to seed.
+response says nothing about its answer. Training uses 256 pairs of responses sampled from the initial policy; the right
+response of a pair is preferred. If both are right or both wrong, the longer one is preferred with probability 0.7,
+since annotators tend to prefer longer responses. After 64 tokens of thought the answer is forced. The initial policy
+and the pairs differ from seed to seed.
 
 Deviations from the paper: the policy is a table of logits. We add the preference for longer responses so that there is
 something to exploit; the paper's data already contain one. SimPO has its authors' beta = 2 and margin 1. The sum has a

@@ -14,7 +14,7 @@ optimizer is Adam; each arm uses the learning rate among 0.03, 0.1, 0.3 and 1 wi
 seeds. The penalty is added to plain GRPO; the paper adds it after the clip and the filter, as in the two rows of the
 claim `dapo_ladder` that differ only by the penalty. Wandering never helps here. The initial policy is right on one
 response in 18, so most groups of 8 have no right response. There the rewards differ only by the penalty, which teaches
-the policy to answer early, right or wrong. This would affect a policy that is right more often less.
+the policy to answer early, right or wrong. A policy that is right more often would be affected less.
 
 Command: rljax claims --rerun soft_overlong
 """

@@ -15,7 +15,7 @@ Deviations from the paper: there is no paper, and the document learns the rules'
 is a table of logits, so nothing learned on one prompt helps another: what the network learns at positions that the
 rules predict does not help it elsewhere. The algorithm is GRPO without a KL penalty, and the optimizer is Adam; each
 arm uses the learning rate among 0.03, 0.1, 0.3 and 1 with the highest mean pass rate in the mixture on 8 other seeds.
-The same experiment with the trainer is `experiments/calculator.py`.
+`experiments/calculator.py` is the same experiment with the trainer.
 
 Command: rljax claims --rerun symbolic_mixture
 """

@@ -1,4 +1,4 @@
-"""Do earlier rewards of a prompt help its group?
+"""Does it help to add a prompt's earlier rewards to its group?
 
 The last row of the design document's Table 6 adds earlier responses to the same prompt to each group (Algorithm 5 of
 the document), and gains 0.8 points on GSM8K.

@@ -1,8 +1,8 @@
 """Does truncated importance sampling repair the damage of a quantized engine?
 
-The engine that samples does not compute the learner's probabilities, especially if it is quantized. The authors weight
-each token by the ratio of the learner's probability to the engine's, at most 2, and report that this restores what
-quantized rollouts lose.
+The engine that samples does not compute exactly the learner's probabilities, especially if the engine is quantized. The
+authors weight each token by the ratio of the learner's probability to the engine's, at most 2, and report that this
+restores what quantized rollouts lose.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,

@@ -1,9 +1,10 @@
 """Do VAPO's parts matter in the order of its table?
 
-Table 1 leaves out one part at a time. From the full method's 60, AIME falls to 11 without value pretraining, 33 without
-decoupled GAE, 45 without the length-adaptive lambda, 46 without clip-higher, 53 without the mean over tokens, 54
-without the loss on right responses and 55 without groups. The statistic is Kendall's rank correlation of this order
-with a seed's mean pass rates during training; a difference of up to 0.005 is a tie, which counts neither way.
+In Table 1, one part is left out at a time. From the full method's 60, the AIME score falls to 11 without value
+pretraining, 33 without decoupled GAE, 45 without the length-adaptive lambda, 46 without clip-higher, 53 without the
+mean over tokens, 54 without the loss on right responses and 55 without groups. The statistic is Kendall's rank
+correlation of this order with a seed's mean pass rates during training; a difference of up to 0.005 is a tie, which
+counts neither way.
 
 Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
 is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is

@@ -83,7 +83,7 @@ NOTES: dict[tuple[str, str], str] = {
 """Notes on rows, from the library's code; "Documented" if its documentation was read as well."""
 
 
-def python_of(library: str, work: Path) -> Path:
+def make_environment(library: str, work: Path) -> Path:
     """Return the interpreter of a library's environment; make the environment if it is missing.
 
     Raises:
@@ -103,10 +103,10 @@ def python_of(library: str, work: Path) -> Path:
     return python
 
 
-def rows_of(library: str, work: Path) -> list[dict[str, Any]]:
+def run_library(library: str, work: Path) -> list[dict[str, Any]]:
     """Run `library_losses.py` for a library, and add verdicts to its rows."""
     variables = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE.parents[1])}
-    command = [python_of(library, work), HERE / "library_losses.py", library]
+    command = [make_environment(library, work), HERE / "library_losses.py", library]
     done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     return [
@@ -197,7 +197,7 @@ def main() -> int:
     before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     rows = [row for row in before if row["library"] not in arguments.libraries]
     for library in arguments.libraries:
-        rows += rows_of(library, arguments.work)
+        rows += run_library(library, arguments.work)
     rows.sort(key=lambda row: list(LIBRARIES).index(row["library"]))
     file.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (HERE / "field.md").write_text(page(rows), encoding="utf-8")

@@ -72,7 +72,7 @@ def compile_statements(function: Callable[..., Any], first_prefix: str, stop_pre
     )
 
 
-def rows_of(*arrays: Any) -> tuple[Any, ...]:
+def flatten_rows(*arrays: Any) -> tuple[Any, ...]:
     """Flatten prompts and responses into rows: `[P, G, T]` -> `[P G, T]`."""
     return tuple(x.reshape(-1, x.shape[-1]) for x in arrays)
 
@@ -94,7 +94,7 @@ def trl_trainer(logp: Any, **settings: Any) -> Any:
 
 def trl_batch(old_logp: Any, ref_logp: Any, mask: Any, advantages: Any) -> dict[str, Any]:
     """Return the batch that TRL's losses read."""
-    old, ref, counted = rows_of(old_logp, ref_logp, mask)
+    old, ref, counted = flatten_rows(old_logp, ref_logp, mask)
     ids = counted.long() * 0
     return {
         "prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": counted.to(old.dtype),
@@ -114,7 +114,7 @@ def trl_group_loss(**settings: Any) -> Callable[..., Any]:
     )
 
     def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-        self = trl_trainer(*rows_of(logp), **settings)
+        self = trl_trainer(*flatten_rows(logp), **settings)
         self.reward_weights = torch.ones(1, dtype=rewards.dtype)
         names = vars(module) | {
             "self": self, "rewards_per_func": rewards.reshape(-1, 1), "num_generations": rewards.shape[1], "device": "cpu",
@@ -136,7 +136,7 @@ def trl_leave_one_out_loss(**settings: Any) -> Callable[..., Any]:
     )
 
     def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-        self = trl_trainer(*rows_of(logp), **settings)
+        self = trl_trainer(*flatten_rows(logp), **settings)
         names = vars(module) | {"self": self, "rewards": rewards.reshape(-1), "num_generations": rewards.shape[1]}
         names |= {"mode": "train", "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool), "device": "cpu"}
         exec(advantage_code, names)
@@ -202,7 +202,7 @@ def verl_group_loss(
     options = {"norm_adv_by_std_in_grpo": by_std} if estimator == "grpo" else {}
 
     def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-        new, old, ref, counted = rows_of(logp, old_logp, ref_logp, mask.to(logp.dtype))
+        new, old, ref, counted = flatten_rows(logp, old_logp, ref_logp, mask.to(logp.dtype))
         token_rewards = torch.zeros_like(new).detach()
         last = counted.cumsum(1).argmax(1)
         token_rewards[torch.arange(len(last)), last] = rewards.reshape(-1)
@@ -281,7 +281,7 @@ def tunix_group_loss(config: Any, estimator: str = "compute_advantages") -> Call
         return np.asarray(found).astype(rewards.dtype)
 
     def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-        new, old, ref, counted = rows_of(logp, old_logp, ref_logp, mask)
+        new, old, ref, counted = flatten_rows(logp, old_logp, ref_logp, mask)
         shape = jax.ShapeDtypeStruct((rewards.size,), rewards.dtype)
         example = types.SimpleNamespace(
             completion_ids=jnp.zeros(new.shape, int), prompt_ids=jnp.zeros((len(new), 1), int),
@@ -382,7 +382,7 @@ def openrlhf_group_loss(
         rollout = types.SimpleNamespace(n_samples_per_prompt=rewards.shape[1])
         names = {"rewards": rewards, "args": types.SimpleNamespace(algo=algorithm, rollout=rollout)}
         exec(shaping_code, names)
-        new, old, ref, counted = rows_of(logp, old_logp, ref_logp, mask.to(logp.dtype))
+        new, old, ref, counted = flatten_rows(logp, old_logp, ref_logp, mask.to(logp.dtype))
         advantages = names["rewards"].reshape(-1, 1) * counted  # as get_cumulative_returns computes it, with gamma 1
         found = policy(new, old, advantages, action_mask=counted)[0]
         if kl is None:

@@ -176,13 +176,13 @@ def run_correct() -> list[dict[str, Any]]:
 
 
 TITLES = {"planted": "# The conformance kit against planted faults", "fresh": "# A second set of planted faults"}
-READ = [
+PLANTED_PROVENANCE = [
     "`python experiments/conformance/planted.py`; the faults are in `faults.py`, and every report is in `planted.json`.",
     "Sources and faults are not those of the kit's own tests, but their author had read these tests.",
 ]
-UNREAD = [
+FRESH_PROVENANCE = [
     "`python experiments/conformance/planted.py fresh`; the faults are in `fresh.py`, and every report is in `fresh.json`.",
-    "They were written without reading the conformance kit's tests. The kit as it was then found 136 of the 144, and only",
+    "They were written without reading the conformance kit's tests. The kit found 136 of the 144 at that time, and only",
     "115 with an example that small. It missed GAE that counts slots outside the mask, KL estimates that are clamped, and",
     "groups that are compared by two of their responses; it now has cases of each kind.",
 ]
@@ -200,7 +200,7 @@ def page(found: dict[str, Any], which: str = "planted") -> str:
         f"**{len(caught)} of {len(found['faults'])}** planted faults are found, each with a counterexample of at most 2 prompts x",
         f"2 responses x 3 tokens{right_for_two}.",
         f"**{len(passed)} of {len(found['correct'])}** correct implementations pass. Written by",
-        *(UNREAD if which == "fresh" else READ),
+        *(FRESH_PROVENANCE if which == "fresh" else PLANTED_PROVENANCE),
         "",
         "| in | fault | slot that the report names | a known convention |",
         "|---|---|---|---|",
