@@ -2,8 +2,8 @@
 
 The task is sums of two and three numbers. The demonstrations of the warm start break two rules, each in half of the problems:
 they write a `*` that does not belong there, and they write the first step twice. Both habits leave the answer right, so a reward
-for the answer alone does not discourage them. Two arms continue from the same warm start, and differ in one number: the weight of
-the constitution relative to the reward for the answer, 1 or 0. With weight 0, violations of the rules are still measured.
+for the answer alone does not discourage them. Two arms continue from the same warm start, and differ only in the weight of the
+constitution relative to the reward for the answer, 1 or 0. With weight 0, violations of the rules are still measured.
 
     polite: {must_not: '[*]', weight: 0.5}
     brief: {max_characters: 20, weight: 0.5}
@@ -26,9 +26,10 @@ points lower (66 to 93), and that of `brief` 8 points lower (2 to 14). Longer ru
 
 The claims behind the verdicts were written down after the runs, with the margin that other experiments use.
 
-It writes constitution.json and constitution.md: the fraction of responses that violate each rule, among those sampled in the
-first and in the last five steps and among the greedy answers to held-out problems, and the accuracy of these answers. Both files
-have means over the seeds with 95 % t intervals, and paired by seed, the differences after minus before RL and between the arms.
+It writes constitution.json, with a row for each arm and seed, and constitution.md. Both have the fraction of responses that
+violate each rule, in the first and the last five steps and among the greedy answers to held-out problems, and the accuracy of
+these answers. The page shows means over the seeds with 95 % t intervals, and, paired by seed, the differences after minus before
+RL and between the arms.
 """
 
 import itertools

@@ -1,9 +1,9 @@
 """Sums with `+`, then only with `-`: how much of `+` is retained, with and without the Fisher anchor?
 
-A small transformer learns sums of two and three numbers with `+` from demonstrations, and then by GRPO. A second run trains its
-last model on sums with `-`, again from demonstrations and then by GRPO, and without any `+`. The second run is done without an
-anchor and with anchors of several weights. Their Fisher information is estimated on 256 responses of the first run's model to
-that run's problems. Held-out accuracy on both operators is measured after each run, with greedy decoding.
+A small transformer learns sums of two and three numbers with `+` from demonstrations, and then by GRPO. A second run trains the
+first run's last model on sums with `-`, again from demonstrations and then by GRPO, without any `+`. The second run is done
+without an anchor and with anchors of several weights. Their Fisher information is estimated on 256 responses of the first run's
+model to that run's problems. Held-out accuracy on both operators is measured after each run, with greedy decoding.
 
 Equivalent commands:
 

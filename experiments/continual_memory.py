@@ -1,8 +1,8 @@
 """Sums with `+`, then only with `-`: which memory preserves more of the first task, solved problems or an adapter per task?
 
 The two runs are those of experiments/continual_anchor.py, without an anchor: a small transformer learns sums with `+` from
-demonstrations, and then by GRPO; a second run trains its last model on sums with `-`. Four arms differ in what they store from
-the first task:
+demonstrations, and then by GRPO; a second run trains the first run's last model on sums with `-`. Four arms differ in what they
+store from the first task:
 
     none             nothing
     replay 32        32 solved problems: prompts of the first run, each with a right response of that run's last model

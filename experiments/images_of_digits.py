@@ -17,7 +17,7 @@ steps and a rate of 1e-3, RL lowered the accuracy with pixels in each of three s
 these runs are not kept.
 
 It writes OUT.json, OUT.md and OUT.png: the accuracy of greedy answers to held-out problems after the warm start and after RL,
-with 95 % t intervals for five seeds or more, and the best possible accuracy, given the font and the noise.
+with 95 % t intervals for five seeds or more, and the best accuracy that the font and the noise allow.
 """
 
 import itertools

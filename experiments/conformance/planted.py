@@ -39,6 +39,7 @@ HERE = Path(__file__).resolve().parent
 SIZE = (2, 2, 3)
 """Largest number of prompts, responses and tokens of a counterexample; for GAE, of rows and tokens."""
 SECONDS = 60
+"""Largest number of seconds that the kit may take for one function."""
 
 
 class PlantedSource(NamedTuple):
@@ -86,7 +87,7 @@ def compile_source(source: str, name: str) -> Callable[..., Any]:
 
 
 def plant(planted: PlantedSource, *texts: str) -> Callable[..., Any]:
-    """Compile a source's function with one fault.
+    """Compile a source's function with one fault: texts to replace, each followed by its replacement.
 
     Raises:
         ValueError: the source does not contain a text that is to be replaced.
@@ -100,7 +101,7 @@ def plant(planted: PlantedSource, *texts: str) -> Callable[..., Any]:
 
 
 def run_kit(function: Callable[..., Any], name: str, arrays: str = "jax", **options: Any) -> dict[str, Any]:
-    """Run the kit on a function, and return the fields of its row."""
+    """Run the kit on a function; return whether the kit finds a difference, the seconds that it takes, and its report."""
     start = time.perf_counter()
     if name == "gae":
         convention, text = conform_gae(function, arrays=arrays)  # pyright: ignore[reportArgumentType]
