@@ -321,10 +321,10 @@ LAST = 10
 """Number of final steps over which the accuracy at the end is averaged."""
 
 
-def values_of(rows: Rows, arm: str, number: str) -> dict[int, float]:
+def values_of(rows: Rows, arm: str, metric: str) -> dict[int, float]:
     """Return the accuracy of an arm's samples by seed, averaged over the last `LAST` steps (`END`) or over all (`MEAN`)."""
     mine = {row["seed"]: row["accuracy"] for row in rows if row["arm"] == arm and row["rate"] is None}
-    return {seed: float(np.mean(steps[-LAST:] if number == END else steps)) for seed, steps in sorted(mine.items())}
+    return {seed: float(np.mean(steps[-LAST:] if metric == END else steps)) for seed, steps in sorted(mine.items())}
 
 
 def at_equal_tokens(rows: Rows, arms: Sequence[str]) -> tuple[int, dict[str, dict[int, float]]]:
@@ -353,13 +353,13 @@ def is_complete(rows: Rows, ladder: Ladder) -> bool:
     return all([*values_of(rows, arm, END)] == [*SEEDS] for arm in ladder.scores)
 
 
-def rank_text(rows: Rows, ladder: Ladder, number: str) -> str:
-    """Describe how well the order of the measured means agrees with the order of the source's scores."""
+def rank_text(rows: Rows, ladder: Ladder, metric: str) -> str:
+    """Describe how well the order of a metric's means agrees with the order of the source's scores."""
     scores = [*ladder.scores.values()]
-    values = [values_of(rows, arm, number) for arm in ladder.scores]
+    values = [values_of(rows, arm, metric) for arm in ladder.scores]
     test = permutation_test(scores, [float(np.mean([*of_arm.values()])) for of_arm in values])
     per_seed = over_seeds([kendall(scores, [of_arm[seed] for of_arm in values]) for seed in SEEDS])
-    return f"- {number}: {test.text()}. Mean of the seeds' own τ: {per_seed.text()}."
+    return f"- {metric}: {test.text()}. Mean of the seeds' own τ: {per_seed.text()}."
 
 
 def section(rows: Rows, ladder: Ladder) -> str:
@@ -382,7 +382,7 @@ def section(rows: Rows, ladder: Ladder) -> str:
         text = f"{done} of {len(ladder.scores) * len(SEEDS)} runs are done, so no order is compared"
         return "\n".join([*lines, "", f"{text}; `python experiments/ladders.py` continues."])
     lines += ["", "Kendall's rank correlation of the means with the scores in the source:", ""]
-    lines += [rank_text(rows, ladder, number) for number in (END, MEAN)]
+    lines += [rank_text(rows, ladder, metric) for metric in (END, MEAN)]
     return "\n".join(lines)
 
 

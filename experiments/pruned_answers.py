@@ -88,13 +88,13 @@ def row_of(arguments: Arguments, target: str, variant: str) -> dict[str, Any]:
         opened = opened_with(target, arguments.problems, cache_dtype="int8")
     elif variant != "exact":
         params = pruned_params(target, variant)
-    right, found = exact if variant == "exact" else answer(opened, params)
+    right, answers = exact if variant == "exact" else answer(opened, params)
     decoder = required(opened.policy.decoder, "policy.decoder")
     per_token = row_bytes(decoder, params, make_mesh(1, 1), 64, 0) / 64
     return {
         "right": int(right.sum()),
         "answers": len(right),
-        "equal": sum(one == other for one, other in zip(found, exact[1], strict=True)),
+        "equal": sum(one == other for one, other in zip(answers, exact[1], strict=True)),
         "weights": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "zeros": int(sum((leaf == 0).sum() for leaf in jax.tree.leaves(params) if jnp.ndim(leaf) > 1)),
         "cache_bytes": round(per_token),

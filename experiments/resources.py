@@ -168,32 +168,32 @@ def measure(config: rljax.TrainConfig) -> dict[str, Any]:
     }
 
 
-def config_of(name: str, arguments: Arguments, number: int) -> rljax.TrainConfig:
+def config_of(name: str, arguments: Arguments, round_index: int) -> rljax.TrainConfig:
     """Build the settings of a run."""
     model = {"model": str((arguments.work / "base" / "last").absolute()), "warm_start_steps": 0}
-    return CONFIG.replace(layers=arguments.layers, steps=arguments.steps, seed=number, **ALGORITHMS[name], **model)
+    return CONFIG.replace(layers=arguments.layers, steps=arguments.steps, seed=round_index, **ALGORITHMS[name], **model)
 
 
-def measure_in_process(name: str, arguments: Arguments, number: int, seconds: float) -> dict[str, Any]:
+def measure_in_process(name: str, arguments: Arguments, round_index: int, seconds: float) -> dict[str, Any]:
     """Do one run in a separate process, and return its row.
 
     Raises:
         subprocess.TimeoutExpired: the run took more than `seconds`.
     """
-    words = [__file__, "--child", name, str(number), str(arguments.work), str(arguments.steps), str(arguments.layers)]
+    words = [__file__, "--child", name, str(round_index), str(arguments.work), str(arguments.steps), str(arguments.layers)]
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str((arguments.work / "compiled").absolute()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
     }
     command = [sys.executable, *words]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=seconds)
-    return {"algorithm": name, "round": number, **json.loads(done.stdout.splitlines()[-1])}
+    return {"algorithm": name, "round": round_index, **json.loads(done.stdout.splitlines()[-1])}
 
 
-def child(name: str, number: str, work: str, steps: str, layers: str) -> None:
+def child(name: str, round_index: str, work: str, steps: str, layers: str) -> None:
     """Do one run, and print its measurements as the last line."""
     arguments = Arguments(steps=int(steps), layers=int(layers), work=Path(work))
-    print(json.dumps(measure(config_of(name, arguments, int(number)))))
+    print(json.dumps(measure(config_of(name, arguments, int(round_index)))))
 
 
 def seconds_of_training(row: Mapping[str, Any]) -> float:
@@ -265,17 +265,17 @@ def main(arguments: Arguments) -> None:
         base = CONFIG.replace(layers=arguments.layers, steps=0, models="last", run=str(arguments.work / "base"))
         rljax.train(base, resume="auto")
     rows: list[dict[str, Any]] = []
-    for number in range(arguments.rounds):
+    for round_index in range(arguments.rounds):
         try:
-            rows += [measure_in_process(name, arguments, number, end - time.monotonic()) for name in ALGORITHMS]
+            rows += [measure_in_process(name, arguments, round_index, end - time.monotonic()) for name in ALGORITHMS]
         except subprocess.TimeoutExpired:
-            print(f"{arguments.minutes:g} minutes were enough for {number} of {arguments.rounds} rounds.")
+            print(f"{arguments.minutes:g} minutes were enough for {round_index} of {arguments.rounds} rounds.")
             break
         write_rows(arguments.out.with_suffix(".json"), rows)
         loads = [row["load"] for row in rows]
         caption = (
-            f"medians (smallest to largest) of {number + 1} runs of {arguments.steps} RL steps, interleaved, each with a new seed; "
-            f"load of the machine {min(loads):g} to {max(loads):g}. Time: {TRAINING_STEPS} RL steps, with {PRETRAINING_STEPS} "
+            f"medians (smallest to largest) of {round_index + 1} runs of {arguments.steps} RL steps, interleaved, each with a new "
+            f"seed; load of the machine {min(loads):g} to {max(loads):g}. Time: {TRAINING_STEPS} RL steps, with {PRETRAINING_STEPS} "
             "steps of value pretraining for VAPO."
         )
         write_page(arguments.out, "python experiments/resources.py", caption, report(rows))

@@ -83,13 +83,14 @@ class SlowTool:
         return Step(state + 1, "abc", reward=float(len(completion)), done=state + 1 == TURNS)
 
 
-def make_requests(episodes: int, number: int) -> tuple[list[Request], list[Problem]]:
+def make_requests(episodes: int, round_index: int) -> tuple[list[Request], list[Problem]]:
     """Build the requests for the first turns of a round, each with its own prompt and seed, and a problem for each."""
-    generator = np.random.default_rng(number)
+    generator = np.random.default_rng(round_index)
     prompts = generator.integers(3, TOKENIZER.vocab_size, (episodes, 8))
     sampling = Sampling(TOKENS, (TOKENIZER.eos_token_id,))
     requests = [
-        Request(tuple(row.tolist()), index, index, sampling, episodes * number + index) for index, row in enumerate(prompts)
+        Request(tuple(row.tolist()), index, index, sampling, episodes * round_index + index)
+        for index, row in enumerate(prompts)
     ]
     return requests, [Problem("", "")] * episodes
 
@@ -110,30 +111,30 @@ def measure(arguments: Arguments) -> Iterator[list[dict[str, Any]]]:
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 8, arguments.slots)
     rows: list[dict[str, Any]] = []
     names = list(ARMS)
-    for number in range(arguments.rounds + 1):
-        requests, problems = make_requests(arguments.episodes, number)
+    for index in range(arguments.rounds + 1):
+        requests, problems = make_requests(arguments.episodes, index)
         expected = None
-        for name in names[number % len(names) :] + names[: number % len(names)] if number else ["no tool", "waits = 4"]:
+        for name in names[index % len(names) :] + names[: index % len(names)] if index else ["no tool", "waits = 4"]:
             before = time.monotonic()
             responses, _ = play(engine, SlowTool(*ARMS[name]), params, requests, problems, TOKENIZER, max_failure_share=0.0)
             seconds = time.monotonic() - before
-            found = tokens_of(responses)
-            expected = found if expected is None else expected
+            tokens = tokens_of(responses)
+            expected = tokens if expected is None else expected
             sampled = sum(int(response.mask.sum()) for response in responses)
             turns = sum(response.turns for response in responses)
             rows.append(
                 {
                     "arm": name,
-                    "round": number,
+                    "round": index,
                     "seconds": round(seconds, 2),
                     "tokens_per_second": round(sampled / seconds, 1),
                     "turns": turns,
-                    "same_tokens": found == expected,
+                    "same_tokens": tokens == expected,
                     "load": round(os.getloadavg()[0], 1),
                 }
             )
             print(rows[-1], flush=True)
-        if number:
+        if index:
             yield [row for row in rows if row["round"] > 0]
 
 

@@ -39,7 +39,7 @@ import tyro
 
 import rljax
 from lab.rows import points_text, share_text, write_page
-from rljax.cli import main as type_command
+from rljax.cli import main as run_rljax
 
 CONFIG = rljax.TrainConfig.flat(
     name="tuning",
@@ -121,7 +121,7 @@ def words_of(arguments: Arguments) -> list[str]:
 
 def main(arguments: Arguments) -> None:
     """Run `rljax tune`, and write its results."""
-    failed = type_command(words_of(arguments))
+    failed = run_rljax(words_of(arguments))
     if failed:
         raise SystemExit(failed)
     for suffix in (".json", ".png"):

@@ -152,12 +152,12 @@ class State(NamedTuple):
 def make_optimizer(warm_steps: int) -> optax.GradientTransformation:
     """Build Adam with one schedule per network: first the policy imitates, then only the critic learns, then both learn."""
     warm = optax.warmup_cosine_decay_schedule(0.0, 4e-3, warmup_steps=warm_steps // 12, decay_steps=warm_steps)
-    alone = [warm_steps, warm_steps + VALUE_STEPS * MINIBATCHES]
-    policy = optax.join_schedules([warm, *map(optax.constant_schedule, (0.0, 1e-4))], alone)
-    critic = optax.join_schedules(list(map(optax.constant_schedule, (0.0, 2e-3, 1e-3))), alone)
+    boundaries = [warm_steps, warm_steps + VALUE_STEPS * MINIBATCHES]
+    policy = optax.join_schedules([warm, *map(optax.constant_schedule, (0.0, 1e-4))], boundaries)
+    critic = optax.join_schedules(list(map(optax.constant_schedule, (0.0, 2e-3, 1e-3))), boundaries)
     rates = {"policy": policy, "critic": critic}
-    each = {name: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate, b2=0.95)) for name, rate in rates.items()}
-    return optax.multi_transform(each, {name: name for name in rates})
+    chains = {name: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate, b2=0.95)) for name, rate in rates.items()}
+    return optax.multi_transform(chains, {name: name for name in rates})
 
 
 def compile_for(devices: list, optimizer: optax.GradientTransformation) -> tuple:

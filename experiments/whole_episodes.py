@@ -69,9 +69,9 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
 
 
 def compare(found: Shares) -> list[Comparison]:
-    """Compare the arms at the end."""
-    one, other = (found[arm][-1] for arm in ARMS)
-    return [Comparison("whole episodes win more games than single turns", one, other)]
+    """Compare the arms at the end of training."""
+    complete, single = (found[arm][-1] for arm in ARMS)
+    return [Comparison("whole episodes win more games than single turns", complete, single)]
 
 
 if __name__ == "__main__":

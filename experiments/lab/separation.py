@@ -129,7 +129,7 @@ class Case(NamedTuple):
     """Seeds of RL, the same for all arms."""
 
 
-def values_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, dict[int, float]]:
+def values_of(rows: Rows, task: str, case: Case, metric: str) -> dict[str, dict[int, float]]:
     """Collect the values of one metric for each arm of a task, by seed.
 
     Example:
@@ -139,12 +139,12 @@ def values_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, dict[
         {'slow': {}, 'fast': {3: 0.5}}
     """
     mine = [row for row in rows if row["task"] == task]
-    return {arm: {row["seed"]: row["numbers"][number] for row in mine if row["arm"] == arm} for arm in case.arms}
+    return {arm: {row["seed"]: row["numbers"][metric] for row in mine if row["arm"] == arm} for arm in case.arms}
 
 
-def intervals_of(rows: Rows, task: str, case: Case, number: str) -> dict[str, Interval]:
+def intervals_of(rows: Rows, task: str, case: Case, metric: str) -> dict[str, Interval]:
     """Compute the mean and 95 % t interval of a metric over the seeds for each arm of a task, sorted by mean."""
-    intervals = {arm: over_seeds([*values.values()]) for arm, values in values_of(rows, task, case, number).items()}
+    intervals = {arm: over_seeds([*values.values()]) for arm, values in values_of(rows, task, case, metric).items()}
     return dict(sorted(intervals.items(), key=lambda item: item[1].value))
 
 
@@ -187,11 +187,11 @@ def report(rows: Rows, cases: Mapping[str, Case], *, also: Sequence[str]) -> str
 
 def section(rows: Rows, task: str, case: Case, *, also: Sequence[str]) -> list[str]:
     """Format the section of one task in Markdown, with a table of its arms."""
-    numbers = [*dict.fromkeys((case.decides, *also, *case.shown))]
+    metrics = [*dict.fromkeys((case.decides, *also, *case.shown))]
     before = over_seeds([row["curve"][0] for row in rows if row["task"] == task and row["arm"] == next(iter(case.arms))])
     lines = ["", f"## {task}", "", case.theory, "", f"{before.seeds} seeds; accuracy before RL {before.text()}.", ""]
-    lines += [f"| arm | {' | '.join(numbers)} |", f"|{' --- |' * (len(numbers) + 1)}"]
+    lines += [f"| arm | {' | '.join(metrics)} |", f"|{' --- |' * (len(metrics) + 1)}"]
     for arm in intervals_of(rows, task, case, case.decides):
-        cells = [intervals_of(rows, task, case, number)[arm].text() for number in numbers]
+        cells = [intervals_of(rows, task, case, metric)[arm].text() for metric in metrics]
         lines.append(f"| {' | '.join([arm, *cells])} |")
     return lines

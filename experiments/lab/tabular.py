@@ -35,7 +35,7 @@ def unit_steps() -> optax.GradientTransformation:
 
 
 class Setting(NamedTuple):
-    """A training run in a world."""
+    """Settings of a training run in a world."""
 
     world: World
     """The task."""
@@ -113,11 +113,11 @@ def sample_states(
         The state before each token, the tokens, the mask of tokens that belong to the response, and each response's last state.
     """
     ends, onward = jnp.asarray(world.ends), jnp.asarray(world.next_state)
-    below = jnp.cumsum(jnp.exp(logp), -1)[:, :-1]
+    cumulative = jnp.cumsum(jnp.exp(logp), -1)[:, :-1]
 
     def step(state: Array, uniform: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         alive = ~ends[state]
-        token = (uniform[..., None] >= below[state]).sum(-1)
+        token = (uniform[..., None] >= cumulative[state]).sum(-1)
         return jnp.where(alive, onward[state, token], state), (state, token, alive)
 
     last, parts = jax.lax.scan(step, first, uniform)
@@ -125,18 +125,18 @@ def sample_states(
     return states, tokens, mask, last
 
 
-def _first(array: Array, kept: Array, count: int) -> Array:
+def _take_kept_first(array: Array, kept: Array, count: int) -> Array:
     """Return the first `count` prompts after moving the kept ones to the front; the order is otherwise unchanged."""
     return array[jnp.argsort(~kept, stable=True)[:count]]
 
 
-def _values(algorithm: Algorithm, outputs: Float[Array, "*rows T N"]) -> Float[Array, "*rows T"]:
+def _values_from_outputs(algorithm: Algorithm, outputs: Float[Array, "*rows T N"]) -> Float[Array, "*rows T"]:
     """Convert the critic's outputs to values."""
     return required(algorithm.critic, "algorithm.critic").head.value(outputs)
 
 
-def _of_token(of_state: Float[Array, "S V"], states: Array, tokens: Array) -> Array:
-    return of_state[states, tokens]
+def _select_tokens(table: Float[Array, "S V"], states: Array, tokens: Array) -> Array:
+    return table[states, tokens]
 
 
 def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _Sample:
@@ -159,29 +159,29 @@ def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _S
     if setting.tries > 1:
         kept = required(algorithm.keep_group, "algorithm.keep_group")(rewards)
         parts = (contexts, states, tokens, mask, last, verdicts)
-        contexts, states, tokens, mask, last, verdicts = (_first(part, kept, setting.prompts) for part in parts)
+        contexts, states, tokens, mask, last, verdicts = (_take_kept_first(part, kept, setting.prompts) for part in parts)
     entropy_of, p = -(jnp.exp(policy) * policy).sum(-1), jnp.exp(policy)
     reference = log_probabilities(world, first_table) if algorithm.needs("ref_logp") else None
     rollout = Rollout(
         mask=mask,
-        behaviour_logp=_of_token(engine, states, tokens),
+        behaviour_logp=_select_tokens(engine, states, tokens),
         rewards=verdicts,
-        policy_logp=None if setting.sampler is None else _of_token(policy, states, tokens),
-        ref_logp=None if reference is None else _of_token(reference, states, tokens),
+        policy_logp=None if setting.sampler is None else _select_tokens(policy, states, tokens),
+        ref_logp=None if reference is None else _select_tokens(reference, states, tokens),
         truncated=~jnp.asarray(world.ends)[last],
-        values=_values(algorithm, tables.outputs[states]) if algorithm.needs("values") else None,
+        values=_values_from_outputs(algorithm, tables.outputs[states]) if algorithm.needs("values") else None,
         behaviour_entropy=entropy_of[states] if algorithm.needs("behaviour_entropy") else None,
         square_sum=jnp.square(p).sum(-1)[states] if algorithm.needs("square_sum") else None,
     )
     return _Sample(contexts, states, tokens, rollout)
 
 
-def _flat(array: Array, minibatches: int) -> Array:
-    """`[P, G, T]` or `[B, T]` -> `[M, B / M, T]`."""
+def _split_minibatches(array: Array, minibatches: int) -> Array:
+    """Reshape `[P, G, T]` or `[B, T]` to `[M, B / M, T]`, for M mini-batches of the B responses."""
     return array.reshape(minibatches, -1, array.shape[-1])
 
 
-def _objective(
+def _compute_loss(
     setting: Setting, tables: _Tables, batch: Batch[Array], states: Array, tokens: Array, train_policy: bool
 ) -> Float[Array, ""]:
     """Compute the loss of a mini-batch: the policy's plus the critic's, which share no parameters."""
@@ -190,10 +190,10 @@ def _objective(
     if train_policy:
         logp = log_probabilities(world, tables.logits)
         entropy = -(jnp.exp(logp) * logp).sum(-1)[states] if algorithm.needs("entropy") else None
-        total = total + loss(algorithm, _of_token(logp, states, tokens), batch, entropy=entropy)[0]
+        total = total + loss(algorithm, _select_tokens(logp, states, tokens), batch, entropy=entropy)[0]
     if algorithm.critic is not None:
         outputs = tables.outputs[states]
-        total = total + value_loss(algorithm, _values(algorithm, outputs), batch, outputs=outputs)[0]
+        total = total + value_loss(algorithm, _values_from_outputs(algorithm, outputs), batch, outputs=outputs)[0]
     return total
 
 
@@ -221,11 +221,11 @@ def _update(
         progress=progress if algorithm.needs("progress") else None,
         past=past,
     )
-    parts = jax.tree.map(lambda x: _flat(x, setting.minibatches), (batch, sample.states, sample.tokens))
+    parts = jax.tree.map(lambda x: _split_minibatches(x, setting.minibatches), (batch, sample.states, sample.tokens))
     parts = jax.tree.map(lambda x: jnp.concatenate([x] * setting.passes), parts)
 
     def update(inner: tuple[_Tables, optax.OptState], part: tuple[Batch[Array], Array, Array]):
-        gradient = jax.grad(lambda tables: _objective(setting, tables, *part, policy))(inner[0])
+        gradient = jax.grad(lambda tables: _compute_loss(setting, tables, *part, policy))(inner[0])
         change, state = optimizer.update(gradient, inner[1], inner[0])
         return (cast(_Tables, optax.apply_updates(inner[0], change)), state), None
 
@@ -280,9 +280,9 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
     if setting.value_steps:
         no_progress = jnp.zeros(setting.value_steps, jnp.float32)
         carry, _ = jax.lax.scan(step(False), carry, (jax.random.split(for_values, setting.value_steps), no_progress))
-    per = setting.steps // setting.points
-    keys = jax.random.split(for_steps, setting.steps).reshape(setting.points, per)
-    progress = (jnp.arange(setting.steps, dtype=jnp.float32) / setting.steps).reshape(setting.points, per)
+    steps_per_point = setting.steps // setting.points
+    keys = jax.random.split(for_steps, setting.steps).reshape(setting.points, steps_per_point)
+    progress = (jnp.arange(setting.steps, dtype=jnp.float32) / setting.steps).reshape(setting.points, steps_per_point)
 
     def train_until_point(carry: _Carry, inputs: tuple[Array, Array]) -> tuple[_Carry, Table]:
         carry, _ = jax.lax.scan(step(True), carry, inputs)
@@ -330,7 +330,7 @@ def rollout_gradient(setting: Setting, logits: Table, key: Key) -> Table:
     batch = prepare(setting.algorithm, sample.rollout)
 
     def objective(logits: Table) -> Array:
-        return _objective(
+        return _compute_loss(
             setting,
             carry.tables._replace(logits=logits),
             batch,

@@ -129,7 +129,7 @@ def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
             found.without_setting.append(page.name)
         elif page.name in OWN_REWARDS:
             found.own_rewards.append(page.name)
-        elif NUMBER not in _names_of_numbers(results[page.name], page.name):
+        elif NUMBER not in _metric_names(results[page.name], page.name):
             found.without_number.append(page.name)
         else:
             for arm, setting in settings.items():
@@ -141,7 +141,7 @@ def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
     return found
 
 
-def _names_of_numbers(results: Results, claim: str) -> list[str]:
+def _metric_names(results: Results, claim: str) -> list[str]:
     if not results.seeds:
         raise InputError(f"The claim {claim} has no results for its current settings; run rljax claims --rerun {claim}.")
     return [*next(iter(results.arms().values()))]
@@ -170,7 +170,7 @@ def scores_in_results(
                 algorithms_in(settings[0].algorithm) == algorithms_in(algorithm),
                 (settings[0].tries, settings[0].past) == (1, 0),
                 (settings[0].learning_rate, settings[0].points) == (task.setting.learning_rate, task.setting.points),
-                _way_of(claim.measure) == _way_of(task.page.claim.measure),
+                _describe_measure(claim.measure) == _describe_measure(task.page.claim.measure),
                 all(str(seed) in runs for seed in task.seeds),
             )
         ):
@@ -178,7 +178,7 @@ def scores_in_results(
     return None
 
 
-def _way_of(measure: Any) -> tuple[str, str, dict[str, Any], tuple[int, ...]]:
+def _describe_measure(measure: Any) -> tuple[str, str, dict[str, Any], tuple[int, ...]]:
     """Describe a `measure` function by its name, its defaults, and the identities of the arguments that a partial binds."""
     function = getattr(measure, "func", measure)
     defaults = {name: each.default for name, each in inspect.signature(measure).parameters.items()}

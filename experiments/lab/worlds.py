@@ -145,21 +145,21 @@ def codes(*, contexts: int, length: int, tokens: int, right_tokens: int = 1, sha
     states = contexts * length * 2
     right, wrong = states, states + 1
 
-    def state_index(context: int, position: int, fine: int) -> int:
+    def state_index(context: int, position: int, all_right: int) -> int:
         if position == length:
-            return right if fine else wrong
-        return (context * length + position) * 2 + (1 - fine)
+            return right if all_right else wrong
+        return (context * length + position) * 2 + (1 - all_right)
 
     onward, row = np.zeros((states + 2, tokens), np.int32), np.zeros(states + 2, np.int32)
     for context in range(contexts):
         for position in range(length):
-            for fine in (0, 1):
-                here = state_index(context, position, fine)
+            for all_right in (0, 1):
+                here = state_index(context, position, all_right)
                 row[here] = (
                     position if shared else context * length + position
                 )  # the policy cannot see whether its tokens so far are right
                 for token in range(tokens):
-                    onward[here, token] = state_index(context, position + 1, int(fine and token < right_tokens))
+                    onward[here, token] = state_index(context, position + 1, int(all_right and token < right_tokens))
     onward[states:] = np.array([[right], [wrong]])
     ends = np.arange(states + 2) >= states
     reward = (np.arange(states + 2) == right).astype(np.float32)
