@@ -275,8 +275,8 @@ def main(arguments: Arguments) -> None:
         loads = [row["load"] for row in rows]
         caption = (
             f"medians (smallest to largest) of {round_index + 1} runs of {arguments.steps} RL steps, interleaved, each with a new "
-            f"seed; load of the machine {min(loads):g} to {max(loads):g}. Time: {TRAINING_STEPS} RL steps, with {PRETRAINING_STEPS} "
-            "steps of value pretraining for VAPO."
+            f"seed; load of the machine {min(loads):g} to {max(loads):g}. Time: {TRAINING_STEPS} RL steps, with "
+            f"{PRETRAINING_STEPS} steps of value pretraining for VAPO."
         )
         write_page(arguments.out, "python experiments/resources.py", caption, report(rows))
 

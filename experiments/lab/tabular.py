@@ -80,11 +80,15 @@ class Setting(NamedTuple):
 
 
 class _Tables(NamedTuple):
+    """Trained parameters: the policy's logits, and the critic's outputs for every state."""
+
     logits: Table
     outputs: Float[Array, "S N"]
 
 
 class _Sample(NamedTuple):
+    """A rollout, with the context of each group and the state before each token."""
+
     contexts: Int[Array, "P"]
     states: Int[Array, "P G T"]
     tokens: Int[Array, "P G T"]
@@ -92,6 +96,8 @@ class _Sample(NamedTuple):
 
 
 class _Carry(NamedTuple):
+    """Training state between rollouts; `ring` contains the logits of the last D = `delay` + 1 rollouts, the oldest first."""
+
     tables: _Tables
     optimizer: optax.OptState
     ring: Float[Array, "D R V"]
