@@ -155,9 +155,8 @@ def codes(*, contexts: int, length: int, tokens: int, right_tokens: int = 1, sha
         for position in range(length):
             for all_right in (0, 1):
                 here = state_index(context, position, all_right)
-                row[here] = (
-                    position if shared else context * length + position
-                )  # the policy cannot see whether its tokens so far are right
+                # The policy cannot see whether its tokens so far are right, so both states use the same row.
+                row[here] = position if shared else context * length + position
                 for token in range(tokens):
                     onward[here, token] = state_index(context, position + 1, int(all_right and token < right_tokens))
     onward[states:] = np.array([[right], [wrong]])
@@ -190,12 +189,12 @@ def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: 
             onward[here] = (states + here, here + 1 if position + 1 < horizon else states + here)
             onward[states + here] = (right, wrong)
     onward[right], onward[wrong] = right, wrong
-    number = np.arange(2 * states + 2)
-    row = np.minimum(number, 2 * states - 1) // (horizon if shared else 1)
+    state = np.arange(2 * states + 2)
+    row = np.minimum(state, 2 * states - 1) // (horizon if shared else 1)
     start = (np.arange(contexts) * horizon).astype(np.int32)
-    reward = (number == right).astype(np.float32)
+    reward = (state == right).astype(np.float32)
     return World(
-        onward, number >= 2 * states, reward, row.astype(np.int32), start, horizon + 1 if budget is None else budget
+        onward, state >= 2 * states, reward, row.astype(np.int32), start, horizon + 1 if budget is None else budget
     )
 
 
@@ -239,15 +238,15 @@ def chains(lengths: Sequence[int], *, tokens: int) -> World:
     onward[right] = right
     row = np.zeros(2 * rows + 2, np.int32)
     for begin, length in zip(begins, lengths, strict=False):
-        for place in range(begin, begin + length):
-            last = place + 1 == begin + length
-            row[2 * place : 2 * place + 2] = place
-            after, failed = (right, wrong) if last else (2 * place + 2, 2 * place + 3)
-            onward[2 * place : 2 * place + 2] = failed
-            onward[2 * place, 0] = after
-    number = np.arange(2 * rows + 2)
-    reward = (number == right).astype(np.float32)
-    return World(onward, number >= 2 * rows, reward, row, (2 * begins[:-1]).astype(np.int32), max(lengths))
+        for row_index in range(begin, begin + length):
+            last = row_index + 1 == begin + length
+            row[2 * row_index : 2 * row_index + 2] = row_index
+            after, failed = (right, wrong) if last else (2 * row_index + 2, 2 * row_index + 3)
+            onward[2 * row_index : 2 * row_index + 2] = failed
+            onward[2 * row_index, 0] = after
+    state = np.arange(2 * rows + 2)
+    reward = (state == right).astype(np.float32)
+    return World(onward, state >= 2 * rows, reward, row, (2 * begins[:-1]).astype(np.int32), max(lengths))
 
 
 def wandering(*, contexts: int, needed: int, budget: int) -> World:
@@ -269,13 +268,13 @@ def wandering(*, contexts: int, needed: int, budget: int) -> World:
     """
     states = contexts * (needed + 1)
     right, wrong = states, states + 1
-    number = np.arange(states + 2)
-    onward = np.stack([number + 1, number, np.full(states + 2, wrong)], -1).astype(np.int32)
+    state = np.arange(states + 2)
+    onward = np.stack([state + 1, state, np.full(states + 2, wrong)], -1).astype(np.int32)
     onward[needed : states : needed + 1, 0] = right
     onward[states:] = np.array([[right], [wrong]])
-    reward = (number == right).astype(np.float32)
+    reward = (state == right).astype(np.float32)
     start = np.arange(0, states, needed + 1, dtype=np.int32)
-    return World(onward, number >= states, reward, np.minimum(number, states - 1).astype(np.int32), start, budget)
+    return World(onward, state >= states, reward, np.minimum(state, states - 1).astype(np.int32), start, budget)
 
 
 def wanderer(world: World, *, wander: float, answer: float, spread: float = 1.0) -> Callable[[Key], Table]:
