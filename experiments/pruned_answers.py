@@ -50,7 +50,7 @@ class Arguments:
     """Output files, without their endings `.json` and `.md`."""
 
 
-def opened_with(target: str, problems: int, **options: Any) -> OpenPolicy:
+def open_target(target: str, problems: int, **options: Any) -> OpenPolicy:
     """Open a run with its own problems, or a model folder with sums."""
     own = {"problems": sums(problems), "reward": last_number, "chat": True, "max_response_tokens": 24}
     return load(target, **({} if is_run(target) else own), **options)
@@ -76,7 +76,7 @@ def answer(opened: OpenPolicy, params: Params) -> tuple[np.ndarray, list[bytes]]
 @cache
 def exact_answers(target: str, problems: int) -> tuple[OpenPolicy, tuple[np.ndarray, list[bytes]]]:
     """Open a target, and answer with its exact weights and cache."""
-    opened = opened_with(target, problems)
+    opened = open_target(target, problems)
     return opened, answer(opened, opened.params)
 
 
@@ -85,7 +85,7 @@ def row_of(arguments: Arguments, target: str, variant: str) -> dict[str, Any]:
     opened, exact = exact_answers(target, arguments.problems)
     params = opened.params
     if variant == "int8 cache":
-        opened = opened_with(target, arguments.problems, cache_dtype="int8")
+        opened = open_target(target, arguments.problems, cache_dtype="int8")
     elif variant != "exact":
         params = pruned_params(target, variant)
     right, answers = exact if variant == "exact" else answer(opened, params)

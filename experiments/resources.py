@@ -49,7 +49,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-class Stated(NamedTuple):
+class DocumentRow(NamedTuple):
     """A row of Table 12 of the document."""
 
     gigabytes: float
@@ -62,10 +62,10 @@ class Stated(NamedTuple):
 
 
 DOCUMENT = {
-    "vanilla PPO": Stated(45, 1.0, 1200, 1.0),
-    "VAPO": Stated(72, 1.8, 680, 1.9),
-    "DAPO": Stated(58, 1.3, 950, 1.4),
-    "GRPO": Stated(38, 0.7, 1650, 0.8),
+    "vanilla PPO": DocumentRow(45, 1.0, 1200, 1.0),
+    "VAPO": DocumentRow(72, 1.8, 680, 1.9),
+    "DAPO": DocumentRow(58, 1.3, 950, 1.4),
+    "GRPO": DocumentRow(38, 0.7, 1650, 0.8),
 }
 CONFIG = rljax.TrainConfig.flat(
     algorithm="grpo",
@@ -190,7 +190,7 @@ def measure_in_process(name: str, arguments: Arguments, round_index: int, second
     return {"algorithm": name, "round": round_index, **json.loads(done.stdout.splitlines()[-1])}
 
 
-def child(name: str, round_index: str, work: str, steps: str, layers: str) -> None:
+def run_child(name: str, round_index: str, work: str, steps: str, layers: str) -> None:
     """Do one run, and print its measurements as the last line."""
     arguments = Arguments(steps=int(steps), layers=int(layers), work=Path(work))
     print(json.dumps(measure(config_of(name, arguments, int(round_index)))))
@@ -201,7 +201,7 @@ def seconds_of_training(row: Mapping[str, Any]) -> float:
     return TRAINING_STEPS * row["step_seconds"] + PRETRAINING_STEPS * (row["value_seconds"] or 0.0)
 
 
-MEASURES: Mapping[str, tuple[Callable[[Mapping[str, Any]], float], str, str, Callable[[Stated], float]]] = {
+MEASURES: Mapping[str, tuple[Callable[[Mapping[str, Any]], float], str, str, Callable[[DocumentRow], float]]] = {
     "peak memory, MB": (lambda row: row["bytes"] / 1e6, ",.0f", "{:g} GB", lambda stated: stated.gigabytes),
     "time, s": (seconds_of_training, ",.0f", "{:.1f}x", lambda stated: stated.time),
     "trained samples per hour": (
@@ -283,6 +283,6 @@ def main(arguments: Arguments) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:])
+        run_child(*sys.argv[2:])
     else:
         main(tyro.cli(Arguments))

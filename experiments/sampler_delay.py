@@ -151,7 +151,7 @@ def report(rows: Sequence[Row]) -> str:
     for name, delay in itertools.product(OPTIONS, DELAYS):
         cells = [over_seeds([*values_by_seed(rows, name, delay, measure).values()]).text() for measure in SHOWN]
         costs = [
-            without_rounding([*cost(rows, name, delay, measure).values()]).text() if delay else "-" for measure in SHOWN
+            mean_difference([*cost(rows, name, delay, measure).values()]).text() if delay else "-" for measure in SHOWN
         ]
         compared = [compare_with_grpo(rows, name, delay, measure) if delay and name != "grpo" else "-" for measure in SHOWN]
         lines.append(f"| {' | '.join([name, str(delay), *cells, *costs, *compared])} |")
@@ -159,7 +159,7 @@ def report(rows: Sequence[Row]) -> str:
     return "\n".join(["", f"{before.seeds} seeds; accuracy before RL {before.text()}.", "", *lines]) + "\n"
 
 
-def without_rounding(differences: Sequence[float]) -> Interval:
+def mean_difference(differences: Sequence[float]) -> Interval:
     """Return the mean of differences with its interval; the mean is rounded, so that a rounding error does not hide a 0."""
     interval = over_seeds(differences)
     return interval._replace(value=round(interval.value, 6))
@@ -168,7 +168,7 @@ def without_rounding(differences: Sequence[float]) -> Interval:
 def compare_with_grpo(rows: Sequence[Row], name: str, delay: int, measure: str) -> str:
     """Format GRPO's cost of a delay minus another algorithm's cost, and the verdict on its sign."""
     grpo, own = cost(rows, "grpo", delay, measure), cost(rows, name, delay, measure)
-    interval = without_rounding([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
+    interval = mean_difference([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
     return f"{interval.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"
 
 

@@ -85,14 +85,14 @@ class Outputs(NamedTuple):
     logp: np.ndarray
 
 
-def random_tokens() -> np.ndarray:
+def generate_tokens() -> np.ndarray:
     """Generate the token sequences that all models read."""
     return np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, TOKENS)).astype(np.int32)
 
 
 def outputs_of_transformers(model: torch.nn.Module) -> Outputs:
     """Compute the outputs of a PyTorch model."""
-    tokens = torch.from_numpy(random_tokens()).long()
+    tokens = torch.from_numpy(generate_tokens()).long()
     with torch.no_grad():
         out = model.eval()(tokens).logits
     logp = torch.log_softmax(out[:, PROMPT - 1 : -1], -1).gather(-1, tokens[:, PROMPT:, None])[..., 0]
@@ -101,7 +101,7 @@ def outputs_of_transformers(model: torch.nn.Module) -> Outputs:
 
 def outputs_of_rljax(config: TransformerConfig, params: Any) -> Outputs:
     """Compute the outputs of rljax: logits as in evaluation, and log-probabilities as in training."""
-    tokens = random_tokens()
+    tokens = generate_tokens()
     slots = jnp.broadcast_to(jnp.arange(TOKENS), tokens.shape)
     out = logits(Model(config), params, jnp.asarray(tokens), slots, jnp.ones_like(slots))
     prompts, rest = tokens[:, :PROMPT], tokens[:, PROMPT:]

@@ -94,7 +94,7 @@ class Sums:
         if call is not None:
             result = [{"role": "user", "content": f"= {int(call[1]) + int(call[2])}"}]
             return rljax.Step(answer, result, reward=-COST, done=False, correct=False)
-        is_right = last_is(completion, answer)
+        is_right = is_last_number(completion, answer)
         return rljax.Step(answer, reward=float(is_right), correct=is_right)
 
 
@@ -124,7 +124,7 @@ def has_call(completion: str) -> bool:
     return CALL.search(completion) is not None
 
 
-def last_is(completion: str, answer: str) -> bool:
+def is_last_number(completion: str, answer: str) -> bool:
     """Return whether the last number of an episode is the answer."""
     return re.findall(r"\d+", completion)[-1:] == [answer]
 
@@ -143,7 +143,10 @@ CALCULATOR_TOOL = Experiment(
     write_problems=write_sums,
     measures={
         f"{what}, {kind} sums": measure_kind(test, small=kind == "small")
-        for what, test in {"right": last_is, "with a call": lambda completion, answer: has_call(completion)}.items()
+        for what, test in {
+            "right": is_last_number,
+            "with a call": lambda completion, answer: has_call(completion),
+        }.items()
         for kind in ("large", "small")
     },
 )
