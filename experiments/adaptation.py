@@ -52,8 +52,8 @@ import rljax
 from lab.rows import (
     Comparison,
     add_missing_rows,
-    points_text,
-    share_text,
+    format_percent,
+    format_points,
     verdict_table,
     write_page,
 )
@@ -206,7 +206,9 @@ def report(rows: Rows) -> str:
     lines = ["| thumbs by | responses | before | after | change |", f"|{' --- |' * 5}"]
     for arm, share in itertools.product(ARMS, SHARES):
         before, after = (by_seed(rows, arm, when, share) for when in ("before", "after"))
-        lines.append(f"| {arm} | {share} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |")
+        lines.append(
+            f"| {arm} | {share} | {format_percent(before)} | {format_percent(after)} | {format_points(after, before)} |"
+        )
     far = {arm: [row["kl"] for row in rows if row["arm"] == arm] for arm in ARMS}
     texts = [f"{np.mean(values):.3f} with the {arm}" for arm, values in far.items()]
     lines += ["", f"Divergence from the served model on the last batch, nats per token: {', '.join(texts)}."]

@@ -41,7 +41,7 @@ import tyro
 from tasks_that_separate import config_of, config_of_arm, ensure_base_model
 
 import rljax
-from lab.rows import add_missing_rows, points_text, write_page
+from lab.rows import add_missing_rows, format_points, write_page
 from rljax.files import settings_hash
 from rljax.models import Policy
 from rljax.models.policy import HostParams
@@ -201,7 +201,7 @@ def report(rows: Rows) -> str:
     for other in (fixed, "random"):
         pairs = by_seed(rows, other)
         seeds = ", ".join(f"{100 * (bandit[seed] - pairs[seed]):+.1f}" for seed in bandit)
-        lines.append(f"- `bandit` minus `{other}`: {points_text(bandit, pairs)} points; by seed {seeds}.")
+        lines.append(f"- `bandit` minus `{other}`: {format_points(bandit, pairs)} points; by seed {seeds}.")
     return "\n".join(lines) + "\n"
 
 

@@ -46,8 +46,8 @@ import rljax
 from lab.rows import (
     Comparison,
     add_missing_rows,
-    points_text,
-    share_text,
+    format_percent,
+    format_points,
     verdict_table,
     write_page,
 )
@@ -154,7 +154,7 @@ def report(rows: Rows) -> str:
     for arm, metric in itertools.product(ARMS, labels):
         before, after = (by_seed(rows, arm, metric, end) for end in (0, 1))
         lines.append(
-            f"| {arm} | {labels[metric]} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |"
+            f"| {arm} | {labels[metric]} | {format_percent(before)} | {format_percent(after)} | {format_points(after, before)} |"
         )
     alone, ruled = ARMS
     lines += [
@@ -165,7 +165,7 @@ def report(rows: Rows) -> str:
         "| --- | --- |",
     ]
     for metric, label in labels.items():
-        lines.append(f"| {label} | {points_text(by_seed(rows, ruled, metric, 1), by_seed(rows, alone, metric, 1))} |")
+        lines.append(f"| {label} | {format_points(by_seed(rows, ruled, metric, 1), by_seed(rows, alone, metric, 1))} |")
     return "\n".join([*lines, "", *verdict_table(claims(rows))]) + "\n"
 
 

@@ -56,8 +56,8 @@ from lab.claims import FEWEST_SEEDS
 from lab.rows import (
     Comparison,
     add_missing_rows,
-    points_text,
-    share_text,
+    format_percent,
+    format_points,
     verdict_table,
     write_page,
 )
@@ -157,12 +157,12 @@ def report(rows: Rows) -> str:
     lines = ["| weight | seeds | `+` | `-` | `+`, minus `+` without an anchor | `-`, minus `-` without an anchor |"]
     lines += [
         f"|{' --- |' * 6}",
-        f"| before the second run | {len(before[0])} | {' | '.join(map(share_text, before))} | | |",
+        f"| before the second run | {len(before[0])} | {' | '.join(map(format_percent, before))} | | |",
     ]
     for weight in weights:
         after, without = ([by_seed(rows, each, "after", operator) for operator in "+-"] for each in (weight, 0))
-        cells = [str(len(after[0])), *map(share_text, after)]
-        cells += [points_text(one, other) if weight else "" for one, other in zip(after, without, strict=True)]
+        cells = [str(len(after[0])), *map(format_percent, after)]
+        cells += [format_points(one, other) if weight else "" for one, other in zip(after, without, strict=True)]
         lines.append(f"| {weight:g} | {' | '.join(cells)} |")
     if 0 in weights:
         lines += ["", *verdict_table(claims(rows))]

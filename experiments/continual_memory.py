@@ -54,7 +54,7 @@ import tyro
 from continual_anchor import FIRST, SECOND, finish_run, measure_accuracies
 
 import rljax
-from lab.rows import Comparison, add_missing_rows, points_text, share_text, verdict_table, write_page
+from lab.rows import Comparison, add_missing_rows, format_percent, format_points, verdict_table, write_page
 from rljax.data.dataset import load_problems
 from rljax.files import settings_hash
 from rljax.programs.synthetic_data import generate
@@ -156,13 +156,13 @@ def report(rows: Rows) -> str:
     lines = [
         "| memory | replayed | `+` | `-` | `+`, minus `none` | `-`, minus `none` |",
         f"|{' --- |' * 6}",
-        f"| before the second run | | {' | '.join(map(share_text, before))} | | |",
+        f"| before the second run | | {' | '.join(map(format_percent, before))} | | |",
     ]
     for arm in ARMS:
         replayed = [row["replayed"] for row in rows if row["arm"] == arm]
         after, without = ([by_seed(rows, each, "after", operator) for operator in "+-"] for each in (arm, "none"))
-        differences = [points_text(*pair) if arm != "none" else "" for pair in zip(after, without, strict=True)]
-        cells = [f"{min(replayed)} to {max(replayed)}" if any(replayed) else "", *map(share_text, after), *differences]
+        differences = [format_points(*pair) if arm != "none" else "" for pair in zip(after, without, strict=True)]
+        cells = [f"{min(replayed)} to {max(replayed)}" if any(replayed) else "", *map(format_percent, after), *differences]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *verdict_table(claims(rows), when="before")]) + "\n"
 

@@ -49,7 +49,7 @@ import tyro
 
 import rljax
 from lab.claims import FEWEST_SEEDS
-from lab.rows import Comparison, add_missing_rows, points_text, share_text, verdict_table, write_page
+from lab.rows import Comparison, add_missing_rows, format_percent, format_points, verdict_table, write_page
 from rljax.data.arithmetic import arithmetic
 from rljax.files import settings_hash
 from rljax.programs.averaging import average
@@ -218,8 +218,8 @@ def report(rows: Rows) -> str:
     header = [*(f"`{operator}`" for operator in CLIENTS), "mean of both", "mean, minus `pooled`"]
     lines = [f"| arm | {' | '.join(header)} |", f"|{' --- |' * (len(header) + 1)}"]
     for arm in ("before", *ARMS):
-        cells = [share_text(by_seed(rows, arm, operator)) for operator in (*CLIENTS, None)]
-        difference = "" if arm in ("before", "pooled") else points_text(by_seed(rows, arm), by_seed(rows, "pooled"))
+        cells = [format_percent(by_seed(rows, arm, operator)) for operator in (*CLIENTS, None)]
+        difference = "" if arm in ("before", "pooled") else format_points(by_seed(rows, arm), by_seed(rows, "pooled"))
         lines.append(f"| {arm} | {' | '.join([*cells, difference])} |")
     if len(rows) >= FEWEST_SEEDS:
         lines += ["", *verdict_table(claims(rows), when="before")]

@@ -37,7 +37,7 @@ import numpy as np
 import tyro
 
 import rljax
-from lab.rows import add_missing_rows, points_text, write_page
+from lab.rows import add_missing_rows, format_points, write_page
 from rljax.files import settings_hash
 from rljax.tracking.rows import read_metrics
 from rljax.training.objective.algorithm import resolved_settings
@@ -171,7 +171,7 @@ def report(rows: Rows) -> str:
         values, before = by_seed(rows, arm), np.mean([row["curve"][0][1] for row in rows if row["arm"] == arm])
         text = f"{np.mean([*values.values()]):.1%} ({min(values.values()):.1%} to {max(values.values()):.1%})"
         seeds = ", ".join(f"{100 * (values[seed] - flat[seed]):+.1f}" for seed in values)
-        lines.append(f"| {arm} | {before:.1%} | {text} | {points_text(values, flat)} | {seeds} |")
+        lines.append(f"| {arm} | {before:.1%} | {text} | {format_points(values, flat)} | {seeds} |")
     return "\n".join(lines) + "\n"
 
 

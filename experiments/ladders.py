@@ -46,7 +46,7 @@ import tyro
 import rljax
 from lab.claims import over_seeds
 from lab.ranks import kendall, permutation_test
-from lab.rows import points_text, rows_of, share_text, write_page, write_rows
+from lab.rows import format_percent, format_points, rows_of, write_page, write_rows
 from lab.separation import draw_comparisons
 from rljax.tracking.rows import read_metrics
 
@@ -373,9 +373,15 @@ def section(rows: Rows, ladder: Ladder) -> str:
     lines = [f"## {ladder.title}", "", f"Source: {ladder.source}.", "", head, f"|{' --- |' * 8}"]
     for arm in arms:
         end, other = values_of(rows, arm, END), ladder.compared.get(arm)
-        change = "" if other is None else points_text(end, values_of(rows, other, END))
+        change = "" if other is None else format_points(end, values_of(rows, other, END))
         tokens = np.mean([row["tokens"][-1] for row in rows if row["arm"] == arm and row["rate"] is None])
-        cells = [len(end), share_text(end), change, share_text(values_of(rows, arm, MEAN)), share_text(equal[arm])]
+        cells = [
+            len(end),
+            format_percent(end),
+            change,
+            format_percent(values_of(rows, arm, MEAN)),
+            format_percent(equal[arm]),
+        ]
         lines.append(f"| {arm} | {ladder.scores[arm]:g} | {' | '.join(map(str, cells))} | {tokens / 1000:.0f}k |")
     if not is_complete(rows, ladder):
         done = sum(len(values_of(rows, arm, END)) for arm in arms)
@@ -403,8 +409,8 @@ def pilot_section(rows: Rows) -> str:
 def report(rows: Rows) -> str:
     """Format the page below its caption in Markdown; a ladder is left out if fewer than two of its arms have runs."""
     first = {row["seed"]: row for row in rows if row["rate"] is None}
-    before = share_text({seed: row["accuracy"][0] for seed, row in first.items()})
-    greedy = share_text({seed: row["heldout"][0] for seed, row in first.items()})
+    before = format_percent({seed: row["accuracy"][0] for seed, row in first.items()})
+    greedy = format_percent({seed: row["heldout"][0] for seed, row in first.items()})
     parts = [f"Before RL, {before} of the samples are right, and {greedy} of the greedy answers to held-out problems."]
     for ladder in LADDERS:
         if len(begun_arms(rows, ladder)) > 1:

@@ -31,7 +31,7 @@ import jax
 import tyro
 
 import rljax
-from lab.rows import Comparison, add_missing_rows, share_text, verdict_table, write_page
+from lab.rows import Comparison, add_missing_rows, format_percent, verdict_table, write_page
 from rljax.files import settings_hash
 from rljax.programs.combined_evaluation import robustness
 
@@ -114,7 +114,7 @@ def values_of(rows: Sequence[Mapping[str, Any]], arm: str, name: str) -> dict[in
 def report(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format a table of the arms, and comparisons of the two remedies with RL on original prompts."""
     lines = [f"| arm | {' | '.join(MEASURES.values())} |", "| --- |" + " --- |" * len(MEASURES)]
-    lines += [f"| {arm} | {' | '.join(share_text(values_of(rows, arm, name)) for name in MEASURES)} |" for arm in ARMS]
+    lines += [f"| {arm} | {' | '.join(format_percent(values_of(rows, arm, name)) for name in MEASURES)} |" for arm in ARMS]
     plain, *remedies = ARMS
     comparisons = [
         Comparison(f"{arm} above {plain}, {MEASURES[name]}", values_of(rows, arm, name), values_of(rows, plain, name))

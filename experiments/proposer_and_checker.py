@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import rljax
-from lab.letter_games import GAME, LETTERS, Shares, run_experiment, train_game
+from lab.letter_games import GAME, LETTERS, AccuracyBySeed, run_experiment, train_game
 from lab.rows import Comparison
 from rljax.agents import SelfCorrection
 from rljax.files import settings_hash
@@ -114,7 +114,7 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
     return {"accuracy": accuracy, "tokens": tokens}
 
 
-def compare(found: Shares) -> list[Comparison]:
+def compare(found: AccuracyBySeed) -> list[Comparison]:
     """Compare the arms at half of the tokens and at the end."""
     return [
         Comparison(f"{arm} above one answer, {when}", found[arm][point], found["one answer"][point])

@@ -119,7 +119,7 @@ class Arguments:
     """Folder for the base model and the compiled programs."""
 
 
-def joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
+def read_joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
     """Read the energy that the processor packages have used so far, in joules; None if the counters are missing or unreadable.
 
     Args:
@@ -150,11 +150,11 @@ def used_bytes() -> int:
 
 def measure(config: rljax.TrainConfig) -> dict[str, Any]:
     """Do one run in this process, and return its measurements."""
-    before, energy = used_bytes(), joules()
+    before, energy = used_bytes(), read_joules()
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
         rows = read_metrics(result.run / "metrics.jsonl")
-    after = joules()
+    after = read_joules()
     steps = [row for row in rows if row["phase"] == "rl"]
     value = [row["seconds"] for row in rows if row["phase"] == "value"]
     return {

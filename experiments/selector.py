@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from lab.claims import Page, claim_files, find_page, over_seeds, read_page
+from lab.claims import ClaimFile, claim_files, find_page, over_seeds, read_page
 from lab.keys import arm_key
 from lab.results import Results, algorithms_in, read_results
 from lab.rows import add_missing_rows, made_on, write_rows
@@ -226,7 +226,7 @@ def key_of(claim: str, arm: str) -> str:
     return arm_key(find_page(claim), arm)
 
 
-def read_claims() -> tuple[dict[str, Page], dict[str, Results], Sources]:
+def read_claims() -> tuple[dict[str, ClaimFile], dict[str, Results], Sources]:
     """Read the claims and their results, and find their tasks."""
     pages = {name: read_page(file) for name, file in claim_files().items()}
     results = {name: read_results(page) for name, page in pages.items()}

@@ -31,7 +31,7 @@ import numpy as np
 import tyro
 import yaml
 
-from lab.rows import add_missing_rows, share_text, write_page
+from lab.rows import add_missing_rows, format_percent, write_page
 from rljax.data.preferences import Preference
 from rljax.data.problem import Problem
 from rljax.files import settings_hash
@@ -167,7 +167,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"| filter | {' | '.join(KINDS)} |", f"|{' --- |' * (1 + len(KINDS))}"]
     for arm in ARMS:
         own = [row for row in rows if row["arm"] == arm]
-        cells = [share_text({row["seed"]: row[kind] for row in own}) for kind in KINDS]
+        cells = [format_percent({row["seed"]: row[kind] for row in own}) for kind in KINDS]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -27,7 +27,7 @@ import ladders
 import numpy as np
 import tyro
 
-from lab.rows import add_missing_rows, points_text, share_text, write_page
+from lab.rows import add_missing_rows, format_percent, format_points, write_page
 from rljax.data.diversity import distinct_share
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.setup import make_setup
@@ -95,7 +95,9 @@ def sampling_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     for arm in ARMS:
         own = {row["seed"]: row for row in rows if row["part"] == "sampling" and row["arm"] == arm}
-        shares = [share_text({seed: row[name] for seed, row in own.items()}) for name in ("mixed", "distinct", "passed")]
+        shares = [
+            format_percent({seed: row[name] for seed, row in own.items()}) for name in ("mixed", "distinct", "passed")
+        ]
         deviation = float(np.sqrt(np.mean(np.var([row["means"] for row in own.values()], axis=0, ddof=1))))
         lines.append(f"| {arm} | {' | '.join(shares)} | {deviation:.3f} |")
     return lines
@@ -109,8 +111,8 @@ def training_section(rows: Sequence[Mapping[str, Any]], naive: Sequence[Mapping[
     values = {name: {arm: ladders.values_of(both, arm, name) for arm in ARMS} for name in (ladders.END, ladders.MEAN)}
     for arm in ARMS:
         seeds = len(values[ladders.END][arm])
-        lines.append(f"| {arm} | {seeds} | {' | '.join(share_text(values[name][arm]) for name in values)} |")
-    change = " | ".join(points_text(own["stratified"], own["independent"]) for own in values.values())
+        lines.append(f"| {arm} | {seeds} | {' | '.join(format_percent(values[name][arm]) for name in values)} |")
+    change = " | ".join(format_points(own["stratified"], own["independent"]) for own in values.values())
     return [*lines, f"| difference, points | | {change} |"]
 
 

@@ -38,7 +38,7 @@ from typing import Any
 import tyro
 
 import rljax
-from lab.rows import points_text, share_text, write_page
+from lab.rows import format_percent, format_points, write_page
 from rljax.cli import main as run_rljax
 
 CONFIG = rljax.TrainConfig.flat(
@@ -100,16 +100,16 @@ def report(found: Mapping[str, Any]) -> str:
     """Format the accuracy of all candidates on each rung, and the winner's accuracy minus theirs, in Markdown."""
     trials, won = found["trials"], found["winner"]
     before = {trial["seed"]: trial["before"] for trial in trials if (trial["rung"], trial["candidate"]) == (0, won)}
-    lines = [f"Before RL {share_text(before)}. The winner is `{won}`.", ""]
+    lines = [f"Before RL {format_percent(before)}. The winner is `{won}`.", ""]
     lines += ["| RL steps | candidate | accuracy | winner minus this one, points |", f"|{' --- |' * 4}"]
     for rung, (steps, _) in enumerate(found["rungs"]):
         names = dict.fromkeys(trial["candidate"] for trial in trials if trial["rung"] == rung)
         for name in sorted(names, key=lambda name: -sum(by_seed(trials, rung, name).values())):
             own, best = by_seed(trials, rung, name), by_seed(trials, rung, won)
-            difference = "" if name == won else points_text(best, own)
-            lines.append(f"| {steps} | `{name}` | {share_text(own)} | {difference} |")
+            difference = "" if name == won else format_points(best, own)
+            lines.append(f"| {steps} | `{name}` | {format_percent(own)} | {difference} |")
     after = by_seed(trials, len(found["rungs"]) - 1, won)
-    lines += ["", f"RL changes the accuracy of the winner by {points_text(after, before)} points."]
+    lines += ["", f"RL changes the accuracy of the winner by {format_points(after, before)} points."]
     return "\n".join(lines) + "\n"
 
 

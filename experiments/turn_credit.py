@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rljax
-from lab.letter_games import GAME, LETTERS, Shares, run_experiment, train_game
+from lab.letter_games import GAME, LETTERS, AccuracyBySeed, run_experiment, train_game
 from lab.rows import Comparison
 from rljax.files import settings_hash
 from rljax.training.objective.algorithm import resolved_settings
@@ -99,7 +99,7 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
     return train_game(config_of(arm, seed), FourQuestions(), PROBLEMS)
 
 
-def compare(found: Shares) -> list[Comparison]:
+def compare(found: AccuracyBySeed) -> list[Comparison]:
     """Compare the arms at half of the tokens."""
     pairs = (("mt_grpo, 0", "grpo"), ("mt_grpo, 1", "grpo"), ("mt_grpo, 0", "mt_grpo, 1"))
     return [

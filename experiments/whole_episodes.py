@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import rljax
-from lab.letter_games import GAME, HINTS, LETTERS, GuessTheLetter, Shares, run_experiment, train_game
+from lab.letter_games import GAME, HINTS, LETTERS, AccuracyBySeed, GuessTheLetter, run_experiment, train_game
 from lab.rows import Comparison
 from rljax.files import settings_hash
 from rljax.training.objective.algorithm import resolved_settings
@@ -68,7 +68,7 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
     return train_game(CONFIG.replace(seed=seed, **ARMS[arm]), GuessTheLetter(), (train, games))
 
 
-def compare(found: Shares) -> list[Comparison]:
+def compare(found: AccuracyBySeed) -> list[Comparison]:
     """Compare the arms at the end of training."""
     complete, single = (found[arm][-1] for arm in ARMS)
     return [Comparison("whole episodes win more games than single turns", complete, single)]

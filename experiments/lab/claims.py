@@ -24,9 +24,9 @@ from rljax.book.claims import Interval, Verdict, claims_folder
 from rljax.errors import InputError
 from rljax.text import did_you_mean, one_line
 
-Numbers = Mapping[str, np.ndarray]
+ArmMetrics = Mapping[str, np.ndarray]
 """Metrics of one arm by name, each with a leading axis over seeds."""
-Arms = Mapping[str, Numbers]
+Arms = Mapping[str, ArmMetrics]
 """Metrics of every arm, for the same seeds in the same order."""
 FEWEST_SEEDS = 5
 """A claim with fewer seeds is not decided."""
@@ -56,7 +56,7 @@ class Claim:
     """The claim, in this project's words."""
     arms: Mapping[str, Any]
     """Name of an arm -> its settings."""
-    measure: Callable[[Any, Sequence[int]], Numbers]
+    measure: Callable[[Any, Sequence[int]], ArmMetrics]
     """(settings of an arm, seeds) -> metrics of the arm."""
     statistic: Callable[[Arms], np.ndarray]
     """Metrics of every arm -> the statistic, one value per seed."""
@@ -280,7 +280,7 @@ def claim_files() -> dict[str, Path]:
     return {file.stem: file for file in sorted(claims_folder().glob("*.py"))}
 
 
-class Page(NamedTuple):
+class ClaimFile(NamedTuple):
     """A file of experiments/claims/."""
 
     name: str
@@ -295,7 +295,7 @@ class Page(NamedTuple):
     """The file's numeric constants, which the file's functions may read."""
 
 
-def read_page(file: Path) -> Page:
+def read_page(file: Path) -> ClaimFile:
     """Read an experiment on a claim.
 
     Raises:
@@ -316,7 +316,7 @@ def read_page(file: Path) -> Page:
     if not text:
         raise InputError(f"{file} has no docstring; write one: it is the claim's page.")
     constants = {name: value for name, value in vars(module).items() if name.isupper() and is_plain(value)}
-    return Page(file.stem, file, text.strip(), claim, constants)
+    return ClaimFile(file.stem, file, text.strip(), claim, constants)
 
 
 def is_plain(value: Any) -> bool:
@@ -329,7 +329,7 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float) or (type(value) is tuple and all(map(is_plain, value)))
 
 
-def find_page(name: str) -> Page:
+def find_page(name: str) -> ClaimFile:
     """Read a claim by name.
 
     Raises:

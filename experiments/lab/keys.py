@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
-from lab.claims import Page
+from lab.claims import ClaimFile
 from lab.worlds import World
 from rljax.algorithms import Algorithm
 from rljax.book.slots import slot_contents
@@ -29,7 +29,7 @@ from rljax.book.uses import names_of_ops, slots
 from rljax.files import settings_hash
 
 
-def arm_key(page: Page, arm: str) -> str:
+def arm_key(page: ClaimFile, arm: str) -> str:
     """Compute the key of an arm of a claim."""
     claim = page.claim
     return settings_hash(describe(claim.arms[arm]), describe(claim.measure), describe(page.constants))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import rljax
 from lab.claims import over_seeds
-from lab.rows import Comparison, add_missing_rows, share_text, verdict_table, write_page
+from lab.rows import Comparison, add_missing_rows, format_percent, verdict_table, write_page
 from rljax.tracking.rows import read_metrics
 
 LETTERS = "abcdefghijklmno"
@@ -129,7 +129,7 @@ class Arguments:
     """Output files: `.json`, `.md` and `.png`; by default those of the experiment."""
 
 
-Shares = Mapping[str, Sequence[Mapping[int, float]]]
+AccuracyBySeed = Mapping[str, Sequence[Mapping[int, float]]]
 """Arm -> its accuracy by seed at 0, 1/4, 1/2, 3/4 and all of the sampled tokens."""
 
 
@@ -138,7 +138,7 @@ def run_experiment(
     arms: Collection[str],
     run_arm: Callable[[str, int], Mapping[str, Any]],
     hash_settings: Callable[[Mapping[str, Any]], str],
-    compare: Callable[[Shares], Sequence[Comparison]],
+    compare: Callable[[AccuracyBySeed], Sequence[Comparison]],
     *,
     title: str,
     caption: str,
@@ -165,13 +165,15 @@ def run_experiment(
     draw_curves({title: rows_of_arm}, file.with_suffix(".png"))
 
 
-def report(arms: Mapping[str, Sequence[Mapping[str, Any]]], compare: Callable[[Shares], Sequence[Comparison]]) -> str:
+def report(
+    arms: Mapping[str, Sequence[Mapping[str, Any]]], compare: Callable[[AccuracyBySeed], Sequence[Comparison]]
+) -> str:
     """Format the accuracy of each arm at equal numbers of sampled tokens, and the comparisons."""
     most = min(row["tokens"][-1] for rows in arms.values() for row in rows)
     shown = [most * quarter / 4 for quarter in range(5)]
     found = {arm: [{row["seed"]: accuracy_at(row, at) for row in rows} for at in shown] for arm, rows in arms.items()}
     lines = [f"| arm | {' | '.join(f'{tokens / 1000:.0f}k tokens' for tokens in shown)} |", f"|{' --- |' * 6}"]
-    lines += [f"| {arm} | {' | '.join(map(share_text, cells))} |" for arm, cells in found.items()]
+    lines += [f"| {arm} | {' | '.join(map(format_percent, cells))} |" for arm, cells in found.items()]
     return "\n".join([*lines, "", *verdict_table(compare(found), margin=0.02, when="before")]) + "\n"
 
 

@@ -39,7 +39,7 @@ class Responses(NamedTuple):
         return self.mask.sum(-1)
 
 
-class Scores(NamedTuple):
+class PairLogProbs(NamedTuple):
     """Log-probabilities of each pair's responses in nats, summed over their tokens, and their lengths."""
 
     chosen: Float[Array, "N"]
@@ -68,7 +68,7 @@ class PairSetting(NamedTuple):
     """The task."""
     initial: Callable[[Key], Table]
     """Key of a seed -> the initial table of logits, which is the reference."""
-    loss: Callable[[Scores], Float[Array, "N"]]
+    loss: Callable[[PairLogProbs], Float[Array, "N"]]
     """Loss of each pair; training minimizes the mean."""
     prefer: Callable[[Key, Responses, Responses], Bool[Array, "N"]]
     """(key, first response of each pair, second response) -> True if the first is preferred."""
@@ -100,7 +100,7 @@ def sample_pairs(setting: PairSetting, table: Table, key: Key) -> tuple[Response
     return jax.tree.map(pick, one, other), jax.tree.map(pick, other, one)
 
 
-def score_pairs(world: World, table: Table, reference: Table, pairs: tuple[Responses, Responses]) -> Scores:
+def score_pairs(world: World, table: Table, reference: Table, pairs: tuple[Responses, Responses]) -> PairLogProbs:
     """Compute the log-probabilities of pairs, with the preferred response first, under a policy and its reference."""
 
     def total(logits: Table, responses: Responses) -> Float[Array, "N"]:
@@ -109,7 +109,7 @@ def score_pairs(world: World, table: Table, reference: Table, pairs: tuple[Respo
 
     chosen, rejected = pairs
     scores = [total(logits, responses) for logits in (table, reference) for responses in pairs]
-    return Scores(*scores, chosen.length, rejected.length)
+    return PairLogProbs(*scores, chosen.length, rejected.length)
 
 
 def measure_pairs(setting: PairSetting, seeds: Sequence[int]) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ COLORS = dict(zip(VERDICTS, ("C2", "C3", "0.45", "C1"), strict=True))
 """Verdict -> Matplotlib color."""
 
 
-def draw(claim: Claim, outcome: "Outcome", file: Path) -> None:
+def plot_claim(claim: Claim, outcome: "Outcome", file: Path) -> None:
     """Plot a claim's results: the curves of its arms, if there are any, and the statistic of every seed.
 
     Args:
@@ -35,7 +35,7 @@ def draw(claim: Claim, outcome: "Outcome", file: Path) -> None:
     figure.savefig(file)
 
 
-def draw_all(claims: Sequence[ClaimResult], file: Path) -> None:
+def plot_all(claims: Sequence[ClaimResult], file: Path) -> None:
     """Plot the statistic of every claim with its interval, in units of the claim's margin, grouped by verdict.
 
     The axis is linear within the margin and logarithmic beyond. A square marks a claim that two arms are equal; other claims have

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lab.claims import Arms, Claim, Interval, Numbers, Page, find_page, over_seeds, verdict_of
+from lab.claims import ArmMetrics, Arms, Claim, ClaimFile, Interval, find_page, over_seeds, verdict_of
 from lab.keys import arm_key
-from lab.pictures import draw
+from lab.pictures import plot_claim
 from lab.tabular import Setting
 from lab.tuned import measure_at_rate_of
 from rljax.algorithms import Algorithm
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
     """Mean of the condition's statistic over seeds; None if there is no condition or there are no results."""
 
 
-def _stack(rows: Sequence[Mapping[str, Any]]) -> Numbers:
+def _stack(rows: Sequence[Mapping[str, Any]]) -> ArmMetrics:
     names = rows[0] if rows else ()
     return {name: np.array([row[name] for row in rows], np.float64) for name in names}
 
@@ -134,7 +134,7 @@ def contents_of(settings: object) -> list[dict[str, str]]:
     return algorithms_in(settings) or equations_in(settings)
 
 
-def read_results(page: Page) -> Results:
+def read_results(page: ClaimFile) -> Results:
     """Read an experiment's results, only for the claim's seeds and for arms whose settings have not changed."""
     file = page.file.with_suffix(".json")
     found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"date": "", "seconds": 0.0, "keys": {}}
@@ -154,7 +154,7 @@ def _round(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}")
 
 
-def write_results(page: Page, results: Results) -> None:
+def write_results(page: ClaimFile, results: Results) -> None:
     """Write the results next to the experiment, one line for each arm and seed."""
 
     def block(parts: Mapping[str, Any]) -> str:
@@ -242,7 +242,7 @@ def _settings_in(arm: object) -> list[Setting]:
     return [found for part in arm for found in _settings_in(part)] if isinstance(arm, tuple | list) else []
 
 
-def run_page(page: Page, *, again: bool = False) -> Results:
+def run_page(page: ClaimFile, *, again: bool = False) -> Results:
     """Run the missing arms and seeds of an experiment; write the results after each arm.
 
     Args:
@@ -272,7 +272,7 @@ def run_page(page: Page, *, again: bool = False) -> Results:
     return results
 
 
-def outcome_of(page: Page, results: Results) -> Outcome:
+def outcome_of(page: ClaimFile, results: Results) -> Outcome:
     """Compute a claim's statistics from its results, and decide the claim."""
     claim, seeds = page.claim, results.seeds
     if not seeds:
@@ -300,10 +300,10 @@ def run_claim(name: str, *, again: bool) -> None:
     page = find_page(name)
     results = run_page(page, again=again)
     write_results(page, results)  # the claim's texts may have changed even if no run was missing
-    draw(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
+    plot_claim(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
 
 
-def rekey(page: Page) -> list[str]:
+def rekey(page: ClaimFile) -> list[str]:
     """Write new keys after a refactoring, if one seed of every arm still gives the same numbers.
 
     Args:
@@ -319,7 +319,7 @@ def rekey(page: Page) -> list[str]:
     return differing
 
 
-def _is_repeated(page: Page, arm: str, runs: Mapping[str, Mapping[str, Any]]) -> bool:
+def _is_repeated(page: ClaimFile, arm: str, runs: Mapping[str, Mapping[str, Any]]) -> bool:
     """True if the first seed of an arm gives the same numbers again; for a trained arm, only the beginning of the curve counts.
 
     If another machine samples a single token differently, everything after it in a training changes.

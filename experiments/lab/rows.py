@@ -85,7 +85,7 @@ def write_page(file: Path, command: str, caption: str, report: str, *, machine: 
     file.with_suffix(".md").write_text(f"`{command}` ({origin}): {caption}\n\n{report}", encoding="utf-8")
 
 
-def share_text(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -> str:
+def format_percent(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -> str:
     """Format the mean of a fraction over seeds in percent, with its 95 % t interval if there are enough seeds.
 
     Args:
@@ -93,7 +93,7 @@ def share_text(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -> st
         fewest: smallest number of seeds for which the interval is shown.
 
     Example:
-        >>> share_text({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5}), share_text({0: 0.1, 1: 0.2})
+        >>> format_percent({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5}), format_percent({0: 0.1, 1: 0.2})
         ('30.0 % (10.4 to 49.6)', '15.0 %')
     """
     value, low, high, _ = over_seeds([*shares.values()], fewest=fewest)
@@ -102,7 +102,7 @@ def share_text(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -> st
     return f"{100 * value:.1f} %" if math.isnan(low) else f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
+def format_points(one: Mapping[int, float], other: Mapping[int, float]) -> str:
     """Format the mean difference of two fractions in percentage points, paired by seed, with its 95 % t interval if seeds suffice.
 
     Args:
@@ -110,9 +110,9 @@ def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
         other: seed -> fraction to subtract; seeds that are in only one of the two are left out.
 
     Example:
-        >>> points_text({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.6, 2: 0.9})
+        >>> format_points({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.6, 2: 0.9})
         '+5.0'
-        >>> points_text({seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)})
+        >>> format_points({seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)})
         '+30.0 (+10.4 to +49.6)'
     """
     value, low, high, _ = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
@@ -157,7 +157,7 @@ def verdict_table(
     lines += ["| claim | difference, points | verdict |", "| --- | --- | --- |"]
     for text, one, other, kind in comparisons:
         interval = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
-        lines.append(f"| {text} | {points_text(one, other)} | {verdict_of(interval, kind=kind, margin=margin)} |")
+        lines.append(f"| {text} | {format_points(one, other)} | {verdict_of(interval, kind=kind, margin=margin)} |")
     return lines
 
 

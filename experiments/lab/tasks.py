@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lab.claims import Page
+from lab.claims import ClaimFile
 from lab.judges import Judge
 from lab.keys import steps_of, world_hash
 from lab.results import Results, algorithms_in
@@ -34,7 +34,7 @@ VERDICTS = 200_000
 class Task(NamedTuple):
     """A task that arms of one or more claims train on."""
 
-    page: Page
+    page: ClaimFile
     """The first claim with this task."""
     arm: str
     """The first arm of that claim with this task."""
@@ -111,7 +111,7 @@ def fingerprint(setting: Setting) -> tuple[Any, ...]:
     return world_hash(world), *numbers, *(np.asarray(part, np.float64).round(3).tobytes() for part in returned)
 
 
-def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
+def sources(pages: Sequence[ClaimFile], results: Mapping[str, Results]) -> Sources:
     """Find the tasks of the claims, and the claims that have none.
 
     Args:
@@ -121,7 +121,7 @@ def sources(pages: Sequence[Page], results: Mapping[str, Results]) -> Sources:
     Raises:
         InputError: a claim has no results for its current settings.
     """
-    arms: dict[tuple[Any, ...], list[tuple[Page, str, Setting]]] = {}
+    arms: dict[tuple[Any, ...], list[tuple[ClaimFile, str, Setting]]] = {}
     found = Sources([], [], [], [])
     for page in pages:
         settings = {arm: setting for arm, of in page.claim.arms.items() if (setting := setting_of(of)) is not None}
@@ -148,7 +148,7 @@ def _metric_names(results: Results, claim: str) -> list[str]:
 
 
 def scores_in_results(
-    task: Task, algorithm: Algorithm, pages: Mapping[str, Page], results: Mapping[str, Results]
+    task: Task, algorithm: Algorithm, pages: Mapping[str, ClaimFile], results: Mapping[str, Results]
 ) -> tuple[str, list[float]] | None:
     """Find the scores of an algorithm on a task in the claims' existing results, if they were measured in the same way.
 
@@ -185,14 +185,14 @@ def _describe_measure(measure: Any) -> tuple[str, str, dict[str, Any], tuple[int
     return function.__module__, function.__qualname__, defaults, tuple(map(id, getattr(measure, "args", ())))
 
 
-def share_of_errors(judge: Judge | None) -> float:
+def pairwise_error_rate(judge: Judge | None) -> float:
     """Compute the fraction of pairs in which the wrong response gets a higher reward than the right one; a tie counts one half.
 
     If a judge errs equally often in both directions, this is its error rate, whatever the scale of its rewards.
 
     Example:
         >>> from lab.judges import fallible, signed
-        >>> round(share_of_errors(signed(fallible(0.1))), 1), share_of_errors(None)
+        >>> round(pairwise_error_rate(signed(fallible(0.1))), 1), pairwise_error_rate(None)
         (0.1, 0.0)
     """
     if judge is None:
@@ -238,7 +238,7 @@ def facts_of(setting: Setting, seeds: Sequence[int]) -> dict[str, float]:
         "updates": setting.minibatches * setting.passes,
         "delay": setting.delay,
         "mismatch": np.abs(np.exp(logp) - np.exp(engine)).sum(-1).mean() / 2,
-        "errors": share_of_errors(setting.judge),
+        "errors": pairwise_error_rate(setting.judge),
         "equal_steps": small / large,
         "length": first.length.mean(),
         "right": p.mean(),

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import rljax
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
-from lab.rows import add_missing_rows, made_on, share_text, write_page
+from lab.rows import add_missing_rows, format_percent, made_on, write_page
 from rljax.files import settings_hash
 from rljax.tracking.rows import read_metrics
 
@@ -31,7 +31,7 @@ CURVES = {"sampled": "accuracy", "entropy": "entropy", "length": "response_lengt
 ON_ACCELERATORS = {"scan_layers": True, "remat": "full"}
 """Settings on accelerators, where compiling the layers one by one takes longer than the steps; the results are the same."""
 Rows = Sequence[Mapping[str, Any]]
-mean_text = partial(share_text, fewest=3)
+mean_text = partial(format_percent, fewest=3)
 """Formats the mean of a share over seeds, with an interval from three seeds on: a run on a pretrained model takes long."""
 
 

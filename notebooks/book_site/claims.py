@@ -6,7 +6,7 @@ from pathlib import Path
 from book_site.book import HIDDEN
 from book_site.docstrings import escape_text, table
 from book_site.extension import RESULTS
-from lab.pictures import draw_all
+from lab.pictures import plot_all
 from rljax.book.claims import VERDICTS, ClaimResult, Verdict, claim_names, read_claim
 from rljax.book.claims_summary import SUMMARY
 
@@ -72,7 +72,7 @@ def claims_pages() -> dict[str, str]:
 
 def claims_picture(file: Path) -> None:
     """Draw the intervals of all claims."""
-    draw_all([*map(read_claim, claim_names())], file)
+    plot_all([*map(read_claim, claim_names())], file)
 
 
 def summary(verdicts: Mapping[str, Verdict]) -> str:

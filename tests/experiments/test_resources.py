@@ -5,11 +5,11 @@ import resources
 
 
 def test_joules_sums_packages(tmp_path):
-    assert resources.joules(tmp_path) is None
+    assert resources.read_joules(tmp_path) is None
     for name, energy in {"intel-rapl:0": 2_000_000, "intel-rapl:1": 500_000, "intel-rapl:0:0": 9_000_000}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "energy_uj").write_text(f"{energy}\n", encoding="utf-8")
-    assert resources.joules(tmp_path) == 2.5
+    assert resources.read_joules(tmp_path) == 2.5
 
 
 def test_measure_and_report_costs(monkeypatch):

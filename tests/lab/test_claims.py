@@ -28,7 +28,7 @@ from lab.claims import (
     verdict_of,
 )
 from lab.keys import arm_key
-from lab.pictures import draw, draw_all
+from lab.pictures import plot_all, plot_claim
 from lab.results import budget_of, contents_of, outcome_of, read_results, rekey, run_page, summary_of
 from rljax.algorithms import grpo
 from rljax.book.claims import VERDICTS, Interval, claims_folder, read_claim
@@ -301,9 +301,9 @@ def test_controller_page_states_the_recovered_success():
 
 def test_a_picture_is_drawn_with_or_without_curves(page, tmp_path):
     outcome = outcome_of(page, run_page(page))
-    draw(page.claim, outcome, tmp_path / "with.png")
+    plot_claim(page.claim, outcome, tmp_path / "with.png")
     bare = outcome._replace(arms={arm: {"number": metrics["number"]} for arm, metrics in outcome.arms.items()})
-    draw(page.claim, bare, tmp_path / "without.png")
+    plot_claim(page.claim, bare, tmp_path / "without.png")
     assert (tmp_path / "with.png").stat().st_size > (tmp_path / "without.png").stat().st_size > 1000
 
 
@@ -316,7 +316,7 @@ def test_picture_of_all_claims_has_one_row_per_claim(page, tmp_path, monkeypatch
         read_claim("cispo")._replace(name=name, verdict=found.verdict, statistic=found.statistic, margin=0.5)
         for name, found in {"two": outcome, "lost": lost}.items()
     ]
-    draw_all(claims, tmp_path / "all.png")
+    plot_all(claims, tmp_path / "all.png")
     (axes,) = figures[0].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["lost", "two"]
     assert [float(bars.lines[0].get_xdata()[0]) for bars in axes.containers] == pytest.approx([-2.0, 2.2])

@@ -10,10 +10,10 @@ import pytest
 
 from lab.rows import (
     add_missing_rows,
+    format_percent,
+    format_points,
     made_on,
-    points_text,
     rows_of,
-    share_text,
     write_page,
     write_rows,
 )
@@ -105,9 +105,9 @@ def test_formatted_means_have_an_interval_from_five_seeds():
     shares = [0.11, 0.52, 0.33, 0.74, 0.25]
     error = 2.776445 * np.std(shares, ddof=1) / np.sqrt(5)
     low, high = (100 * (np.mean(shares) + sign * error) for sign in (-1, 1))
-    assert share_text(dict(enumerate(shares))) == f"39.0 % ({low:.1f} to {high:.1f})"
-    assert share_text(dict(enumerate(shares[:4]))) == "42.5 %"
-    assert share_text({}) == "-"
+    assert format_percent(dict(enumerate(shares))) == f"39.0 % ({low:.1f} to {high:.1f})"
+    assert format_percent(dict(enumerate(shares[:4]))) == "42.5 %"
+    assert format_percent({}) == "-"
     moved = {seed: share - 0.1 * (seed % 2) for seed, share in enumerate(shares)}
-    assert points_text(moved, {**dict(enumerate(shares)), 9: 1.0}) == "-4.0 (-10.8 to +2.8)"
-    assert points_text({0: 0.5}, {1: 0.5}) == "-"
+    assert format_points(moved, {**dict(enumerate(shares)), 9: 1.0}) == "-4.0 (-10.8 to +2.8)"
+    assert format_points({0: 0.5}, {1: 0.5}) == "-"

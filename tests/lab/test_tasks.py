@@ -13,9 +13,9 @@ from lab.tabular import Setting, unit_steps
 from lab.tasks import (
     facts_of,
     fingerprint,
+    pairwise_error_rate,
     scores_in_results,
     setting_of,
-    share_of_errors,
     sources,
     with_algorithm,
 )
@@ -97,11 +97,11 @@ def test_with_algorithm_changes_only_the_algorithm():
         with_algorithm(0.5, algorithm)
 
 
-def test_share_of_errors_ignores_the_reward_scale():
-    assert share_of_errors(lambda key, rewards: 100 - 7 * rewards) == 1.0
-    assert share_of_errors(lambda key, rewards: 0 * rewards) == 0.5
-    assert share_of_errors(fallible(0.2)) == pytest.approx(0.2, abs=0.005)
-    only_right = share_of_errors(lambda key, rewards: rewards * jax.random.bernoulli(key, 0.6, rewards.shape))
+def test_pairwise_error_rate_ignores_the_reward_scale():
+    assert pairwise_error_rate(lambda key, rewards: 100 - 7 * rewards) == 1.0
+    assert pairwise_error_rate(lambda key, rewards: 0 * rewards) == 0.5
+    assert pairwise_error_rate(fallible(0.2)) == pytest.approx(0.2, abs=0.005)
+    only_right = pairwise_error_rate(lambda key, rewards: rewards * jax.random.bernoulli(key, 0.6, rewards.shape))
     assert only_right == pytest.approx(0.2, abs=0.005)  # 40 % of the right responses get the reward of a wrong response
 
 
