@@ -1,4 +1,4 @@
-"""Two processes that talk over the loopback interface, as two hosts do over a network."""
+"""Two processes that communicate over the loopback interface, like two hosts over a network."""
 
 import os
 import socket

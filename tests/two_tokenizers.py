@@ -48,7 +48,7 @@ def byte_fallback(folder: Path) -> Path:
         ("▁", "▁"),
     ]
     vocabulary = dict.fromkeys([*SPECIALS, *(f"<0x{n:02X}>" for n in range(256)), *pieces, *("".join(m) for m in merges)])
-    ids = {piece: place for place, piece in enumerate(vocabulary)}
+    ids = {piece: index for index, piece in enumerate(vocabulary)}
     inner = Tokenizer(models.BPE(ids, merges, byte_fallback=True, fuse_unk=True))
     inner.normalizer = normalizers.Replace(" ", "▁")
     inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])

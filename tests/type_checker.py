@@ -16,21 +16,21 @@ from beartype.door import is_bearable
 from jaxtyping import _decorator, _typeguard
 
 CONFIG = BeartypeConf(is_pep484_tower=True, hint_overrides=FrozenDict({TextIO: TextIOBase}))
-"""An int counts as a float, as for every static checker. A `TextIO` is any `TextIOBase`: beartype would ask for its `mode`,
-which an `io.StringIO` does not have."""
+"""An int counts as a float, as in static checkers. A `TextIO` is any `TextIOBase`, because beartype would also require the
+attribute `mode`, which `io.StringIO` lacks."""
 
 read = beartype(conf=CONFIG)
 
 
 def check(function: Callable) -> Callable:
-    """Let beartype read the signature of a function made by `checking_function`, once per function."""
+    """Decorate a function from `checking_function` with beartype, once per function."""
     if not hasattr(function, "checked"):
         function.checked = read(function)
     return function.checked
 
 
 def leaf_check(accepts: Callable) -> Callable:
-    """Check the one argument of a function, a leaf of a `PyTree[...]`, by its annotation.
+    """Make a check of one `PyTree[...]` leaf, from the annotation of a function's only argument.
 
     jaxtyping makes such a function whenever a function with a tree argument is called, and passes it to a checker each time.
     That took a tenth of a small run's time.
@@ -62,7 +62,7 @@ def holds_entries(annotation: object) -> bool:
 def checking_function(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable | tuple:
     """Make the function by which jaxtyping checks a signature; equal signatures share one function.
 
-    jaxtyping makes two of them whenever a function is defined, so also each time an inner function is defined.
+    jaxtyping makes two such functions per function definition, also each time that an inner function is defined.
     Making and reading them took an eighth of a small run's time.
     """
     try:
@@ -83,7 +83,7 @@ class CompiledSignature(Signature):
         """Bind the arguments and apply the defaults.
 
         Raises:
-            TypeError: the arguments do not fit the signature; the message is the one of `inspect`.
+            TypeError: the arguments do not fit the signature; the message is from `inspect`.
         """
         if "_binder" not in vars(self):
             found = self.parameters.values()
@@ -99,15 +99,15 @@ class DefaultedArguments(BoundArguments):
     """Arguments to which the defaults have been applied."""
 
     def apply_defaults(self) -> None:
-        """Do nothing: they have been applied."""
+        """Do nothing, because the defaults have been applied."""
 
 
 @cache
 def compile_binder(parameters: tuple[tuple[str, object, bool], ...]) -> Callable:
-    """Compile a function that takes defaults and returns a binder: it takes a signature's arguments and returns them all by name.
+    """Compile a function from defaults to a binder; the binder takes a signature's arguments and returns them by name.
 
     Args:
-        parameters: name, kind, and whether there is a default. Functions with equal parameters share the compiled code.
+        parameters: each parameter's name and kind, and whether it has a default; functions with equal parameters share the code.
     """
     prefix = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
     words, last = [], None

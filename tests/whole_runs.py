@@ -1,4 +1,4 @@
-"""The run that the tests of the loop share: every phase, evaluations, checkpoints and carried groups, in eight small steps."""
+"""The run that tests of the loop share: eight small steps with every phase, evaluations, checkpoints and carried groups."""
 
 import json
 

@@ -28,8 +28,8 @@ CONFIG = SMALL.replace(train_problems=24, heldout_problems=6)
 PROBLEMS = [Problem(f"1+{n}=", str(n + 1)) for n in range(8)]
 
 
-def model_folder(path, *, in_config=1, in_generation=None):
-    """A random model whose files list these end tokens; its tokenizer's end token is 1."""
+def write_model_folder(path, *, in_config=1, in_generation=None):
+    """Write a random model whose files list these end tokens; its tokenizer's end token is 1."""
     shape = make_shape(CONFIG.model, TOKENIZER.vocab_size)
     save_pretrained(path, shape, init_params(shape, jax.random.key(0)), bos=None, eos=1)
     raw = read_json(path / "config.json") | {"eos_token_id": in_config}
@@ -42,10 +42,10 @@ def model_folder(path, *, in_config=1, in_generation=None):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return model_folder(tmp_path_factory.mktemp("ends") / "model", in_generation=[1, 7])
+    return write_model_folder(tmp_path_factory.mktemp("ends") / "model", in_generation=[1, 7])
 
 
-def check_ends(responses, ends, budget):
+def assert_valid_ends(responses, ends, budget):
     """Each response ends at its first end token or at its budget, and every end token ends some response."""
     for tokens in responses:
         assert not set(tokens[:-1]) & set(ends)
@@ -58,39 +58,39 @@ def check_ends(responses, ends, budget):
     [(1, [1, 7], (1, 7)), ([1, 7], None, (1, 7)), ([1, 7], 3, (1, 3)), (None, None, (1,)), (5, None, (1, 5))],
 )
 def test_end_tokens_are_read_from_the_model_folder(tmp_path, in_config, in_generation, ends):
-    path = model_folder(tmp_path / "model", in_config=in_config, in_generation=in_generation)
+    path = write_model_folder(tmp_path / "model", in_config=in_config, in_generation=in_generation)
     assert all_ends(ModelConfig(path=str(path)), TOKENIZER) == ends
     assert all_ends(ModelConfig(path=str(path)), TOKENIZER, (9, 1, 9)) == (*ends, 9)
 
 
-def test_end_tokens_of_a_folder_are_ignored_with_another_tokenizer(tmp_path):
-    other = ModelConfig(path=str(model_folder(tmp_path / "a", in_config=[4, 7])), tokenizer="characters")
+def test_folder_end_tokens_are_ignored_with_another_tokenizer(tmp_path):
+    other = ModelConfig(path=str(write_model_folder(tmp_path / "a", in_config=[4, 7])), tokenizer="characters")
     assert all_ends(other, TOKENIZER) == (1,)
-    same = ModelConfig(path=str(model_folder(tmp_path / "b", in_config=[1, 7])), tokenizer="characters")
+    same = ModelConfig(path=str(write_model_folder(tmp_path / "b", in_config=[1, 7])), tokenizer="characters")
     assert all_ends(same, TOKENIZER) == (1, 7)
 
 
 @pytest.mark.parametrize("ends", [["</s>"], -1, True, [1, None]])
 def test_invalid_end_token_ids_are_refused(tmp_path, ends):
-    path = model_folder(tmp_path / "model", in_generation=ends)
+    path = write_model_folder(tmp_path / "model", in_generation=ends)
     with pytest.raises(InputError, match=r"generation_config\.json has eos_token_id=.*; it must be a token id or a list"):
         end_tokens(path)
 
 
 @pytest.mark.parametrize("ends", [900, [1, 900]])
 def test_an_end_token_outside_the_vocabulary_is_refused(tmp_path, ends):
-    path = model_folder(tmp_path / "model", in_generation=ends)
+    path = write_model_folder(tmp_path / "model", in_generation=ends)
     with pytest.raises(InputError, match=r"eos_token_id=.*900.*, but the model has only the tokens 0 to \d+"):
         end_tokens(path)
 
 
-def test_a_rollout_ends_at_every_end_token(folder):
+def test_rollout_stops_at_each_end_token(folder):
     setup, state = first_state(CONFIG.replace(model=str(folder), stop_ids=(9,)), reward=even_length)
     assert setup.train.sampling.eos_ids == setup.heldout.sampling.eos_ids == (1, 7, 9)
     groups = setup.train.generate(state.params, list(range(12)), 8, jax.random.key(1))
     tokens, attention = (x.reshape(-1, x.shape[-1]) for x in (groups.tokens, groups.attention))
-    responses = [row[here].tolist() for row, here in zip(tokens, attention, strict=True)]
-    check_ends(responses, (1, 7, 9), 12)
+    responses = [row[present].tolist() for row, present in zip(tokens, attention, strict=True)]
+    assert_valid_ends(responses, (1, 7, 9), 12)
     truncated = np.asarray(groups.rollout.truncated).ravel()
     np.testing.assert_array_equal(truncated, [row[-1] not in (1, 7, 9) for row in responses])
     for prefix, row in zip(prefixes_of(setup.train, groups), responses, strict=True):
@@ -99,7 +99,7 @@ def test_a_rollout_ends_at_every_end_token(folder):
         assert prefix.text == TOKENIZER.decode(row), "the reward reads this text, including a visible end token"
 
 
-def test_a_search_ends_at_every_end_token(folder):
+def test_search_stops_at_each_end_token(folder):
     setup, state = first_state(CONFIG.replace(model=str(folder)), reward=even_length)
     search = Search(16, 8, ("0",))
     values = lambda prefixes: np.array([-float(len(prefix.tokens)) for prefix in prefixes])  # noqa: E731
@@ -112,13 +112,13 @@ def test_a_search_ends_at_every_end_token(folder):
         assert prefix.text.endswith(TOKENIZER.decode([7])) == (prefix.end == 7)
 
 
-def test_answers_end_at_every_end_token(folder, tmp_path, capsys):
+def test_answers_stop_at_each_end_token(folder, tmp_path, capsys):
     opened = rljax.load(folder, problems=PROBLEMS, max_response_tokens=12)
     prompts = [TOKENIZER.encode(problem.prompt) for problem in PROBLEMS]
     rows = opened.sample_ids(prompts, count=8, temperature=1.0)
-    check_ends([row for some in rows for row in some], (1, 7), 12)
+    assert_valid_ends([row for group in rows for row in group], (1, 7), 12)
     rows = opened.sample_ids(prompts, count=8, temperature=1.0, stop_ids=(9,))
-    check_ends([row for some in rows for row in some], (1, 7, 9), 12)
+    assert_valid_ends([row for group in rows for row in group], (1, 7, 9), 12)
     data, out = tmp_path / "sums.jsonl", tmp_path / "answers.jsonl"
     data.write_text(
         "".join(json.dumps({"prompt": problem.prompt, "answer": problem.answer}) + "\n" for problem in PROBLEMS)
@@ -138,8 +138,8 @@ def test_answers_end_at_every_end_token(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("files", [{"in_generation": [1, 7]}, {"in_config": [1, 7]}])
-def test_an_export_has_the_end_tokens_of_training(tmp_path, files):
-    source = model_folder(tmp_path / "source", **files)
+def test_export_keeps_end_tokens_used_in_training(tmp_path, files):
+    source = write_model_folder(tmp_path / "source", **files)
     run_without_training(tmp_path / "run", CONFIG.replace(model=str(source), stop_ids=(9,)), which=["best"])
     exported = rljax.export(tmp_path / "run", tmp_path / "model")
     assert read_json(exported / "generation_config.json")["eos_token_id"] == [1, 7, 9]

@@ -1,4 +1,4 @@
-"""The entropy bonus that follows the entropy, in the trainer: its rule, its part in the loss, and resumed runs."""
+"""The adaptive entropy bonus in the trainer: its update rule, its effect on the loss, and resumed runs."""
 
 import json
 from functools import partial
@@ -42,7 +42,7 @@ TINY = SMALL.replace(
 )
 
 
-def equal(ours, theirs):
+def assert_equal(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
 
 
@@ -57,8 +57,11 @@ def start_rl(config):
     return setup, make_rl_state(setup, state)
 
 
-def test_the_coefficient_of_a_run_follows_the_entropy(finished):
-    """The rule, by hand: a step up below the target, a step down above, within the bounds, and 0 above the target."""
+def test_coefficient_follows_entropy(finished):
+    """Computed by hand: the coefficient rises by a step below the target and falls by one above it, within bounds.
+
+    Above the target, no bonus is applied.
+    """
     found = [json.loads(line) for line in (finished.run / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in found if row["phase"] == "rl"]
     stored, expected = INITIAL, [INITIAL]
@@ -67,7 +70,7 @@ def test_the_coefficient_of_a_run_follows_the_entropy(finished):
         stored = min(max(stored + (STEP if below else -STEP), 0.0), HIGH)
         expected.append(stored if below else 0.0)
     np.testing.assert_allclose([row["entropy_coefficient"] for row in rows], expected, rtol=1e-5)
-    assert len({round(value, 6) for value in expected}) > 2, "it changes in this run"
+    assert len({round(value, 6) for value in expected}) > 2, "the coefficient must change in this run"
 
 
 def test_a_resumed_run_continues_bit_for_bit(finished, tmp_path):
@@ -77,12 +80,12 @@ def test_a_resumed_run_continues_bit_for_bit(finished, tmp_path):
     parts = {"reward": even_length, "policy": BIGRAM}
     assert 1 <= int(read_checkpoint(TINY, path, **parts).state.step) < 5
     resumed = rljax.train(None, resume=path, **parts)
-    equal(resumed.params, finished.params)
-    equal(*(read_checkpoint(TINY, run, **parts).state for run in (path, finished.run)))
+    assert_equal(resumed.params, finished.params)
+    assert_equal(*(read_checkpoint(TINY, run, **parts).state for run in (path, finished.run)))
 
 
 def test_the_loss_uses_the_active_coefficient_of_the_state():
-    """The update is the same as with a constant bonus of this size, and without a bonus if the active size is 0."""
+    """The update equals that of a constant bonus with this coefficient; at 0, it equals the update without a bonus."""
     sampled = None
     for active, parts in ((0.5, ("term=entropy,coefficient=0.5",)), (0.0, ())):
         after = []
@@ -101,14 +104,16 @@ def test_the_loss_uses_the_active_coefficient_of_the_state():
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), *after)
 
 
-def test_a_step_without_an_update_or_with_an_unsound_entropy_keeps_the_coefficients():
+def test_coefficients_stay_without_an_update_or_a_finite_entropy():
     setup, state = start_rl(TINY)
     (follow,) = (option.after_updates for option in setup.options if option.name == NAME)
 
     def metrics(entropy):
         return LearnMetrics(policy=UpdateMetrics(loss=SimpleNamespace(entropy=entropy), grad_norm=1.0))
 
-    made, skipped = (UpdateMetrics(loss=SimpleNamespace(), grad_norm=1.0, skipped_updates=share) for share in (0.0, 1.0))
+    made, skipped = (
+        UpdateMetrics(loss=SimpleNamespace(), grad_norm=1.0, skipped_updates=fraction) for fraction in (0.0, 1.0)
+    )
     for entropy, updates in ((0.1, []), (0.1, [skipped]), (np.nan, [made]), (None, [made])):
         assert follow(state, metrics(entropy), Updates(1, updates))[0] is state
     low, found = follow(state, metrics(0.1), Updates(1, [made]))
@@ -119,14 +124,14 @@ def test_a_step_without_an_update_or_with_an_unsound_entropy_keeps_the_coefficie
     assert high.options[NAME].stored.sharding == state.options[NAME].stored.sharding
 
 
-def test_the_controller_has_an_entropy_bonus_of_its_own():
+def test_controller_refuses_a_second_entropy_bonus():
     algorithm = with_parts(BY_NAME["dr_grpo"](), ["term=adaptive_entropy"])
     config = TINY.replace(remedy="controller")
     with pytest.raises(InputError, match="remedy=controller adds an entropy bonus, but dr_grpo already has one"):
         plan_setup(config, algorithm, make_mesh(1, 1), BIGRAM, policy_optimizer(config), INSTALLERS)
 
 
-def test_runs_with_a_constant_bonus_have_no_option():
+def test_constant_bonus_installs_no_option():
     algorithm = with_parts(BY_NAME["dr_grpo"](), ["term=entropy"])
     setup = plan_setup(TINY, algorithm, make_mesh(1, 1), BIGRAM, policy_optimizer(TINY), INSTALLERS)
     assert NAME not in [option.name for option in setup.options]

@@ -1,7 +1,7 @@
 """Every algorithm learns from what the trainer prepares for it.
 
-The policy is a bigram model, which compiles fast, or the transformer if an algorithm needs more of it. That the loss of every
-algorithm and its gradient reach the transformer's parameters is tested in `tests/rollout/test_layout.py`.
+The policy is a bigram model, which compiles fast, or a transformer for algorithms that need one.
+`tests/rollout/test_layout.py` tests that each algorithm's loss and gradient reach the transformer's parameters.
 """
 
 import json
@@ -30,7 +30,7 @@ from rljax.training.scored_rollout import for_algorithm, make_rollout_scorer
 CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
 
 
-JUDGE = """
+STEP_REWARD = """
 def parity(prompts, completions, **columns):
     return [[(len(text), float(len(text) % 2))] if text else [] for text in completions]
 """
@@ -41,38 +41,39 @@ ONE_STEP = TINY.replace(
 )
 
 
-ON_TRANSFORMERS = ("forking_tokens", "grpo_process", "ppo", "t1")
-OF_STEPS = ("grpo_process", "mt_grpo")
-"""Algorithms that need the built-in model: for entropies, judged steps, a critic, or a reference."""
+NEED_TRANSFORMER = ("forking_tokens", "grpo_process", "ppo", "t1")
+"""Algorithms that need the built-in model: for entropies, step rewards, a critic, or a reference."""
+NEED_STEP_REWARDS = ("grpo_process", "mt_grpo")
+"""Algorithms that need step rewards."""
 
 
-def models_of(config):
-    """The policy to train as a keyword argument; empty for the built-in one."""
-    return {} if config.algorithm.name in ON_TRANSFORMERS else {"policy": BIGRAM}
+def policy_arguments(config):
+    """Keyword arguments that pass the bigram policy, or none for the built-in policy."""
+    return {} if config.algorithm.name in NEED_TRANSFORMER else {"policy": BIGRAM}
 
 
 def start_rl(config, reward=even_length):
     """Setup and state at the start of RL."""
-    setup, state = first_state(config, reward=reward, **models_of(config))
+    setup, state = first_state(config, reward=reward, **policy_arguments(config))
     return setup, make_rl_state(setup, state)
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    """A file with a step reward."""
+    """The name of a step reward in a file: `FILE:parity`."""
     file = tmp_path_factory.mktemp("judge") / "judge.py"
-    file.write_text(JUDGE)
+    file.write_text(STEP_REWARD)
     return f"{file}:parity"
 
 
 @pytest.mark.parametrize("name", ["grpo_process", "vapo_grpo"])
-def test_runs_with_step_rewards_or_a_critic_with_groups(tmp_path, judge, name):
+def test_runs_with_step_rewards_or_with_critic_and_groups(tmp_path, judge, name):
     """Runs with step rewards, and with a critic and groups together; other tests run only groups or only a critic."""
     config = ONE_STEP.replace(
         run=str(tmp_path / name), algorithm=name, step_reward=judge if name == "grpo_process" else None
     )
     config = config.replace(value_pretraining_steps=1 if name in CRITICS else None)
-    result = rljax.train(config, even_length, **models_of(config))
+    result = rljax.train(config, even_length, **policy_arguments(config))
     (row,) = (row for row in rows(result.run) if row["phase"] == "rl")
     assert all(np.isfinite(value) for value in row.values() if isinstance(value, float))
     assert max(distances(result.params, start_rl(config)[1].params)) > 0
@@ -89,8 +90,8 @@ def sampled(judge):
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "minillm", "on_policy_distillation", "remax"}))
 def test_every_algorithm_learns(judge, sampled, name):
-    """Runs one step's updates on everything that the trainer prepares for them."""
-    config = ONE_STEP.replace(algorithm=name, step_reward=judge if name in OF_STEPS else None)
+    """Runs the updates of one step on a rollout that the trainer has scored for the algorithm."""
+    config = ONE_STEP.replace(algorithm=name, step_reward=judge if name in NEED_STEP_REWARDS else None)
     setup, state = start_rl(config)
     before = jax.device_get(state.params)
     state, metrics = learn_from(setup, state, sampled)
@@ -121,7 +122,7 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
     assert state.reference is not None
 
 
-def test_kinds_of_problems_reach_a_part_of_the_algorithm(sampled):
+def test_problem_kinds_reach_the_advantage(sampled):
     config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("advantage=hierarchical",)})
     with pytest.raises(
         InputError, match=r"dr_grpo and --with advantage=hierarchical compares problems of the same kind, and no"
@@ -137,8 +138,8 @@ def test_kinds_of_problems_reach_a_part_of_the_algorithm(sampled):
     assert max(distances(state.params, before)) > 0
 
 
-def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
-    """Also in value pretraining, which uses only a part of the algorithm."""
+def test_entropy_reaches_the_critic_advantage(sampled):
+    """Also checks value pretraining, which uses only part of the algorithm."""
     part = "critic.advantage=complexity_weighted,max_length=12,beta=0.5"
     setup, state = start_rl(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}))
     before = jax.device_get(state.params)
@@ -151,9 +152,9 @@ def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
     assert max(distances(state.params, before)) > 0
 
 
-def test_a_run_says_if_the_reward_is_only_measured(judge):
+def test_run_reports_a_reward_that_is_only_measured(judge):
     for name, is_learned in (("grpo_process", False), ("dr_grpo", True)):
-        setup, _ = start_rl(ONE_STEP.replace(algorithm=name, step_reward=judge if name in OF_STEPS else None))
+        setup, _ = start_rl(ONE_STEP.replace(algorithm=name, step_reward=judge if name in NEED_STEP_REWARDS else None))
         assert ("the reward is only measured" in " ".join(setup.omissions)) != is_learned
 
 
@@ -175,7 +176,7 @@ def test_plans_and_answers_are_credited_separately(judge, sampled):
     assert max(distances(*learned)) > 0
 
 
-def test_several_rewards_reach_a_part_of_the_algorithm():
+def test_several_rewards_reach_the_advantage():
     def length(completions):
         return [float(len(completion)) / 12 for completion in completions]
 
@@ -226,7 +227,7 @@ def test_an_invalid_option_of_a_part_is_refused_at_the_start(part, message):
         check_algorithm(make_algorithm(config), config)
 
 
-def test_several_rewards_reach_the_algorithm_separately_with_their_weights():
+def test_rewards_and_weights_reach_the_algorithm_separately():
     def length(completions):
         return [float(len(completion)) for completion in completions]
 
@@ -243,7 +244,7 @@ def test_several_rewards_reach_the_algorithm_separately_with_their_weights():
         state, _ = learn_from(setup, state, groups)
         assert max(distances(state.params, before)) > 0
         learned.append(jax.device_get(state.params))
-    assert max(distances(*learned)) > 0, "the weights decide"
+    assert max(distances(*learned)) > 0, "different weights must give different updates"
 
 
 def test_a_single_reward_is_its_only_component(sampled):
@@ -252,7 +253,7 @@ def test_a_single_reward_is_its_only_component(sampled):
     np.testing.assert_array_equal(parts["reward"], sampled.rollout.rewards)
 
 
-def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
+def test_remax_judges_greedy_responses_without_training_on_them():
     config = ONE_STEP.replace(algorithm="remax", prompts=4, group_size=1)
     setup, state = start_rl(config)
     groups = setup.train.generate(state.params, range(4), 1, jax.random.key(0))
@@ -272,8 +273,8 @@ def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
 
 def test_a_moving_reference_follows_the_policy(tmp_path):
     config = ONE_STEP.replace(run=str(tmp_path / "moving"), algorithm="t1", steps=2)
-    result = rljax.train(config, even_length, **models_of(config))
-    state = read_checkpoint(config, result.run, reward=even_length, **models_of(config)).state
+    result = rljax.train(config, even_length, **policy_arguments(config))
+    state = read_checkpoint(config, result.run, reward=even_length, **policy_arguments(config)).state
     start = start_rl(config)[1].params
     first, reference, now = (tree["embedding"] for tree in jax.device_get((start, state.reference, state.params)))
     assert 0 < np.abs(reference - first).max() < np.abs(now - first).max()

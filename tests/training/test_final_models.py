@@ -22,16 +22,16 @@ TINY = SMALL.replace(
 )
 
 
-def tensors(folder):
+def read_tensors(folder):
     return load_file(folder / "model.safetensors")
 
 
-def test_final_models_are_the_models_that_export_writes(tmp_path):
+def test_final_models_equal_exported_models(tmp_path):
     run = rljax.train(TINY.replace(run=str(tmp_path / "run"), models="both"), even_length).run
     for which in ("best", "last"):
         exported = rljax.export(run, tmp_path / which, which=which)
         assert {file.name for file in (run / which).iterdir()} == {file.name for file in exported.iterdir()}
-        chex.assert_trees_all_equal(tensors(run / which), tensors(exported))
+        chex.assert_trees_all_equal(read_tensors(run / which), read_tensors(exported))
         opened = rljax.load(run / which, reward=even_length, max_response_tokens=12)
         assert opened.sample(["3+4="]) == rljax.load(run, which=which, reward=even_length).sample(["3+4="])
     assert f"Models: {run / 'best'}, {run / 'last'}" in (run / "log.txt").read_text()
@@ -40,9 +40,9 @@ def test_final_models_are_the_models_that_export_writes(tmp_path):
 def test_an_extended_run_replaces_its_final_models(tmp_path):
     run = rljax.train(TINY.replace(run=str(tmp_path / "run"), models="last", lora_rank=2), even_length).run
     assert not (run / "best").exists()
-    before = tensors(run / "last")
+    before = read_tensors(run / "last")
     rljax.train(TINY.replace(run=str(run), models="last", lora_rank=2, steps=3), even_length, resume=run)
-    after = tensors(run / "last")
+    after = read_tensors(run / "last")
     assert before.keys() == after.keys()
     assert max(np.abs(after[name] - before[name]).max() for name in before) > 0
     assert not list(run.glob(".unfinished*"))

@@ -1,4 +1,4 @@
-"""Parameters that are not trained."""
+"""Frozen parameters: they keep their values, have no optimizer state and do not count in the gradient norm."""
 
 import jax
 import numpy as np
@@ -39,8 +39,8 @@ def frozen_parts(params):
     return {"embedding": params["embedding"], "first": params["layers"][0], "norms": norms}
 
 
-def test_a_run_keeps_frozen_parameters_bit_for_bit_and_changes_the_others(tmp_path):
-    """The warm start and RL both use weight decay, which would also move frozen parameters; the checkpoint is read back."""
+def test_run_changes_only_trained_parameters(tmp_path):
+    """Weight decay in the warm start and in RL would move frozen parameters; also checks a resumed run."""
     first = jax.device_get(first_state(TINY, reward=even_length)[1].params)
     result = rljax.train(TINY.replace(run=str(tmp_path / "run"), wandb=False), even_length)
     jax.tree.map(np.testing.assert_array_equal, frozen_parts(jax.device_get(result.params)), frozen_parts(first))
@@ -52,13 +52,13 @@ def test_a_run_keeps_frozen_parameters_bit_for_bit_and_changes_the_others(tmp_pa
         rljax.train(TINY.replace(freeze=("embedding",), steps=2), even_length, resume=tmp_path / "run")
 
 
-@pytest.mark.parametrize("own", [None, optax.adam(1e-2)])
-def test_frozen_parameters_have_no_moments_under_any_optimizer(own):
-    setup, state = first_state(TINY, reward=even_length, optimizer=own)
+@pytest.mark.parametrize("custom_optimizer", [None, optax.adam(1e-2)])
+def test_frozen_parameters_have_no_moments(custom_optimizer):
+    setup, state = first_state(TINY, reward=even_length, optimizer=custom_optimizer)
     state = make_rl_state(setup, state)
     trained = count_parameters(state.params) - count_parameters(frozen_parts(state.params))
     assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * trained
-    if own is None:
+    if custom_optimizer is None:
         assert learning_rate_of(state.opt_state) is not None
 
 

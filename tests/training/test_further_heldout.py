@@ -1,4 +1,4 @@
-"""`--also-heldout`: each set has its own metrics, answers and curve, and changes nothing else about a run."""
+"""`--also-heldout`: each extra set gets its own metrics, answers and curve, without affecting the rest of a run."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ def without(row, *endings):
     return {name: value for name, value in row.items() if not is_time(name) and not name.endswith(endings)}
 
 
-def test_a_run_evaluates_on_each_set_and_trains_as_without_them(tmp_path, sets):
+def test_extra_sets_are_evaluated_without_changing_training(tmp_path, sets):
     with_sets, plain = (
         rljax.train(CONFIG.replace(run=str(tmp_path / name), also_heldout=also), reward=even_length)
         for name, also in (("sets", sets), ("plain", {}))
@@ -51,7 +51,7 @@ def test_a_run_evaluates_on_each_set_and_trains_as_without_them(tmp_path, sets):
     assert (with_sets.accuracy_before, with_sets.accuracy_after) == (plain.accuracy_before, plain.accuracy_after)
     found, expected = (rows_of(result.run, "eval") for result in (with_sets, plain))
     assert [without(row, "_on_easy", "_on_long") for row in found] == [without(row) for row in expected]
-    assert {row["judged_on_easy"] for row in found} == {4}  # the first --heldout-problems
+    assert {row["judged_on_easy"] for row in found} == {4}  # --heldout-problems=4 takes the first 4
     assert {row["judged_on_long"] for row in found} == {3}
 
     folder = RunFolder.open(with_sets.run)
@@ -61,18 +61,18 @@ def test_a_run_evaluates_on_each_set_and_trains_as_without_them(tmp_path, sets):
     for name, count, data in (("easy", 4, EASY), ("long", 3, LONG)):
         assert [row["prompt"] for row in further[name]] == [row["prompt"] for row in data[:count]] * 2
         assert [row["problem"] for row in further[name]] == [*range(count)] * 2
-        for place, step in enumerate((0, 2)):
+        for position, step in enumerate((0, 2)):
             rewards = [row["reward"] for row in further[name] if row["step"] == step]
             assert rewards == even_length([row["completion"] for row in further[name] if row["step"] == step])
             logged = next(row for row in found if row["step"] == step)
-            assert logged[f"accuracy_on_{name}"] == pytest.approx(np.mean(rewards)), place
+            assert logged[f"accuracy_on_{name}"] == pytest.approx(np.mean(rewards)), position
     assert (
         len([line for line in describe_outcome(folder, summarize(folder)) if " on easy: " in line or " on long: " in line])
         == 2
     )
 
 
-def test_a_set_is_answered_as_in_an_evaluation_of_its_own(sets):
+def test_joint_evaluation_equals_separate_evaluations(sets):
     setup, state = first_state(CONFIG.replace(also_heldout=sets), reward=even_length)
     params = setup.full_params(state.params)
     together = evaluate(setup.heldout, params)
@@ -96,7 +96,7 @@ def test_the_curves_have_a_line_for_each_set(tmp_path):
     assert comments == [1, 0]
 
 
-def test_the_best_checkpoint_may_follow_a_set(tmp_path, sets):
+def test_best_metric_may_be_of_an_extra_set(tmp_path, sets):
     config = CONFIG.replace(run=str(tmp_path / "run"), also_heldout=sets, best_metric="accuracy_on_easy", steps=3)
     result = rljax.train(config, reward=even_length)
     rows = rows_of(result.run, "eval")
@@ -110,7 +110,7 @@ def test_the_best_checkpoint_may_follow_a_set(tmp_path, sets):
         rljax.train(config.replace(run=str(tmp_path / "other"), best_metric="accuracy_on_aime"), reward=even_length)
 
 
-def test_a_run_with_sets_resumes_exactly_and_not_with_other_rows(tmp_path, sets):
+def test_run_resumes_exactly_and_refuses_changed_rows(tmp_path, sets):
     config = CONFIG.replace(also_heldout=sets, steps=4, checkpoint_every=1)
     done = rljax.train(config.replace(run=str(tmp_path / "done")), reward=even_length)
     stopped = tmp_path / "stopped"
@@ -118,7 +118,7 @@ def test_a_run_with_sets_resumes_exactly_and_not_with_other_rows(tmp_path, sets)
         rljax.train(config.replace(run=str(stopped)), reward=stopping_after(14))
     assert 0 < read_checkpoint(config, stopped, reward=even_length).state.step < 4
     with open(sets["easy"], "a") as file:
-        file.write('{"prompt": "9+9=", "answer": "18"}\n')  # beyond --heldout-problems: not used
+        file.write('{"prompt": "9+9=", "answer": "18"}\n')  # not used, because it is beyond --heldout-problems
     resumed = rljax.train(resume=stopped, reward=even_length)
     chex.assert_trees_all_equal(resumed.params, done.params)
     for phase in ("rl", "eval"):
@@ -130,7 +130,7 @@ def test_a_run_with_sets_resumes_exactly_and_not_with_other_rows(tmp_path, sets)
         rljax.train(resume=stopped, reward=even_length)
 
 
-def test_notes_say_what_a_set_leaves_out_and_shares_with_training(sets):
+def test_notes_report_omitted_and_shared_rows(sets):
     setup, _ = first_state(CONFIG.replace(also_heldout=sets), reward=even_length)
     assert "easy: 1 row is left out: heldout_problems=4 takes the first" in setup.omissions
     prompts = [problem.prompt for problem in setup.train.prompts.problems]
@@ -143,7 +143,7 @@ def test_notes_say_what_a_set_leaves_out_and_shares_with_training(sets):
     assert "mixed: 1 row is left out: they are longer than max_prompt_tokens=6" in setup.omissions
 
 
-def test_sets_that_cannot_be_used_are_refused(tmp_path, sets):
+def test_unusable_sets_are_refused(tmp_path, sets):
     with pytest.raises(InputError, match=r"also_heldout is \{'a b': 'x'\}; give each set a name"):
         CONFIG.replace(also_heldout={"a b": "x"})
     with pytest.raises(InputError, match="missing"):

@@ -1,4 +1,4 @@
-"""SIGTERM during a step that takes longer than the grace period: everything finished before the step is saved in time."""
+"""The grace period after SIGTERM: if a step takes longer, it is dropped and everything before it is saved in time."""
 
 import os
 import signal
@@ -52,16 +52,16 @@ SLOW = SMALL.replace(
     grace=0.5,
 )
 GRACE_AND_A_SAVE = 15.0
-"""Seconds; most of it is for saving the tiny state on a busy machine."""
+"""Time limit in seconds; most of it allows for a slow save on a busy machine."""
 
 
-def numbers_of(run):
+def untimed_metrics(run):
     return [
         {name: value for name, value in row.items() if not is_time(name)} for row in read_metrics(run / "metrics.jsonl")
     ]
 
 
-def test_a_step_longer_than_the_grace_period_is_dropped_and_repeated_on_resume(tmp_path):
+def test_long_step_is_dropped_and_repeated_on_resume(tmp_path):
     run, whole = tmp_path / "run", tmp_path / "whole"
     here = Path(__file__).resolve()
     paths = os.pathsep.join([str(here.parents[2]), str(here.parents[1]), str(here.parent)])
@@ -73,15 +73,15 @@ def test_a_step_longer_than_the_grace_period_is_dropped_and_repeated_on_resume(t
         assert any(line == "judging\n" for line in lines)
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        last = "".join(lines)
-        assert process.wait(60) == INTERRUPTED, last
+        final_output = "".join(lines)
+        assert process.wait(60) == INTERRUPTED, final_output
         assert time.monotonic() - began < GRACE_AND_A_SAVE
-    assert "Stopped within a step, which is abandoned. Everything up to the step before is saved." in last
+    assert "Stopped within a step, which is abandoned. Everything up to the step before is saved." in final_output
     assert not (run / ".lock").exists()
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"] == [1]
     rljax.train(resume=run, reward=even_length)
     rljax.train(SLOW.replace(run=str(whole)), even_length)
-    assert numbers_of(run) == numbers_of(whole)
+    assert untimed_metrics(run) == untimed_metrics(whole)
     chex.assert_trees_all_equal(*(rljax.load(folder, which="last", reward=even_length).params for folder in (run, whole)))
 
 
@@ -97,14 +97,14 @@ def test_only_the_first_sigterm_starts_the_grace_period():
             assert len(started) == expected
 
 
-def test_work_that_may_be_dropped_is_dropped_in_time():
+def test_droppable_work_is_dropped():
     exited, grace_period = threading.Event(), GracePeriod(0.0)
     with grace_period.within(exited.set):
         grace_period.begin()
         assert exited.wait(10.0)
 
 
-def test_work_that_may_not_be_dropped_is_finished():
+def test_other_work_is_finished():
     exited, grace_period = threading.Event(), GracePeriod(0.0)
     grace_period.begin()
     assert not exited.wait(0.2)
@@ -114,10 +114,10 @@ def test_work_that_may_not_be_dropped_is_finished():
 
 
 @pytest.mark.parametrize(("failing", "code"), [(None, INTERRUPTED), ("save", 1), ("room", INTERRUPTED), ("close", 1)])
-def test_trackers_close_after_the_save_and_a_failure_does_not_mark_a_normal_end(monkeypatch, capsys, failing, code):
+def test_save_and_exit_order_and_failures(monkeypatch, capsys, failing, code):
     calls = []
 
-    def call(name, error=OSError):
+    def recorded_call(name, error=OSError):
         def work(*arguments):
             calls.append(name)
             if failing == name:
@@ -128,15 +128,15 @@ def test_trackers_close_after_the_save_and_a_failure_does_not_mark_a_normal_end(
     monkeypatch.setattr(phase, "end_process", calls.append)
     run = mock.Mock(
         spec=Run,
-        save=call("save"),
-        say_stopped=call("say"),
-        saver=SimpleNamespace(wait=call("room", Interrupted)),
-        trackers=SimpleNamespace(close=call("close")),
-        folder=SimpleNamespace(mark_normal_end=call("mark normal end")),
+        save=recorded_call("save"),
+        say_stopped=recorded_call("say"),
+        saver=SimpleNamespace(wait=recorded_call("room", Interrupted)),
+        trackers=SimpleNamespace(close=recorded_call("close")),
+        folder=SimpleNamespace(mark_normal_end=recorded_call("mark normal end")),
     )
     phase.save_and_exit(run, mock.Mock(spec=Checkpoint))
-    begun = {"save": ["save", "close"], "room": ["save", "room", "close"]}
-    assert calls == [*begun.get(failing, ["save", "room", "say", "close", "mark normal end"]), code]
+    expected_calls = {"save": ["save", "close"], "room": ["save", "room", "close"]}
+    assert calls == [*expected_calls.get(failing, ["save", "room", "say", "close", "mark normal end"]), code]
     assert ("OSError: gone" in capsys.readouterr().err) == (code == 1)
 
 

@@ -1,4 +1,4 @@
-"""`--worst-kind`: the weights of the kinds of problems, their effect on advantages and updates, and a resumed run."""
+"""`--worst-kind`: the weights per problem kind, their effect on advantages and updates, and resumed runs."""
 
 import chex
 import jax.numpy as jnp
@@ -17,11 +17,11 @@ from rljax.training.interrupt import Interrupted
 KINDS = STEPPED.replace(
     operands=(2, 3), max_prompt_tokens=8, train_problems=24, algorithm="dr_grpo", steps=4, worst_kind=0.5
 )
-"""Sums of two and of three numbers."""
+"""A run on two kinds of problems: sums of two numbers and sums of three."""
 
 
-def mostly_three(completions, operands):
-    """Gives sums of three numbers an extra 0.5, so that sums of two score lower."""
+def favor_three_operands(completions, operands):
+    """A reward that gives sums of three numbers an extra 0.5, so that sums of two numbers score lower."""
     return [reward + 0.5 * (count == 3) for reward, count in zip(even_length(completions), operands, strict=True)]
 
 
@@ -42,7 +42,7 @@ def test_weights_match_the_paper():
     assert next_weights(found, np.array([9e3, 0, 0], np.float32), rate=1.0).tolist() == [1.0, 0.0, 0.0]
 
 
-def test_losses_are_relative_to_the_mean_of_judged_responses():
+def test_kind_losses_are_relative_to_the_judged_mean():
     found = rollout(
         [[1.0, 0.0], [1.0, 1.0], [0.0, 5.0]], [0, 2, 0], valid=np.array([[True, True], [True, True], [True, False]])
     )
@@ -50,7 +50,7 @@ def test_losses_are_relative_to_the_mean_of_judged_responses():
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "rloo"])
-def test_weights_multiply_advantages_and_uniform_weights_keep_them(name):
+def test_weights_multiply_advantages(name):
     own, data = BY_NAME[name](), rollout([[1.0, 0.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 0])
     data = data._replace(ref_logp=data.behaviour_logp, truncated=np.zeros((3, 2), bool))
     weighted = read_kinds(own)
@@ -64,30 +64,32 @@ def test_weights_multiply_advantages_and_uniform_weights_keep_them(name):
     np.testing.assert_array_equal(after.weights, before.weights)
 
 
-def test_the_least_solved_kind_gains_weight_and_a_resumed_run_agrees(tmp_path):
+def test_worst_kind_gains_weight_and_resumed_run_agrees(tmp_path):
     stop = stopping_after(3)
 
     def interrupting(completions, operands):
         stop(completions)
-        return mostly_three(completions, operands)
+        return favor_three_operands(completions, operands)
 
     config = KINDS.replace(run=str(tmp_path / "done"))
-    rljax.train(config, reward=mostly_three)
+    rljax.train(config, reward=favor_three_operands)
     found = [row["worst_kind_weight"] for row in rows(tmp_path / "done") if row["phase"] == "rl"]
     assert 0.5 < found[0] < found[-1] < 1
-    state = read_checkpoint(config, tmp_path / "done", reward=mostly_three).state
+    state = read_checkpoint(config, tmp_path / "done", reward=favor_three_operands).state
     two, three = np.asarray(state.options[NAME])
     assert two > three
     assert two == pytest.approx(found[-1])
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting)
     rljax.train(resume=tmp_path / "again", reward=interrupting)
-    chex.assert_trees_all_equal(read_checkpoint(config, tmp_path / "again", reward=mostly_three).state, state)
+    chex.assert_trees_all_equal(read_checkpoint(config, tmp_path / "again", reward=favor_three_operands).state, state)
 
 
 def test_a_rate_near_0_leaves_the_algorithm_unchanged(tmp_path):
     runs = [
-        rljax.train(KINDS.replace(run=str(tmp_path / str(rate)), worst_kind=rate, steps=2), reward=mostly_three).params
+        rljax.train(
+            KINDS.replace(run=str(tmp_path / str(rate)), worst_kind=rate, steps=2), reward=favor_three_operands
+        ).params
         for rate in (None, 1e-30, 2.0)
     ]
     chex.assert_trees_all_equal(runs[0], runs[1])

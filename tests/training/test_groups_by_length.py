@@ -50,7 +50,7 @@ def ragged(tmp_path_factory):
     return rljax.train(RAGGED.replace(run=str(tmp_path_factory.mktemp("runs") / "ragged")), even_length).run
 
 
-def test_groups_grow_as_responses_turn_out_short(ragged):
+def test_group_sizes_start_at_the_minimum(ragged):
     sizes = [row["group_size"] for row in rl_rows(ragged)]
     assert sizes[0] == 2, "lengths are unknown at first, so every response may reach the limit"
     assert all(2 <= size <= 4 for size in sizes)
@@ -60,12 +60,12 @@ def test_groups_are_full_if_responses_are_expected_to_be_short():
     history = record(no_history(3), np.array([0, 1]), np.ones((2, 2)), np.array([[3, 3], [12, 12]]))
     sizes = sizes_of(TINY.replace(token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
     assert sizes.tolist() == [4, 2, 3, 4], (
-        "24 tokens each: 3, 12 and (never asked, as the others on average) 7.5 a response"
+        "24 tokens per prompt, at an expected 3, 12 and (unseen prompt: the mean of the others) 7.5 per response"
     )
     assert sizes_of(TINY, history, np.array([0])) is None
 
 
-def test_empty_places_are_not_sampled_judged_or_trained_on():
+def test_empty_group_slots_are_not_sampled_or_judged():
     setup, state = first_state(TINY, reward=even_length)
     sizes = np.array([4, 2, 3, 2])
     groups = setup.train.generate(state.params, [0, 1, 2, 3], 4, jax.random.key(0), sizes=sizes)
@@ -83,7 +83,7 @@ def test_empty_places_are_not_sampled_judged_or_trained_on():
     np.testing.assert_array_equal(groups.prompt_ids, [0, 1, 2, 3])
 
 
-def test_memory_holds_the_rewards_of_the_last_responses(ragged):
+def test_reward_history_contains_recent_rewards(ragged):
     state = last(RAGGED, ragged)
     memory = state.options["reward_history"]
     assert memory.rewards.shape == (12, 3)
@@ -100,7 +100,7 @@ def test_a_stopped_run_continues_as_if_never_stopped(ragged, tmp_path):
     chex.assert_trees_all_equal(last(RAGGED, tmp_path / "stopped"), last(RAGGED, ragged))
 
 
-def test_a_single_response_per_prompt_is_compared_with_earlier_rewards(tmp_path):
+def test_single_responses_are_compared_with_earlier_rewards(tmp_path):
     config = TINY.replace(group_size=1, microbatch_rows=None, steps=6, run=str(tmp_path / "single"))
     with pytest.raises(InputError, match="group_size=1"):
         rljax.train(config, even_length)

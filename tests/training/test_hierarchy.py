@@ -42,46 +42,46 @@ RUN = STEPPED.replace(
     max_response_tokens=12,
     operands=(2, 2),
 )
-"""Untrained policies write any character, so the marker is a digit; prompts with it are not generated."""
+"""The marker is a digit, because untrained policies write any character; `without_five` removes prompts that contain it."""
 
 
 def centered(values, known):
-    """Values minus the mean of the known ones; 0 elsewhere and for fewer than two."""
+    """Known values minus their mean; 0 for unknown values, and everywhere if fewer than two are known."""
     chosen = [value for value, is_known in zip(values, known, strict=True) if is_known]
     mean = sum(chosen) / len(chosen) if chosen else 0.0
     return [value - mean if is_known and len(chosen) > 1 else 0.0 for value, is_known in zip(values, known, strict=True)]
 
 
-def oracle(rewards, ends, plans, valid):
-    """The formula, one token at a time."""
+def loop_advantages(rewards, ends, plans, valid):
+    """The advantage of each token in one group, computed by a loop."""
     size, length = ends.shape
     answers = size // plans
     blocks = [range(k * answers, (k + 1) * answers) for k in range(plans)]
     known = [[bool(valid[i]) for i in block] for block in blocks]
     means = [
-        sum(rewards[i] for i in block if valid[i]) / max(1, sum(of_block))
-        for block, of_block in zip(blocks, known, strict=True)
+        sum(rewards[i] for i in block if valid[i]) / max(1, sum(block_known))
+        for block, block_known in zip(blocks, known, strict=True)
     ]
-    of_plan = centered(means, [any(of_block) for of_block in known])
+    of_plan = centered(means, [any(block_known) for block_known in known])
     found = np.zeros((size, length))
     for k, block in enumerate(blocks):
         of_answer = centered([rewards[i] for i in block], known[k])
         for j, i in enumerate(block):
             last = max(np.flatnonzero(ends[i]), default=-1)
-            end_of_plan = max((place for place in np.flatnonzero(ends[i]) if place < last), default=-1)
+            end_of_plan = max((index for index in np.flatnonzero(ends[i]) if index < last), default=-1)
             for t in range(length):
                 found[i, t] = of_plan[k] if t <= end_of_plan else of_answer[j]
     return found
 
 
-def test_plans_and_answers_are_credited_by_their_equation():
+def test_plan_then_answer_matches_a_loop():
     random = np.random.default_rng(0)
     rewards = random.normal(size=(3, 6)).astype(np.float32)
     ends = random.random((3, 6, 7)) < 0.3
     valid = random.random((3, 6)) < 0.8
     arrays = map(jnp.asarray, (rewards, ends))
     found = plan_then_answer(*arrays, plans=3, advantage=group_centered, valid=jnp.asarray(valid))
-    expected = [oracle(rewards[p].astype(np.float64), ends[p], 3, valid[p]) for p in range(3)]
+    expected = [loop_advantages(rewards[p].astype(np.float64), ends[p], 3, valid[p]) for p in range(3)]
     np.testing.assert_allclose(found, expected, atol=1e-6)
     flat = jnp.array([[1.0, 0.0, 1.0, 0.0]]), jnp.tile(jnp.array([0, 1, 0, 1]), (1, 4, 1))
     same = plan_then_answer(*flat, plans=2, advantage=group_normalized)
@@ -92,8 +92,8 @@ def test_plans_and_answers_are_credited_by_their_equation():
             plan_then_answer(*flat, plans=plans, advantage=group_centered)
 
 
-class Scripted:
-    """An engine that writes the marker after as many tokens as the seed says, or else the seed's digits and EOS."""
+class ScriptedEngine:
+    """A fake engine: `seed % 5 + 1` tokens, then the marker (only in plans, unless 7 divides the seed) or EOS."""
 
     def __init__(self):
         self.calls = []
@@ -111,14 +111,19 @@ class Scripted:
         return Response(request.prompt_id, request.group, tokens, np.ones(len(tokens), bool), logp, logp, "stop")
 
 
-def test_responses_of_a_block_share_a_plan_and_are_cut_at_the_budget():
-    engine, requests = Scripted(), [Request((2, 3), 0, group, SAMPLING, seed) for group in (0, 1) for seed in (1, 2, 7, 4)]
+def test_plan_engine_shares_plans_within_the_token_limit():
+    engine, requests = (
+        ScriptedEngine(),
+        [Request((2, 3), 0, group, SAMPLING, seed) for group in (0, 1) for seed in (1, 2, 7, 4)],
+    )
     responses = PlanEngine(engine, MARKER, 2).generate({}, requests)
     plans, answers = engine.calls
-    assert [request.seed for request in plans] == [1, 7, 1, 7], "the first of each block"
+    assert [request.seed for request in plans] == [1, 7, 1, 7], "the seed of the first request in each block"
     assert all(request.sampling.eos_ids == (1, MARKER) for request in plans)
     assert [request.prompt_tokens for request in answers] == [(2, 3, 4, 4, MARKER)] * 4
-    assert len({request.seed for request in answers[:2]} | {1, 2}) == 4, "answers have seeds of their own"
+    assert len({request.seed for request in answers[:2]} | {1, 2}) == 4, (
+        "the answers' seeds must differ from the plans' seeds"
+    )
     for request, response in zip(requests, responses, strict=True):
         tokens = response.tokens.tolist()
         assert (response.group, len(tokens) <= 10) == (request.group, True)
@@ -129,13 +134,13 @@ def test_responses_of_a_block_share_a_plan_and_are_cut_at_the_budget():
             assert tokens[3] == 4
             np.testing.assert_array_equal(response.behaviour_logp[:3], np.linspace(-1, -0.5, 3).astype(np.float32))
     short = [request._replace(sampling=SAMPLING._replace(max_tokens=4)) for request in requests]
-    found = PlanEngine(Scripted(), MARKER, 2).generate({}, short)[0]
+    found = PlanEngine(ScriptedEngine(), MARKER, 2).generate({}, short)[0]
     assert (found.tokens.tolist(), found.finish) == ([4, 4, MARKER, 4], "length")
     with pytest.raises(InputError, match="4 responses, which cannot be divided among plans=3"):
-        PlanEngine(Scripted(), MARKER, 3).generate({}, requests)
+        PlanEngine(ScriptedEngine(), MARKER, 3).generate({}, requests)
 
 
-def test_steps_are_marked_at_the_marker_and_at_the_end_and_shared_tokens_count_once():
+def test_step_ends_and_sampled_token_count():
     text, decode = "3+4=7;#7", lambda ids: TOKENIZER.decode([i for i in ids if i > 1])
     tokens = [*TOKENIZER.encode(text), 1]
     steps = mark_plan("#", [""] * 2, [text, "3+4"])
@@ -151,7 +156,7 @@ def test_steps_are_marked_at_the_marker_and_at_the_end_and_shared_tokens_count_o
 
 @pytest.fixture(scope="module")
 def params():
-    """Parameters whose adapters change the model."""
+    """Parameters with nonzero adapters, which change the model's outputs."""
     first = DIVIDED.init(jax.random.key(0))
     noise = iter(jax.random.split(jax.random.key(1), 100))
     return first._replace(
@@ -162,8 +167,8 @@ def params():
     )
 
 
-def test_tokens_before_and_after_the_marker_have_the_probabilities_of_their_sub_policies(params):
-    """The oracle scores each response with two full models, into which the adapters are merged."""
+def test_each_sub_policy_scores_its_own_tokens(params):
+    """The loop_advantages scores each response with two full models, into which the adapters are merged."""
     prompts = left_pad([TOKENIZER.encode(prompt) for prompt in ("3+4=", "1+1=")], 4, 0)
     tokens = np.array([TOKENIZER.encode("3+4=7;#7"), TOKENIZER.encode("1+1=2;2;")], np.int32)
     packed = pack(Sequences(*prompts, tokens, np.ones(tokens.shape, bool)))
@@ -177,7 +182,7 @@ def test_tokens_before_and_after_the_marker_have_the_probabilities_of_their_sub_
     slope = jax.grad(lambda params: DIVIDED.score(params, packed, 1.0).logp[:, 7:].sum())(params)
     sizes = [sum(float(jnp.abs(leaf).sum()) for leaf in jax.tree.leaves(part)) for part in slope]
     assert sizes[0] == 0, "the shared model is frozen"
-    assert min(sizes[1:]) > 0, "row 0 ends with an answer, row 1 is still a plan"
+    assert min(sizes[1:]) > 0, "sequence 0 ends with an answer; sequence 1 is still a plan"
 
 
 def test_sampler_and_scorer_agree_for_shared_plans(params):
@@ -189,15 +194,15 @@ def test_sampler_and_scorer_agree_for_shared_plans(params):
     packed = pack(Sequences(*left_pad([ids] * 24, 4, 0), arrays["tokens"], arrays["attention"]))
     logp = np.asarray(DIVIDED.score(params, packed, 1.0).logp)
     np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
-    assert any(MARKER in response.tokens[:-1] for response in responses), "some have an answer"
+    assert any(MARKER in response.tokens[:-1] for response in responses), "at least one response must contain an answer"
 
 
-def more_digits(completions):
+def digit_reward(completions):
     return [sum(character.isdigit() for character in text) / 4 for text in completions]
 
 
 def without_five(config):
-    """Problems whose prompts lack the marker."""
+    """Training and held-out problems whose prompts do not contain the marker "5"."""
     train, heldout = rljax.training.parts.problems.make_problems(config)[:2]
     return [p for p in train if "5" not in p.prompt][:4], [p for p in heldout if "5" not in p.prompt][:2]
 
@@ -208,9 +213,9 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
 
     def interrupting(completions):
         stop(completions)
-        return more_digits(completions)
+        return digit_reward(completions)
 
-    result = rljax.train(config, reward=more_digits, problems=problems)
+    result = rljax.train(config, reward=digit_reward, problems=problems)
     steps = [row for row in rows(tmp_path / "done") if row["phase"] == "rl"]
     assert all(0 < row["sampled_tokens"] <= row["response_length"] * 16 for row in steps)
     assert any(row["sampled_tokens"] < row["response_length"] * 16 - 1 for row in steps), "plans are shared"
@@ -219,11 +224,11 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
         moved = [np.abs(np.asarray(leaf)).max() for leaf in jax.tree.leaves(getattr(result.params, name))]
         assert min(moved) > 0, "the factors B, which start at 0, have changed"
     del first
-    state = read_checkpoint(config, tmp_path / "done", reward=more_digits, problems=problems).state
+    state = read_checkpoint(config, tmp_path / "done", reward=digit_reward, problems=problems).state
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting, problems=problems)
     rljax.train(resume=tmp_path / "again", reward=interrupting, problems=problems)
-    again = read_checkpoint(config, tmp_path / "again", reward=more_digits, problems=problems).state
+    again = read_checkpoint(config, tmp_path / "again", reward=digit_reward, problems=problems).state
     chex.assert_trees_all_equal(again, state)
 
 
@@ -239,6 +244,6 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
         ({"lora_rank": 2}, "leave lora_rank and weight_decay out"),
     ],
 )
-def test_runs_that_cannot_be_divided_are_refused(changes, message):
+def test_invalid_hierarchies_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
-        first_state(RUN.replace(**changes), reward=more_digits)
+        first_state(RUN.replace(**changes), reward=digit_reward)

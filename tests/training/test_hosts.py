@@ -1,4 +1,4 @@
-"""Runs on two hosts have the same metrics as on one host."""
+"""Runs on two hosts give the same metrics as runs on one host."""
 
 import json
 from itertools import filterfalse
@@ -45,7 +45,7 @@ write_manifest = checkpoint.write_manifest
 def slow(*arguments):
     with judged:
         saves.append(len(calls))
-        needed = {1: 1, 3: 2, 4: 4}.get(len(saves), 0)  # calls: the evaluation, step 1, step 2, step 3, the last evaluation
+        needed = {1: 1, 3: 2, 4: 4}.get(len(saves), 0)  # reward calls: evaluation, steps 1, 2, 3, last evaluation
         if not judged.wait_for(lambda: len(calls) >= needed, timeout=100):
             raise TimeoutError("nothing continued during a save")
     write_manifest(*arguments)
@@ -80,7 +80,7 @@ def train_on_two_hosts(*arguments, **options):
 
 
 def experiment(config, folder):
-    """A file that defines these settings."""
+    """Write an experiment file with these settings and return its path."""
     file = folder / "experiment.py"
     file.write_text(f"import rljax\n\nCONFIG = rljax.TrainConfig.from_json({config.to_json()!r})\n")
     return str(file)
@@ -90,7 +90,7 @@ def rows_of(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def assert_same_numbers(run, like):
+def assert_same_metrics(run, like):
     got, wanted = rows_of(run), rows_of(like)
     names = [[(row.pop("phase"), *filterfalse(is_time, row)) for row in rows] for rows in (got, wanted)]
     assert names[0] == names[1]
@@ -99,7 +99,7 @@ def assert_same_numbers(run, like):
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-4, err_msg=name)
     assert (run / "samples.jsonl").read_bytes() == (like / "samples.jsonl").read_bytes()
     got, wanted = (read_rollouts(RunFolder.open(folder)).rows for folder in (run, like))
-    assert got, "the first host writes them"
+    assert got, "the first host must write the rollouts"
     for ours, theirs in zip(got, wanted, strict=True):
         for name in VALUES:
             pairs = zip(ours.pop(name), theirs.pop(name), strict=True)
@@ -124,7 +124,7 @@ def reward_folder(tmp_path_factory):
     return folder
 
 
-def test_ctrl_c_on_one_host_stops_both_and_resuming_gives_the_uninterrupted_run(tmp_path, reward_file):
+def test_ctrl_c_stops_both_hosts_and_resuming_is_exact(tmp_path, reward_file):
     config = TINY.replace(
         algorithm="vapo", value_pretraining_steps=2, replicas=1, fsdp=2, reward=f"{reward_file}:even_length", seed=1
     )
@@ -139,7 +139,7 @@ def test_ctrl_c_on_one_host_stops_both_and_resuming_gives_the_uninterrupted_run(
     assert [host.returncode for host in resumed] == [0, 0], [host.stdout[-2000:] for host in resumed]
     rljax.train(config.replace(run=str(like)))
     assert before < len(rows_of(run))
-    assert_same_numbers(run, like)
+    assert_same_metrics(run, like)
     ours, theirs = (load_file(folder / "critic" / "model.safetensors") for folder in (run, like))
     chex.assert_trees_all_close(ours, theirs, rtol=1e-7, atol=1e-4)
     first_host_alone = load(run, which="last")
@@ -159,7 +159,7 @@ def test_saves_of_two_hosts_do_not_block_their_steps(tmp_path, reward_file):
     assert "4 saves are complete" in ended[0].stdout
     assert "saves are complete" not in ended[1].stdout, "only the first host reports the end of a save"
     rljax.train(config.replace(run=str(like), reward=f"{reward_file}:even_length"))
-    assert_same_numbers(run, like)
+    assert_same_metrics(run, like)
     ours, theirs = (load(path, which="last").params for path in (run, like))
     chex.assert_trees_all_close(*jax.device_get([ours, theirs]), rtol=1e-7, atol=1e-4)
     checkpoints = sorted(
@@ -182,7 +182,7 @@ def test_two_hosts_share_a_reward_model_and_ragged_groups(tmp_path, reward_folde
     ended = train_on_two_hosts("--experiment", experiment(config.replace(run=str(run)), tmp_path), devices=2)
     assert [host.returncode for host in ended] == [0, 0], [host.stdout[-2000:] for host in ended]
     rljax.train(config.replace(run=str(like)))
-    assert_same_numbers(run, like)
+    assert_same_metrics(run, like)
 
 
 def test_hosts_with_other_settings_are_refused(tmp_path, reward_file):

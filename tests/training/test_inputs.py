@@ -40,7 +40,7 @@ REWARD = "def judge(completions):\n    return [float(len(completion) % 2 == 0) f
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """A run stopped after one step, with its own rows and reward file, both given as relative paths."""
+    """A run stopped after one step, with its own rows and reward file, both passed as relative paths."""
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": f"{a}+{a + 1}=", "answer": str(2 * a + 1)} for a in range(1, 31)]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -61,7 +61,7 @@ def edit(file, old, new):
         ("rows.jsonl", '"answer": "3"', '"answer": "4"', "rows"),
     ],
 )
-def test_a_changed_input_is_refused_by_name_accepted_on_request_and_recorded(stopped, file, old, new, name, capsys):
+def test_changed_input_is_refused_unless_accepted(stopped, file, old, new, name, capsys):
     words = ["train", "--resume", str(stopped), "--steps", "2", "--trust"]
     before = (stopped / "starts.jsonl").read_text()
     edit(stopped.parent / file, old, new)
@@ -74,10 +74,10 @@ def test_a_changed_input_is_refused_by_name_accepted_on_request_and_recorded(sto
     assert all(name in change["name"] and change["before"] != change["after"] for change in changes)
     assert len(changes) == 1
     assert accepted_changes(RunFolder.open(stopped)) == [changes[0]["name"]]
-    assert main([*words[:-2], "3", "--trust"]) == 0  # from now on, the accepted input is compared
+    assert main([*words[:-2], "3", "--trust"]) == 0  # later starts compare with the accepted input
 
 
-WORLD = """
+ENVIRONMENT = """
 from rljax.rollout import Step
 
 class World:
@@ -92,7 +92,7 @@ def chat_run(tmp_path_factory):
     """A one-step run of a chat model in a custom environment."""
     folder = tmp_path_factory.mktemp("chat")
     save_chat_model(folder / "model")
-    (folder / "world.py").write_text(WORLD)
+    (folder / "world.py").write_text(ENVIRONMENT)
     rows = [{"prompt": f"{a}+{a + 1}=", "answer": str(2 * a + 1)} for a in range(1, 31)]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     rljax.train(
@@ -135,7 +135,7 @@ def test_commands_check_the_environment_the_template_and_the_tokenizer(chat_run,
 def test_a_finished_run_is_reused_only_with_the_same_inputs(stopped):
     settings = {name: value for name, value in json.loads((stopped / "config.json").read_text()).items() if name != "seams"}
     typed = TrainConfig.from_json(settings).replace(run="run", dataset="rows.jsonl", reward="rw.py:judge", models="none")
-    assert is_finished(typed)  # although it names the files by relative paths
+    assert is_finished(typed)  # even though it passes relative paths
     check_inputs_of(typed)
     edit(stopped.parent / "rw.py", "== 0", "== 1")
     with pytest.raises(InputError, match=r"is finished, and its reward changed after its last start"):
@@ -185,11 +185,11 @@ def test_an_evaluation_checks_the_same_inputs(stopped, capsys):
     assert main(["eval", str(stopped), "--trust"]) == 2
     assert "The reward of the run" in capsys.readouterr().err
     assert main(["eval", str(stopped), "--trust", "--accept-changes"]) == 0
-    assert main(["eval", str(stopped), "--reward", "exact"]) == 0  # it does not read the changed one
+    assert main(["eval", str(stopped), "--reward", "exact"]) == 0  # passes, because it does not use the changed reward
     assert main(["sample", str(stopped), "--prompt", "1+2="]) == 0
 
 
-def test_a_run_whose_reward_changed_reports_that_its_results_are_not_comparable(stopped, capsys):
+def test_run_reports_incomparable_results_after_a_reward_change(stopped, capsys):
     edit(stopped.parent / "rw.py", "== 0", "== 1")
     config = TrainConfig.from_json(
         {k: v for k, v in json.loads((stopped / "config.json").read_text()).items() if k != "seams"}
@@ -226,7 +226,7 @@ def test_a_passed_function_is_compared_by_its_source(tmp_path):
     rljax.train(resume=tmp_path / "run", reward=even_length)
 
 
-def test_the_digest_covers_every_part_of_a_row_but_no_memory_address():
+def test_row_digest_covers_every_field_but_no_memory_address():
     one = Problem("a", "b", "c", {"level": 1}, ({"role": "user", "content": "a"},))
     others = [
         Problem("x", "b", "c", {"level": 1}, one.messages),
@@ -254,15 +254,15 @@ def test_only_rewards_from_files_have_a_digest(tmp_path):
     assert all(old != new for old, new in zip(before, after, strict=True))
 
 
-def test_a_run_of_an_earlier_version_is_continued(stopped):
+def test_run_of_an_earlier_version_can_be_loaded(stopped):
     rows = [json.loads(line) for line in (stopped / "starts.jsonl").read_text().splitlines()]
     (stopped / "starts.jsonl").write_text("".join(json.dumps({"at": row["at"]}) + "\n" for row in rows))
     assert recorded_inputs(RunFolder.open(stopped)) == {}
     assert load(stopped, trust=True).untrusted == ()
 
 
-def test_a_run_of_an_earlier_version_keeps_the_lengths_of_its_algorithm(tmp_path):
-    """Unset lengths used to be those of the paper; now they follow the run's limit."""
+def test_run_of_an_earlier_version_keeps_its_length_settings(tmp_path):
+    """Unset lengths used to default to the paper's values; now they follow the run's limit."""
     config = TINY.replace(run=str(tmp_path / "run"), algorithm="dapo", algorithm_options={}, steps=1, warm_start_steps=0)
     rljax.train(config, even_length)
     starts, custom = tmp_path / "run" / "starts.jsonl", CustomParts(reward=even_length)

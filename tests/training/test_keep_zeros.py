@@ -1,4 +1,4 @@
-"""A pruned model stays pruned while it learns."""
+"""`keep_zeros`: the zero weights of a pruned model stay zero during training."""
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ def matrices(folder):
 
 
 def mixing(rate):
-    """An optimizer whose update of a weight depends on the gradients of others, as Muon's does."""
+    """An optimizer in which one weight's update depends on other weights' gradients, as in Muon."""
     mix = optax.stateless(lambda updates, _: jax.tree.map(lambda update: update + update.sum(0, keepdims=True), updates))
     return optax.chain(mix, optax.scale(-rate))
 

@@ -1,4 +1,4 @@
-"""Length settings of algorithms that follow the run's limit, and schedules that reach their end even if updates are skipped."""
+"""Length settings default to the run's response limit, and schedules end with the run even if steps are skipped."""
 
 import itertools
 import json
@@ -70,12 +70,12 @@ def test_lengths_that_do_not_fit_the_run_are_reported(config, beginning):
 
 
 @pytest.mark.parametrize(("schedule", "last"), [("cosine", 0.0171), ("linear", 1 / 12)])
-def test_a_schedule_ends_with_the_run_even_if_every_second_rollout_has_equal_rewards(schedule, last, tmp_path):
+def test_schedule_ends_with_the_run_despite_skipped_steps(schedule, last, tmp_path):
     calls = itertools.count()
 
     def reward(completions, **columns):
         odd = next(calls) % 2
-        return [float(place % 2 or odd) for place in range(len(completions))]
+        return [float(index % 2 or odd) for index in range(len(completions))]
 
     config = SMALL.replace(
         run=str(tmp_path / "run"),

@@ -1,4 +1,4 @@
-"""The devices hold one copy of the training state, in new and resumed runs, in each phase once its first update is done."""
+"""New and resumed runs keep only one copy of the training state on the devices."""
 
 import gc
 import math
@@ -51,13 +51,13 @@ def finished_saves(monkeypatch):
 
 @pytest.mark.usefixtures("finished_saves")
 @pytest.mark.parametrize("name", RUNS)
-def test_new_and_resumed_runs_hold_one_copy_of_the_state_at_every_step(name, tmp_path):
+def test_runs_keep_one_copy_of_the_state(name, tmp_path):
     config = CONFIG.replace(**RUNS[name], run=str(tmp_path / "run"))
     setup = make_setup(config, CustomParts(reward=even_length))
     merged = 0 if setup.base is None else bytes_of(setup.base.params)
     state = bytes_of(state_like(setup, RL))
     state += config.sampling.delay * bytes_of(state_like(setup, RL).params)
-    most = 2 * merged + 1.01 * state  # an adapter's base, and the merged copy used for sampling
+    limit = 2 * merged + 1.01 * state  # twice, for an adapter's base and the merged copy used for sampling
     del setup
     gc.collect()
     before, seen = live_bytes(), []
@@ -71,4 +71,4 @@ def test_new_and_resumed_runs_hold_one_copy_of_the_state_at_every_step(name, tmp
     assert live_bytes() - before < 0.01 * state, "all memory is freed when the run ends"
     assert len(seen) >= 4
     rljax.train(config.replace(steps=4), reward, resume=tmp_path / "run")
-    assert max(seen) <= most, [round(found / state, 3) for found in seen]
+    assert max(seen) <= limit, [round(found / state, 3) for found in seen]

@@ -1,6 +1,6 @@
-"""Small complete runs: what they write, and what a user's own functions receive.
+"""Small complete runs: what they write, and what custom functions receive.
 
-The shared run trains a transformer; single tests train a bigram model, which compiles in a third of the time.
+The shared run trains a transformer; other tests train a bigram model, which compiles in a third of the time.
 """
 
 import json
@@ -46,7 +46,7 @@ def test_a_run_writes_all_of_its_files(finished):
 
 
 def test_metrics_have_plausible_values(finished):
-    shares = []
+    phase_fractions = []
     for row in rows(finished.run, timed=True):
         if row["phase"] == "rl":
             assert 0 <= row["filtered_ratio"] <= 1
@@ -61,10 +61,12 @@ def test_metrics_have_plausible_values(finished):
             )
             inside = sum(row[f"{phase}_seconds"] for phase in ("sample", "judge", "score", "update"))
             assert inside <= row["seconds"], "the phases take no longer than the step"
-            shares.append(inside / row["seconds"])
-            assert ("save_seconds" in row) == (row["step"] in (3,)), "the row after a step that saved"
+            phase_fractions.append(inside / row["seconds"])
+            assert ("save_seconds" in row) == (row["step"] in (3,)), (
+                "only the row after a step that saved a checkpoint has save_seconds"
+            )
             np.testing.assert_allclose(row["tokens_per_second"] * row["seconds"], sampled, rtol=1e-6)
-    assert np.median(shares) > 0.5, "the phases take most of a step, unless the machine pauses between them"
+    assert np.median(phase_fractions) > 0.5, "the phases take most of a step, unless the machine pauses between them"
 
 
 def test_the_policy_changes_and_the_best_checkpoint_is_kept(finished):
@@ -141,7 +143,11 @@ def test_the_state_is_saved_once_between_the_warm_start_and_rl(tmp_path, monkeyp
     monkeypatch.setattr(Run, "save", counted)
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1, eval_every=0, checkpoint_every=9)
     rljax.train(config, even_length, policy=BIGRAM)
-    assert [phase for which, phase in saves if which == LAST] == [WARM_START, RL, RL]  # at the start, before and after RL
+    assert [phase for which, phase in saves if which == LAST] == [
+        WARM_START,
+        RL,
+        RL,
+    ]  # at the start, before RL and after RL
 
 
 def test_the_policy_is_unchanged_if_no_group_is_kept(tmp_path, capsys):
@@ -156,8 +162,8 @@ def test_the_policy_is_unchanged_if_no_group_is_kept(tmp_path, capsys):
 
 def test_responses_on_which_the_reward_abstains_are_left_out(tmp_path):
     config = TINY.replace(run=str(tmp_path / "none"), warm_start_steps=0, steps=1)
-    silent_on_short = lambda completions: [None if len(c) < 4 else float(len(c) % 2) for c in completions]  # noqa: E731
-    result = rljax.train(config, silent_on_short, policy=BIGRAM)
+    abstain_on_short = lambda completions: [None if len(c) < 4 else float(len(c) % 2) for c in completions]  # noqa: E731
+    result = rljax.train(config, abstain_on_short, policy=BIGRAM)
     chex.assert_tree_all_finite(result.params)
 
 
@@ -167,7 +173,7 @@ def test_responses_on_which_the_reward_abstains_are_left_out(tmp_path):
 )
 @pytest.mark.parametrize("devices", [1, 8])
 def test_micro_batches_have_a_bounded_number_of_tokens(response, responses, rows, devices):
-    """Prompts have six slots."""
+    """Each prompt is padded to six tokens."""
     config = TINY.replace(max_response_tokens=response, microbatch_rows=None)
     sized = first_state(TINY)[0]._replace(config=config, mesh=make_mesh(devices, 1), prompt_length=6)
     assert sized.rows_at_once(responses) == max(rows // devices, 1) * devices
@@ -175,14 +181,14 @@ def test_micro_batches_have_a_bounded_number_of_tokens(response, responses, rows
 
 
 @pytest.mark.parametrize(("chosen", "responses", "rows"), [(None, 128, 32), (None, 16, 16), (8, 128, 8), (64, 16, 16)])
-def test_on_accelerators_micro_batches_have_as_many_rows_as_the_settings_allow(chosen, responses, rows):
-    """A row has 512 slots. On CPUs a 32nd of the responses is enough."""
+def test_micro_batch_rows_on_accelerators_and_cpus(chosen, responses, rows):
+    """A row has 512 tokens. On CPUs, a micro-batch has 1/32 of the responses, but at least 2."""
     config = TINY.replace(max_response_tokens=506, microbatch_rows=chosen)
     assert rows_at_once(config, make_mesh(1, 1), 6, responses) == rows
     assert rows_at_once(config, make_mesh(1, 1), 6, responses, on_cpus=True) == max(responses // 32, 2)
 
 
-def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
+def test_best_checkpoint_has_the_highest_mean_reward(tmp_path, capsys):
     calls = []
 
     def negative(completions):
@@ -200,7 +206,7 @@ def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):
 def test_a_difficulty_window_skips_problems_that_are_too_easy(tmp_path):
     """Half of the problems are always solved; the window [0, 0.9] samples them once and rarely again."""
 
-    def easy_below_50(prompts, completions):
+    def solve_below_50(prompts, completions):
         return [float(int(prompt[0]) < 5) for prompt in prompts]
 
     problems = [Problem(f"{n // 10}+{n % 10}=", str(n // 10 + n % 10)) for n in range(10, 90)]
@@ -208,7 +214,7 @@ def test_a_difficulty_window_skips_problems_that_are_too_easy(tmp_path):
     config = config.replace(prompts=8, difficulty_window=(0.0, 0.9), tokenizer="characters")
     config = config.replace(sample_every=0, eval_every=0, checkpoint_every=16)
     parts = {"problems": (problems, problems[:4]), "policy": BIGRAM}
-    rljax.train(config, easy_below_50, **parts)
+    rljax.train(config, solve_below_50, **parts)
     setup, _ = first_state(config, **parts)
     found = read_checkpoint(config, tmp_path / "run", **parts)
     has_tokens = found.history.tokens > 0

@@ -1,4 +1,4 @@
-"""With bfloat16 matrix products, each matrix is cast once per update, not per micro-batch; nothing else changes."""
+"""With bfloat16 matrix products, each matrix is cast once per update, not once per micro-batch."""
 
 import re
 from dataclasses import replace
@@ -76,7 +76,7 @@ def casts_in_loops(program, shapes):
 
 
 @pytest.mark.parametrize("changes", [{}, {"tied_head": False}, {"rank": 3}], ids=["tied", "untied", "adapter"])
-def test_no_matrix_is_cast_in_the_loop_and_the_gradient_is_the_same(data, changes):
+def test_copies_avoid_casts_in_the_loop_and_keep_the_gradient(data, changes):
     rank = changes.get("rank")
     config = replace(CONFIG, **{name: value for name, value in changes.items() if name != "rank"})
     policy, mesh = transformer_policy(config, eos=1), make_mesh(1, 1)
@@ -86,7 +86,7 @@ def test_no_matrix_is_cast_in_the_loop_and_the_gradient_is_the_same(data, change
         step, arguments = gradient_of(policy, data, mesh, copies=copies, rank=rank)
         program = step.lower(*arguments).compile()
         found[copies] = casts_in_loops(program, shapes), program(*arguments)
-    assert found[False][0] >= 7, "the count would notice a matrix, or the head"
+    assert found[False][0] >= 7, "without copies, the count must find casts"
     assert found[True][0] == 0
     assert {leaf.dtype for leaf in jax.tree.leaves(found[True][1])} == {jnp.dtype("float32")}
     chex.assert_trees_all_close(found[True][1], found[False][1], rtol=1e-5, atol=1e-7)
@@ -129,10 +129,10 @@ def test_distributions_use_the_precast_head():
     hidden = jnp.asarray(random.normal(size=(2, 3, 8)), jnp.bfloat16)
     head = jnp.asarray(random.normal(size=(11, 8)), jnp.float32)
 
-    def numbers(head, *, copied):
+    def statistic(head, *, copied):
         copy = jax.lax.stop_gradient(head).astype(jnp.bfloat16) if copied else None
         return over_vocabulary(square_sum, Features(hidden, head, copy), chunk=2).sum()
 
-    ours, theirs = (jax.value_and_grad(partial(numbers, copied=copied))(head) for copied in (True, False))
+    ours, theirs = (jax.value_and_grad(partial(statistic, copied=copied))(head) for copied in (True, False))
     chex.assert_trees_all_equal(ours, theirs)
     assert ours[1].dtype == jnp.float32

@@ -1,4 +1,4 @@
-"""Resumes, evaluations and exports that do not fit into memory are refused before a weight is read."""
+"""Runs, evaluations and exports that do not fit into memory are refused before any weights are read."""
 
 import pytest
 from run_states import run_without_training
@@ -20,7 +20,7 @@ CONFIG = SMALL.replace(train_problems=24, heldout_problems=6, replicas=1, fsdp=8
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run whose parameters are sharded over eight devices, and the bytes of its state on each device."""
+    """A run sharded over eight devices: its path, its setup, and its state's bytes per device."""
     path = tmp_path_factory.mktemp("room") / "run"
     made, _ = run_without_training(path, CONFIG)
     algorithm, config = plan_algorithm(CONFIG)
@@ -47,7 +47,7 @@ def test_resuming_on_a_mesh_with_too_little_memory_is_refused(run, monkeypatch):
     assert sorted(file.name for file in path.rglob("*")) == before
 
 
-def test_a_model_larger_than_the_memory_is_refused_with_what_would_fit(run, monkeypatch):
+def test_too_large_model_is_refused_with_suggestions(run, monkeypatch):
     _, made, _ = run
     forbid_reading(monkeypatch)
     monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: 4 * count_parameters(made.policy.shapes()) - 1)

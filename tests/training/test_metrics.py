@@ -1,4 +1,4 @@
-"""Metrics of a step: compared with values computed by hand, and absent if there is nothing to measure."""
+"""Step metrics: they match values computed by hand, and are absent if there is nothing to measure."""
 
 import math
 
@@ -22,7 +22,7 @@ LENGTHS = np.array([[1, 3], [2, 0]])
 
 
 def groups(*, valid, rewards=((1.0, 0.0), (0.5, 0.0))):
-    """Two groups of up to two responses; the last place is empty."""
+    """Two groups of up to two responses; the last slot is empty."""
     attention = np.arange(3) < LENGTHS[..., None]
     logp = np.zeros(attention.shape, np.float32)
     return Groups(

@@ -1,4 +1,4 @@
-"""Learning-rate schedules and the clipped AdamW."""
+"""Learning-rate schedules, AdamW with gradient clipping, factored moments and Muon."""
 
 from functools import partial
 
@@ -62,8 +62,8 @@ def test_the_falling_schedule_starts_above_0_and_ends_at_0():
 
 def test_linear_and_cosine_decay_reach_zero():
     """After 4 warm-up updates: η (1 - u) and η ½ (1 + cos π u), with u from 0 to 1 over the remaining 20."""
-    share = np.arange(21) / 20
-    for shape, expected in (("linear", 2 * (1 - share)), ("cosine", 1 + np.cos(np.pi * share))):
+    fraction = np.arange(21) / 20
+    for shape, expected in (("linear", 2 * (1 - fraction)), ("cosine", 1 + np.cos(np.pi * fraction))):
         schedule = decay_to_zero(2.0, 4, 24, shape=shape)
         np.testing.assert_allclose([float(schedule(count)) for count in range(4)], [0.4, 0.8, 1.2, 1.6], rtol=1e-6)
         np.testing.assert_allclose([float(schedule(count)) for count in range(4, 25)], expected, atol=1e-6)
@@ -97,7 +97,7 @@ def rates_of(optimizer, updates: int) -> list[float | None]:
 
 
 @pytest.mark.parametrize(("warmup", "short"), [(6, 6), (300, 20)])
-def test_a_long_warmup_of_the_policy_is_cut_for_a_critic_and_before_rl(warmup, short):
+def test_long_warmup_is_shortened_for_critic_and_pretraining(warmup, short):
     config = TrainConfig.flat(
         **{"algorithm": "vapo", "learning_rate": 0.5, "critic_learning_rate": 0.5, "value_pretraining_learning_rate": 0.5},
         **{"learning_rate_warmup": warmup, "steps": 100, "minibatches": 2, "warm_start_steps": 200},
@@ -116,7 +116,7 @@ def test_a_long_warmup_of_the_policy_is_cut_for_a_critic_and_before_rl(warmup, s
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_only_gradients_above_the_limit_are_scaled_down(scale):
-    """With plain moments the first update sees the clipped gradient: AdamW's first step is its sign times the rate."""
+    """The first moment shows the clipped gradient; AdamW's first update is the gradient's sign times the learning rate."""
     optimizer = adamw(constant_schedule(0.1, 0), b1=0.9, b2=0.95, weight_decay=0.0, max_grad_norm=1.0)
     params = {"w": jnp.zeros(4)}
     state = optimizer.init(params)
@@ -175,19 +175,21 @@ def test_the_first_moment_can_be_kept_in_bfloat16(make):
     np.testing.assert_allclose(updates["w"], [-0.1, 0.1, -0.1, 0.0], rtol=1e-2, atol=1e-5)
     assert updates["w"].dtype == jnp.float32
     kept = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (4,)]
-    assert sorted(str(leaf.dtype) for leaf in kept) == ["bfloat16", "float32"], "the first moment, and the second"
+    assert sorted(str(leaf.dtype) for leaf in kept) == ["bfloat16", "float32"], (
+        "bfloat16 for the first moment, float32 for the second"
+    )
     assert learning_rate_of(state) == pytest.approx(0.1)
 
 
 def test_a_factored_second_moment_is_the_product_of_two_means():
-    """The first update has the second moment of its own gradient: g / sqrt(row mean · column mean / mean), each mean of g²."""
+    """The first update is g / sqrt(row mean · column mean / mean), where the means are of g²."""
     rng = np.random.default_rng(0)
     gradient = rng.normal(size=(130, 140)) + 0.1
     optimizer = factored(constant_schedule(0.1, 0), b1=0.0, weight_decay=0.5, max_grad_norm=1e9)
     params = {"w": jnp.full((130, 140), 2.0), "bias": jnp.zeros(3)}
     state = optimizer.init(params)
     rows = [tree["w"].shape for _, tree in optax.tree.get_all_with_path(state, "v_row")]
-    assert rows == [(130,)], "not one number per parameter"
+    assert rows == [(130,)], "one number per row, not one per parameter"
     gradients = {"w": jnp.asarray(gradient, jnp.float32), "bias": jnp.array([1.0, -2.0, 0.5])}
     updates, _ = optimizer.update(gradients, state, params)
     square = gradient**2
@@ -197,8 +199,8 @@ def test_a_factored_second_moment_is_the_product_of_two_means():
     np.testing.assert_allclose(updates["bias"], [-0.1, 0.1, -0.1], rtol=1e-5)
 
 
-def test_muon_equalizes_singular_values_of_matrices_and_uses_adam_for_the_rest():
-    """The first update has the gradient's singular vectors, and about the root mean square of the learning rate."""
+def test_muon_equalizes_singular_values_and_uses_adam_elsewhere():
+    """The first update has the gradient's singular vectors, with nearly equal singular values."""
     rng = np.random.default_rng(0)
     gradient = {
         "query": rng.normal(size=(24, 2, 6)),
@@ -218,12 +220,14 @@ def test_muon_equalizes_singular_values_of_matrices_and_uses_adam_for_the_rest()
     for matrix, update in pairs:
         left, values, right = np.linalg.svd(matrix, full_matrices=False)
         turned = left.T @ update @ right.T
-        alike = -np.diag(turned) / (0.1 * np.sqrt(24))
+        scaled_values = -np.diag(turned) / (0.1 * np.sqrt(24))
         assert values.max() / values.min() > 3
-        assert 0.6 < alike.min() <= alike.max() < 1.3
+        assert 0.6 < scaled_values.min() <= scaled_values.max() < 1.3
         np.testing.assert_allclose(turned, np.diag(np.diag(turned)), atol=1e-4)
-    ahead = 1 + 0.9 * 0.1 / (1 - 0.9**2)  # Nesterov momentum: the corrected gradient plus the next update's moment
-    np.testing.assert_allclose(updates["embedding"], -0.1 * ahead * np.sign(gradient["embedding"]), rtol=1e-4)
+    momentum_factor = 1 + 0.9 * 0.1 / (
+        1 - 0.9**2
+    )  # Nesterov momentum: the corrected gradient plus the next update's moment
+    np.testing.assert_allclose(updates["embedding"], -0.1 * momentum_factor * np.sign(gradient["embedding"]), rtol=1e-4)
     assert learning_rate_of(state) == pytest.approx(0.1)
 
 

@@ -1,4 +1,4 @@
-"""The summary printed at the end of a run, and the suggested commands, which must work on that run."""
+"""The summary at the end of a run, and its suggested commands, which must work on that run."""
 
 import pytest
 
@@ -16,8 +16,8 @@ from rljax.training.run import resume_command
 PROBLEMS = [Problem("long " * 20, ""), Problem("two\nlines", ""), Problem("what's 3+4?", "7")]
 
 
-def run_with(tmp_path, *own_parts):
-    return RunFolder.create(tmp_path / "my run", {"seams": list(own_parts)})
+def run_with(tmp_path, *passed_objects):
+    return RunFolder.create(tmp_path / "my run", {"seams": list(passed_objects)})
 
 
 def test_suggested_commands_name_the_run_and_one_of_its_prompts(tmp_path):
@@ -33,7 +33,7 @@ def test_suggested_commands_name_the_run_and_one_of_its_prompts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("own_parts", "names"),
+    ("passed_objects", "names"),
     [
         (["reward"], ["plot", "sample", "export"]),
         (["dataset"], ["plot", "export"]),
@@ -42,14 +42,14 @@ def test_suggested_commands_name_the_run_and_one_of_its_prompts(tmp_path):
         (["optimizer"], ["eval", "sample", "export"]),
     ],
 )
-def test_only_commands_that_work_without_the_passed_objects_are_suggested(tmp_path, own_parts, names):
-    run = run_with(tmp_path, *own_parts)
+def test_only_commands_that_work_without_the_passed_objects_are_suggested(tmp_path, passed_objects, names):
+    run = run_with(tmp_path, *passed_objects)
     assert [command.split()[1] for command in next_commands(run, PROBLEMS)] == names
-    passed = "".join(f", {name}={name}" for name in own_parts)
+    passed = "".join(f", {name}={name}" for name in passed_objects)
     assert resume_command(run, TrainConfig()) == f"rljax.train(resume='{tmp_path}/my run'{passed})"
 
 
-def test_the_outcome_is_described_in_words():
+def test_outcome_summary():
     before, after, compared = Quality(0.25, -0.5), Quality(0.5, 0.5), Comparison(1, 0, 1, 1, [])
     lines = outcome(before, after, compared, accuracy="rewards above 0", count=4)
     assert lines == [
@@ -62,11 +62,17 @@ def test_the_outcome_is_described_in_words():
 
 
 def test_events_are_summarized_once():
-    calm = {"trained_groups": 4.0, "unfilled_groups": 0.0, "unjudged": 0.0}
-    assert describe_events([calm] * 3, prompts=4) == []
+    normal_step = {"trained_groups": 4.0, "unfilled_groups": 0.0, "unjudged": 0.0}
+    assert describe_events([normal_step] * 3, prompts=4) == []
     assert describe_events([], prompts=4) == []
-    hard = {"trained_groups": 0.0, "unfilled_groups": 4.0, "unjudged": 3.0, "reward_raised": 1.0, "reward_timed_out": 2.0}
-    assert describe_events([calm, hard, hard], prompts=4) == [
+    failing_step = {
+        "trained_groups": 0.0,
+        "unfilled_groups": 4.0,
+        "unjudged": 3.0,
+        "reward_raised": 1.0,
+        "reward_timed_out": 2.0,
+    }
+    assert describe_events([normal_step, failing_step, failing_step], prompts=4) == [
         "2 of 3 steps found fewer than 4 groups with a signal (8 missing in total) and trained on those that they found.",
         "2 of 3 steps found no group with a signal and changed nothing: the problems are too hard or too easy.",
         "The reward failed on 6 responses (2 raised an exception, 4 timed out), which were excluded.",

@@ -1,4 +1,4 @@
-"""Passes over a rollout and the divergence limit: the updates made, compared with a loop over each update's divergence."""
+"""Several passes over a rollout, the order of their updates, and the limit on the KL divergence."""
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def learn(config, sampled):
 
 
 def count_updates(divergences, limit):
-    """The rule as a loop: stop once the mean divergence of the updates so far exceeds the limit."""
+    """A reference loop: stop once the mean divergence of the updates so far exceeds the limit."""
     total = 0.0
     for number, divergence in enumerate(divergences, 1):
         total += divergence
@@ -92,7 +92,7 @@ def test_updates_stop_at_the_divergence_limit(config, sampled, seen):
     assert divergences[0] == pytest.approx(0, abs=1e-6)
     means = [np.mean(divergences[:count]) for count in (2, 4)]
     counts = [count_updates(divergences, limit) for limit in (*(0.99 * mean for mean in means), 1e3)]
-    assert sorted(set(counts)) == counts, "three limits, three numbers of updates"
+    assert sorted(set(counts)) == counts, "the three limits must give three different update counts"
     for limit, count in zip((0.99 * means[0], 0.99 * means[1], 1e3), counts, strict=True):
         seen.clear()
         state, numbers = learn(config.replace(kl_limit=float(limit)), sampled)
@@ -114,7 +114,7 @@ def test_packing_does_not_change_where_updates_stop(sampled, seen, monkeypatch):
     assert packed["kl"] == pytest.approx(alone["kl"], rel=1e-3)
 
 
-def test_each_pass_visits_all_mini_batches_in_its_own_order(sampled, seen):
+def test_passes_follow_the_update_order(sampled, seen):
     learn(TINY, sampled)
     names = [name for _, name, _ in seen]
     assert len(set(names)) == MINIBATCHES
@@ -158,7 +158,7 @@ def test_a_falling_learning_rate_counts_every_pass():
         _, state = optimizer.update(params, state, params)
         rates.append(learning_rate_of(state))
     assert rates == sorted(rates, reverse=True)
-    assert rates[6] > 0.3 * rates[0], "half of the updates are still to come"
+    assert rates[6] > 0.3 * rates[0], "update 6 of 12 is only halfway through the schedule"
     assert 0 < rates[-1] < 0.2 * rates[0]
 
 

@@ -1,4 +1,4 @@
-"""`--perturb-prompts`: which prompts change, which stay unchanged, and a run that trains on them."""
+"""`--perturb-prompts`: which prompts change, which do not, and a run that trains on changed prompts."""
 
 import chex
 import pytest
@@ -14,7 +14,7 @@ from rljax.training.interrupt import Interrupted
 ORDER = STEPPED.replace(operands=(2, 3), max_prompt_tokens=8, train_problems=60, perturb_prompts={"order": 0.5}, steps=3)
 
 
-def test_each_perturbation_changes_its_share_and_the_rest_is_unchanged():
+def test_each_perturbation_changes_its_fraction_of_prompts():
     problems = [Problem(f"What is {n}+1?", str(n + 1), columns={"n": n}) for n in range(2000)]
     found = perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=3)
     assert found == perturb_share(problems, {"order": 0.2, "typos": 0.3}, seed=3)

@@ -1,4 +1,4 @@
-"""The training loop: the order of its actions, its guard, its stops, and what it saves when a step fails."""
+"""The training loop: the order of its actions, skipped updates, stops, and what it saves if a step fails."""
 
 import ast
 from pathlib import Path
@@ -76,7 +76,7 @@ def phase_of(step, **changes):
 pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 
-def test_steps_are_logged_and_saved_and_the_checkpoint_has_one_owner(run, calls, first):
+def test_steps_are_logged_and_saved(run, calls, first):
     owned = [first]
     left = []
     run_phase(run, owned, phase_of(advance, leave=lambda checkpoint: left.append(int(checkpoint.state.step))))
@@ -84,7 +84,7 @@ def test_steps_are_logged_and_saved_and_the_checkpoint_has_one_owner(run, calls,
     assert [int(checkpoint.state.step) for checkpoint in owned] == left == [4]
 
 
-def test_entering_a_phase_evaluates_and_saves_and_a_phase_without_steps_ends_at_once(run, calls, first):
+def test_phase_without_steps_evaluates_saves_and_ends(run, calls, first):
     def enter(checkpoint):
         return checkpoint._replace(state=checkpoint.state._replace(phase=jnp.int32(2)))
 
@@ -106,7 +106,7 @@ def test_too_many_skipped_updates_end_the_run_with_a_save(run, calls, first):
     assert calls[-2:] == [("rl", MOST_SKIPPED), ("save", MOST_SKIPPED)]
 
 
-def test_a_stop_saves_and_prints_how_to_continue_but_a_reached_goal_does_not_save(run, calls, first):
+def test_stop_saves_but_reached_goal_does_not(run, calls, first):
     def step(checkpoint):
         run.stop.requested = int(checkpoint.state.step) == 2
         return advance(checkpoint)
@@ -119,12 +119,12 @@ def test_a_stop_saves_and_prints_how_to_continue_but_a_reached_goal_does_not_sav
     run_phase(
         run, owned, phase_of(step, evaluate=lambda outcome: (outcome.checkpoint, int(outcome.checkpoint.state.step) == 3))
     )
-    assert calls[-1] == ("rl", 3), "a resumed run makes the last step again"
+    assert calls[-1] == ("rl", 3), "no save: a resumed run repeats the last step"
     assert int(owned[0].state.step) == 3
 
 
-def test_a_phase_without_a_number_of_steps_ends_when_a_step_finds_nothing_to_do(run, calls, first):
-    """The phase is saved when it ends; a stop while the step waits prints how to continue."""
+def test_unbounded_phase_ends_when_a_step_returns_none(run, calls, first):
+    """The run is saved when the phase ends; if it is stopped, it prints how to continue."""
 
     def step(checkpoint):
         return None if int(checkpoint.state.step) == 3 else advance(checkpoint)
@@ -138,7 +138,7 @@ def test_a_phase_without_a_number_of_steps_ends_when_a_step_finds_nothing_to_do(
     assert calls[-3:] == [("save", 3), ("finish", mock.ANY), ("commands", "rljax train --resume RUN")]
 
 
-def test_if_a_step_fails_the_steps_before_it_are_saved(run, calls, first):
+def test_failed_step_saves_earlier_steps(run, calls, first):
     def failing(error):
         def step(checkpoint):
             if int(checkpoint.state.step) == 3:
@@ -178,7 +178,7 @@ def test_a_failed_evaluation_is_repeated_first_on_resume(run, calls, first, monk
     assert not owned[0].notes.awaits_evaluation
 
 
-def test_a_step_that_cannot_be_saved_is_reported_and_a_run_without_progress_has_nothing_to_continue(run, calls, first):
+def test_messages_for_unsaved_step_and_run_without_progress(run, calls, first):
     def fail(checkpoint):
         raise InputError("at once")
 
@@ -211,11 +211,11 @@ def callers(name):
 
 
 @pytest.mark.parametrize("name", ["count_consecutive_skips", "stop_if_asked", "Saver", "StopRequest"])
-def test_the_guard_the_stop_check_and_the_writer_of_checkpoints_have_one_caller(name):
+def test_guard_stop_check_and_saver_have_one_caller(name):
     assert callers(name) == {"training/phase.py"}
 
 
-def test_every_program_that_trains_runs_phases_and_writes_no_checkpoint_itself():
+def test_training_programs_run_phases_and_write_no_checkpoint():
     programs = {f"programs/{name}.py" for name in ("pair_training", "adaptation_run", "supervised")}
     assert callers("run_phase") == {"programs/train.py", *programs}
     assert callers("begin_save") == {"training/checkpoints/checkpoint.py", "training/checkpoints/saver.py"}

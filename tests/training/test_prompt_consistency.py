@@ -1,4 +1,4 @@
-"""`--prompt-consistency`: rows of answers after changed prompts, the gradient of their loss, and a run that learns from them."""
+"""`--prompt-consistency`: answers paired with changed prompts, the gradient of their loss, and complete runs."""
 
 import chex
 import jax
@@ -31,7 +31,7 @@ ORDER = STEPPED.replace(operands=(2, 3), max_prompt_tokens=8, train_problems=60,
 
 
 def gradient_with(table, examples):
-    """Add the gradient of the loss of some rows to a gradient of ones."""
+    """A gradient of ones plus the gradient of the loss on these examples."""
     params, options = {"table": jnp.asarray(table)}, {NAME: jax.tree.map(jnp.asarray, examples)}
     state = create(params, optax.sgd(1.0), 0, with_reference=False, options=options)
     return make_gradient(bigram)(state, {}, {"table": jnp.ones_like(params["table"])}, None)
@@ -48,7 +48,7 @@ def test_the_gradient_matches_the_formula():
     assert float(metrics["prompt_consistency_loss"]) > 0
 
 
-def test_answers_follow_the_changed_prompt_and_rows_without_one_have_no_mask():
+def test_answers_follow_changed_prompts_and_other_rows_are_masked():
     attention = np.array([[[1, 1], [1, 0]], [[1, 1], [1, 1]], [[0, 0], [0, 0]]], bool)
     groups = Groups(
         Rollout(attention, attention.astype(np.float32), np.zeros((3, 2), np.float32)),
@@ -69,7 +69,7 @@ def test_answers_follow_the_changed_prompt_and_rows_without_one_have_no_mask():
     assert not without.learned.any()
 
 
-def test_a_right_answer_is_chosen_and_the_choice_goes_around():
+def test_right_answers_are_chosen_in_rotation():
     mask = np.ones((3, 4, 1), bool)
     rewards = np.array([[0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], np.float32)
     rollout = Rollout(

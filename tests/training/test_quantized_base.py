@@ -69,7 +69,7 @@ def finished(config, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sampled(config):
-    """A rollout whose groups contain both rewards, with the setup and state that sampled it."""
+    """A rollout whose groups contain both rewards, sampled by an untrained policy."""
     setup, state = first_state(config, reward=even_length)
     groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
@@ -83,11 +83,11 @@ def bytes_of(tree):
 def test_a_run_stores_four_bits_per_weight_and_trains_the_adapter(config, finished):
     setup, state = first_state(config, reward=even_length)
     plain, other = first_state(config.replace(quantize=None), reward=even_length)
-    held, before = (bytes_of(each.base.params["layers"]) for each in (setup, plain))
-    assert held < before * 5 / 32, "four bits per weight, a scale per 64 or 32 weights, and norms"
+    quantized_bytes, plain_bytes = (bytes_of(each.base.params["layers"]) for each in (setup, plain))
+    assert quantized_bytes < plain_bytes * 5 / 32, "four bits per weight, a scale per 64 or 32 weights, and norms"
     assert bytes_of(setup.base.params["embedding"]) == bytes_of(plain.base.params["embedding"])
     assert bytes_of(make_rl_state(setup, state)) == bytes_of(make_rl_state(plain, other)), (
-        "the state contains no part of the base"
+        "the state must not contain the base"
     )
     jax.tree.map(np.testing.assert_array_equal, state.params, other.params)
     expected = quantize_params(plain.base.params, kind="nf4", dtype="float32")
@@ -101,7 +101,7 @@ def test_a_run_stores_four_bits_per_weight_and_trains_the_adapter(config, finish
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sampler_and_update_agree_up_to_rounding(config, dtype):
-    """In float32 they agree; in bfloat16 the merged copy has the type of the matrix products, and rounding makes a gap."""
+    """In float32 they agree; in bfloat16 the merged copy is also bfloat16, so rounding causes a difference."""
     setup, state = first_state(config.replace(dtype=dtype), reward=even_length)
     keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(state.params))))
     adapter = jax.tree.map(lambda x: x + 0.02 * jax.random.normal(next(keys), x.shape), state.params)
@@ -113,19 +113,19 @@ def test_sampler_and_update_agree_up_to_rounding(config, dtype):
     mask = groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
     scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
     logp = scores(scored_params(setup.base, adapter), sequences_of(groups)).logp
-    apart = np.abs(logp - groups.rollout.policy_logp.reshape(logp.shape))[mask].max()
-    assert apart < (1e-4 if dtype == "float32" else 0.1)
+    largest_gap = np.abs(logp - groups.rollout.policy_logp.reshape(logp.shape))[mask].max()
+    assert largest_gap < (1e-4 if dtype == "float32" else 0.1)
 
 
-def test_the_gradient_equals_the_one_on_the_dequantized_model(config, sampled):
+def test_gradient_equals_that_of_the_dequantized_model(config, sampled):
     setup, state = first_state(config, reward=even_length)
     plain = setup._replace(
         config=setup.config.replace(quantize=None), base=setup.base._replace(params=dequantize_params(setup.base.params))
     )
     after = []
     for each in (setup, plain):
-        begun = make_rl_state(each, jax.tree.map(jnp.copy, state))
-        learned, metrics = learn_from(each, begun, sampled)
+        start = make_rl_state(each, jax.tree.map(jnp.copy, state))
+        learned, metrics = learn_from(each, start, sampled)
         after.append((float(metrics.policy.grad_norm), jax.device_get(learned.params)))
     assert after[0][0] == pytest.approx(after[1][0], rel=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), after[0][1], after[1][1])
@@ -187,7 +187,7 @@ def test_another_base_is_recognized_by_its_quantized_weights(finished, config, m
 
 
 def test_a_plan_counts_the_copy_for_sampling(config):
-    """The copy has the type of the matrix products; if the base is not quantized, it is first made in float32, then cast."""
+    """The sampling copy has the dtype of the matrix products; over an unquantized base, a float32 copy is made first."""
     found = {}
     for dtype in ("float32", "bfloat16"):
         shape = make_shape(config.replace(dtype=dtype).model, 128)

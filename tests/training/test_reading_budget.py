@@ -1,4 +1,4 @@
-"""Limits on what a person has to read: files of one DAPO step, the size of the training core, and its imports. They only fall."""
+"""Upper limits on the code a reader faces: files used by one DAPO step, and the training core's size and imports."""
 
 import ast
 import inspect
@@ -81,13 +81,13 @@ def test_the_policy_update_has_few_parameters():
     assert len(inspect.signature(update.make_gradient).parameters) <= 6
 
 
-def test_one_step_of_dapo_is_read_in_few_files():
-    """Counts files with a function called in the first step up to its first gradient, and since the start of the run."""
+def test_one_dapo_step_uses_few_files():
+    """Counts the files whose functions run before the first gradient: within the first step, and since the run began."""
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     (line,) = (line for line in found.stdout.splitlines() if line.startswith("FILES ")) if not found.returncode else ("",)
     assert line, found.stderr
     step, before = json.loads(line.removeprefix("FILES "))
     assert {"training/update.py", "algorithms/losses.py", "rollout/groups.py"} <= set(step)
-    assert not [file for file in step if file.startswith("options/")], "DAPO's own step passes no option"
+    assert not [file for file in step if file.startswith("options/")], "a DAPO step must not run code of an option"
     assert len(step) <= IN_A_STEP, step
     assert len(before) <= BEFORE_THE_GRADIENT, before

@@ -1,4 +1,4 @@
-"""`--remedy auto`: which setting an alarm changes and by how much, on example rows and in a stopped and resumed run."""
+"""`--remedy auto`: which setting each alarm changes and by how much, on example rows and in complete runs."""
 
 import json
 
@@ -23,14 +23,14 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 
-START = TrainConfig.flat(learning_rate=0.027, max_tries=3, max_grad_norm=1.0)
+CONFIG = TrainConfig.flat(learning_rate=0.027, max_tries=3, max_grad_norm=1.0)
 
 
 def changes_by(alarm, steps):
-    """All changes made by an alarm that detects a problem at each of these steps."""
+    """All changes if this alarm is raised at every step."""
     made = ()
     for step in range(steps):
-        made = (*made, *choose_changes(START, made, {alarm}, step))
+        made = (*made, *choose_changes(CONFIG, made, {alarm}, step))
     return made
 
 
@@ -39,13 +39,13 @@ def changes_in(rows):
     made, watch = (), Watch()
     for row in rows:
         watch, _ = watch.after_row(row)
-        made = (*made, *choose_changes(START, made, select_effective(watch.seen, own_optimizer=False), row["step"]))
+        made = (*made, *choose_changes(CONFIG, made, select_effective(watch.seen, own_optimizer=False), row["step"]))
     return [(change.step, change.alarm, change.setting) for change in made]
 
 
 def test_alarms_change_settings_that_exist():
     assert set(ADJUSTMENTS) <= set(BY_NAME)
-    assert {adjustment.setting for adjustment in ADJUSTMENTS.values()} <= set(START.to_flat())
+    assert {adjustment.setting for adjustment in ADJUSTMENTS.values()} <= set(CONFIG.to_flat())
     for adjustment in ADJUSTMENTS.values():
         assert (adjustment.factor < 1) == (adjustment.bound < 1)
 
@@ -64,26 +64,26 @@ def test_a_setting_changes_at_most_every_ten_steps_and_up_to_a_bound(alarm, sett
     assert [change.step for change in made] == list(range(0, 10 * len(values), 10))
     np.testing.assert_allclose([change.after for change in made], values, rtol=1e-12)
     assert {change.setting for change in made} == {setting}
-    assert apply_remedies(START, made).to_flat()[setting] == made[-1].after
-    assert type(made[-1].after) is type(START.to_flat()[setting])
+    assert apply_remedies(CONFIG, made).to_flat()[setting] == made[-1].after
+    assert type(made[-1].after) is type(CONFIG.to_flat()[setting])
 
 
-def test_two_alarms_change_one_setting_once_and_other_alarms_change_nothing():
-    assert choose_changes(START, (), {"one_response", "too_easy"}, 5) == ()
-    (both,) = choose_changes(START, (), {"entropy_collapse", "clipped_low"}, 5)
+def test_two_alarms_change_one_setting_once():
+    assert choose_changes(CONFIG, (), {"one_response", "too_easy"}, 5) == ()
+    (both,) = choose_changes(CONFIG, (), {"entropy_collapse", "clipped_low"}, 5)
     assert both.setting == "learning_rate"
     assert both.after == pytest.approx(0.009)
 
 
 def test_two_settings_are_changed_in_one_step():
-    found = choose_changes(START, (), {"groups_missing", "clipped_low", "large_steps"}, 5)
+    found = choose_changes(CONFIG, (), {"groups_missing", "clipped_low", "large_steps"}, 5)
     assert [(change.alarm, change.setting) for change in found] == [
         ("large_steps", "learning_rate"),
         ("groups_missing", "max_tries"),
     ]
 
 
-def test_a_lasting_alarm_causes_another_change_and_a_cleared_one_does_not():
+def test_only_a_lasting_alarm_causes_another_change():
     """In the first run the alarm lasts from step 5 to step 31; in the second, the problem is gone after the first cut."""
     rows = [{"phase": "rl", "step": step, "kl": 0.5} for step in range(1, 32)]
     lasting = [(step, "large_steps", "learning_rate") for step in (5, 15, 25)]
@@ -91,8 +91,8 @@ def test_a_lasting_alarm_causes_another_change_and_a_cleared_one_does_not():
     assert changes_in([row | {"kl": 0.5 if row["step"] <= 5 else 0.0} for row in rows]) == lasting[:1]
 
 
-def test_an_alarm_soon_after_a_change_waits_until_ten_steps_have_passed():
-    """Large steps until the first cut, and clipped tokens from step 8: their alarm is raised within ten steps of the cut."""
+def test_alarm_soon_after_a_change_waits_ten_steps():
+    """Steps are too large until the first cut at step 5; the alarm of tokens clipped from step 8 on waits until step 15."""
     rows = [
         {"phase": "rl", "step": step, "kl": 0.5 if step <= 5 else 0.0, "clip_fraction_low": 0.5 if step >= 8 else 0.0}
         for step in range(1, 18)
@@ -122,12 +122,12 @@ PROVOKED = SMALL.replace(
     eval_every=0,
     checkpoint_every=100,
 )
-"""Steps are too large from the start: the alarm of that name is raised at step 5."""
+"""Updates are too large from the start, so the alarm "large steps" is raised at step 5."""
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folders of a run, and of one that was stopped after the remedy and resumed."""
+    """The folders of an uninterrupted run and of a run that was stopped after the remedy and resumed."""
     whole, stopped = (tmp_path_factory.mktemp("remedies") / name for name in ("whole", "stopped"))
     rljax.train(PROVOKED.replace(run=str(whole)), even_length)
     with pytest.raises(Interrupted):
@@ -142,7 +142,7 @@ def rows_of(run):
     return [{name: value for name, value in row.items() if not is_time(name)} for row in rows]
 
 
-def test_a_run_with_large_steps_continues_with_smaller_ones_and_reports_it(runs):
+def test_run_applies_and_reports_a_remedy(runs):
     run, _ = runs
     np.testing.assert_allclose([row["learning_rate"] for row in rows_of(run)], [0.9] * 5 + [0.3] * 3, rtol=1e-6)
     (row,) = map(json.loads, (run / "remedies.jsonl").read_text().splitlines())

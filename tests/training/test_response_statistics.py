@@ -14,19 +14,19 @@ RESPONSES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), min_s
 
 
 def pad(responses):
-    """Token ids padded with noise, and lengths."""
+    """Token ids padded to length 32 with other ids, and the true lengths."""
     lengths = np.array([len(response) for response in responses])
     rows = [response + [7 + i % 3 for i in range(32 - len(response))] for response in responses]
     return np.array(rows, np.int32), lengths
 
 
 @given(RESPONSES)
-def test_repetition_matches_a_count_with_sets_of_n_grams(responses):
-    shares = []
+def test_repetition_matches_a_count_of_unique_n_grams(responses):
+    repeated_fractions = []
     for response in responses:
         runs = [tuple(response[i : i + RUN]) for i in range(len(response) - RUN + 1)]
-        shares.append(1 - len(set(runs)) / len(runs) if runs else 0.0)
-    assert repetition(*pad(responses)) == pytest.approx(np.mean(shares))
+        repeated_fractions.append(1 - len(set(runs)) / len(runs) if runs else 0.0)
+    assert repetition(*pad(responses)) == pytest.approx(np.mean(repeated_fractions))
 
 
 @given(RESPONSES)
@@ -35,7 +35,7 @@ def test_the_commonest_response_matches_a_counter(responses):
     assert commonest_share(*pad(responses)) == max(counts.values()) / len(responses)
 
 
-def test_statistics_of_short_responses_and_of_none():
+def test_statistics_of_short_or_no_responses():
     assert repetition(np.ones((3, 5), np.int32), np.array([5, 4, 0])) == 0.0
     assert repetition(np.ones((0, 50), np.int32), np.zeros(0, int)) == 0.0
     assert commonest_share(np.ones((0, 50), np.int32), np.zeros(0, int)) == 0.0
@@ -65,7 +65,7 @@ def test_shares_of_all_right_and_all_wrong_groups_ignore_unjudged_responses():
 
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_a_group_with_different_rewards_of_one_sign_is_neither_all_right_nor_all_wrong(sign):
+def test_different_rewards_of_one_sign_are_neither_right_nor_wrong(sign):
     groups = groups_of([[0.1 * sign, 0.7 * sign], [0.3 * sign, 0.2 * sign]], np.ones((2, 2)))
     assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == 0.0
 
@@ -78,6 +78,6 @@ def test_a_verifier_decides_which_groups_are_all_right():
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_a_group_of_one_response_is_neither_all_right_nor_all_wrong():
+def test_groups_of_one_response_do_not_count():
     assert share_of_groups(groups_of([[1.0], [0.0]], np.ones((2, 1))), right=True) is None
     assert share_of_groups(groups_of([[1.0, 1.0], [0.0, 0.0]], [[1, 1], [1, 0]]), right=False) == 0.0

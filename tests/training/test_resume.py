@@ -1,4 +1,4 @@
-"""Which settings may change on resume, tested without a run."""
+"""Which settings may change on resume, tested without training."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_settings_that_may_change_exist_and_others_are_refused_by_name():
         check_changes(changes_between(config, config.replace(steps=7, seed=1, prompts=16)))
 
 
-def test_the_page_names_the_settings_that_may_change():
+def test_documentation_lists_the_settings_that_may_change():
     page = (Path(__file__).parents[2] / "notebooks/resuming.md").read_text(encoding="utf-8")
     listed = page.partition("do not depend on:")[2].partition("A different mesh")[0]
     assert re.findall(r"`--([a-z-]+)`", listed) == [name.replace("_", "-") for name in FREE]

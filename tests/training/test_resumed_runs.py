@@ -1,4 +1,4 @@
-"""Runs that were stopped, extended or damaged end bit for bit like runs that were not."""
+"""Runs that were stopped, extended or damaged give bit for bit the same results as uninterrupted runs."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from rljax.training.loop import ABANDONED
 
 
 @pytest.mark.parametrize("calls", [1, 5], ids=["in the warm start", "in reinforcement learning"])
-def test_resuming_gives_the_same_run_as_never_stopping(finished, tmp_path, calls, capsys):
+def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, calls, capsys):
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(path)), stopping_after(calls))
@@ -30,7 +30,7 @@ def test_resuming_gives_the_same_run_as_never_stopping(finished, tmp_path, calls
     rljax.train(None, even_length, resume=path)
     ours, theirs = last_checkpoint(path), last_checkpoint(finished.run)
     chex.assert_trees_all_equal(ours.state, theirs.state)
-    assert ours.carried is not None, "the case must carry groups over"
+    assert ours.carried is not None, "groups must be carried over, or this case tests too little"
     chex.assert_trees_all_equal(ours.carried, theirs.carried)
     assert ours.notes == theirs.notes
     assert rows(path) == rows(finished.run)
@@ -90,7 +90,7 @@ def test_a_configuration_or_a_run_to_resume_is_needed():
         rljax.train()
 
 
-def test_a_finished_run_is_extended_as_if_it_had_been_longer_from_the_start(finished, tmp_path, capsys):
+def test_extended_run_equals_a_longer_run(finished, tmp_path, capsys):
     path = tmp_path / "short"
     rljax.train(TINY.replace(run=str(path), steps=2), even_length)
     rljax.train(TINY.replace(eval_every=2, microbatch_rows=4, shown_samples=1), even_length, resume=path)

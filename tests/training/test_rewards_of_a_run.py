@@ -29,7 +29,7 @@ def short_waits(monkeypatch):
         (lambda completions: [float("nan")] * len(completions), "nan"),
     ],
 )
-def test_rewards_that_fail_are_named(tmp_path, reward, message):
+def test_failing_rewards_are_reported(tmp_path, reward, message):
     with pytest.raises(InputError, match=message):
         rljax.train(TINY.replace(run=str(tmp_path / "bad"), warm_start_steps=0), reward)
 
@@ -64,12 +64,12 @@ def test_the_display_shows_the_progress_of_judging(tmp_path, monkeypatch):
     reported = []
     monkeypatch.setattr(PlainDisplay, "judging", lambda self, done, total: reported.append((done, total)))
 
-    def telling(completions, progress):
+    def reporting_reward(completions, progress):
         for done in range(len(completions)):
             progress(done + 1, len(completions))
         return even_length(completions)
 
-    rljax.train(TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1), telling)
+    rljax.train(TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1), reporting_reward)
     rows = TINY.data.heldout_problems
     assert reported[:rows] == [(done, rows) for done in range(1, rows + 1)]
     assert len(reported) > rows

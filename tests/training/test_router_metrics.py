@@ -1,4 +1,4 @@
-"""A run with a mixture of experts logs how its routers divide the tokens, and trains as without these metrics."""
+"""Router metrics of mixture-of-experts runs: how routers distribute tokens, without any effect on training."""
 
 import json
 
@@ -40,11 +40,11 @@ def reward(completions):
     return [float(len(completion) % 2) for completion in completions]
 
 
-def without(row):
+def without_router_metrics(row):
     return {name: value for name, value in row.items() if name not in NAMES and not is_time(name)}
 
 
-def test_a_run_logs_its_routers_and_trains_as_without_these_metrics(config, tmp_path, monkeypatch):
+def test_router_metrics_do_not_change_training(config, tmp_path, monkeypatch):
     done = rljax.train(config, reward=reward)
     monkeypatch.setattr(options, "config_with_experts", lambda policy: None)
     plain = rljax.train(config.replace(run=str(tmp_path / "plain")), reward=reward)
@@ -52,7 +52,7 @@ def test_a_run_logs_its_routers_and_trains_as_without_these_metrics(config, tmp_
     found, expected = (
         [row for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"] for result in (done, plain)
     )
-    assert [without(row) for row in found] == [without(row) for row in expected]
+    assert [without_router_metrics(row) for row in found] == [without_router_metrics(row) for row in expected]
     for row in found:
         assert 0.5 < row["router_balance"] <= 6
         assert 0 < row["router_entropy"] <= np.log(6) + 1e-6
@@ -60,7 +60,7 @@ def test_a_run_logs_its_routers_and_trains_as_without_these_metrics(config, tmp_
     assert found[0]["router_entropy"] != found[1]["router_entropy"], "each step measures its own rollout"
 
 
-def test_the_first_responses_of_the_groups_are_measured_and_rows_that_fill_up_do_not_count(config):
+def test_first_responses_are_measured_without_padding_rows(config):
     setup, state = first_state(config, reward=reward)
     groups = setup.train.generate(setup.full_params(state.params), [0, 1, 2], 2, jax.random.key(0))
     tokens, attention, counted = first_responses(groups, devices=2)

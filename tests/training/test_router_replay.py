@@ -1,4 +1,4 @@
-"""`--replay-experts` in a run: what is recorded reaches the learner, and settings that cannot work are refused."""
+"""`--replay-experts` in a run: recorded experts reach the learner, and incompatible settings are refused."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_the_learner_and_the_reference_replay_the_rollout(config):
     chex.assert_trees_all_equal(from_dict(to_dict(groups)), groups)
     scored = make_rollout_scorer(setup)(state, groups).groups.rollout
     np.testing.assert_allclose(scored.ref_logp[scored.mask], scored.policy_logp[scored.mask], atol=1e-5)
-    others = (groups.experts + 1) % 6  # other experts than the recorded ones give other log-probabilities
+    others = (groups.experts + 1) % 6  # different experts must give different log-probabilities
     changed = groups._replace(experts=np.where(groups.experts >= 0, others, -1).astype(np.int16))
     logp = make_policy_scores(setup)(scored_params(setup.base, state.params), sequences_of(changed)).logp
     mask = groups.rollout.mask
@@ -74,7 +74,7 @@ def test_a_run_replays_and_continues_exactly(config, tmp_path):
         ({"model": None, "tokenizer": "bytes"}, "with a mixture of experts"),
     ],
 )
-def test_what_cannot_record_is_refused(config, changes, message):
+def test_settings_without_expert_records_are_refused(config, changes, message):
     changes = {name: config.model.path if value == "MODEL" else value for name, value in changes.items()}
     with pytest.raises(InputError, match=message):
         first_state(config.replace(**changes), reward=reward)

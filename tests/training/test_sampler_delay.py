@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def train_once(tmp_path_factory):
-    """(name of a variant) -> the run; each is trained once."""
+    """A function from a variant's name to its run; it trains each variant once."""
     runs: dict[str, Run] = {}
 
     def trained(name):
@@ -88,7 +88,7 @@ def train_once(tmp_path_factory):
     return trained
 
 
-def equal(ours, theirs):
+def assert_equal(ours, theirs):
     """Assert that two pytrees are the same bit for bit."""
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
@@ -99,7 +99,7 @@ def differ(ours, theirs):
 
 
 def on_device(params):
-    """The parameters as JAX arrays."""
+    """Move the parameters to the device."""
     return jax.tree.map(jnp.asarray, params)
 
 
@@ -111,7 +111,7 @@ def scores_under(setup, params, groups):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_step_samples_with_the_parameters_of_two_steps_ago(train_once, name):
+def test_steps_sample_with_delayed_parameters(train_once, name):
     """Checks the first sampling call of a step, and that the step's own parameters would give other tokens."""
     _, step_rollouts, setup = train_once(name)
 
@@ -123,7 +123,7 @@ def test_a_step_samples_with_the_parameters_of_two_steps_ago(train_once, name):
     for step, found in enumerate(step_rollouts):
         assert found.version == max(step - DELAY, 0)
         sampled = found.collected.sampled
-        equal(
+        assert_equal(
             first_sample(found, step_rollouts[found.version].now), (sampled.tokens[:4], sampled.rollout.behaviour_logp[:4])
         )
     assert differ(
@@ -131,7 +131,7 @@ def test_a_step_samples_with_the_parameters_of_two_steps_ago(train_once, name):
     )
     assert (max(found.collected.tries for found in step_rollouts) > 1) == (name == "more")
     ages = [row["staleness"] for row in rows(train_once(name).folder) if row["phase"] == "rl"]
-    assert (ages == [0, 1, 2, 2, 2]) == (name == "plain"), "groups that are carried over are older"
+    assert (ages == [0, 1, 2, 2, 2]) == (name == "plain"), "carried-over groups are older, which only the other variant has"
 
 
 def test_stored_log_probabilities_are_under_the_sampling_parameters(train_once):
@@ -147,8 +147,8 @@ def test_stored_log_probabilities_are_under_the_sampling_parameters(train_once):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_divergence_of_a_step_is_measured_from_the_old_policy(train_once, name):
-    """Compared with k3 computed by hand; scoring measures it with a correction, the first update without one."""
+def test_sampler_gap_is_the_divergence_from_the_old_policy(train_once, name):
+    """Expects the k3 estimate. With a correction it is measured during scoring, otherwise in the first update."""
     folder, step_rollouts, setup = train_once(name)
     gaps = [row["sampler_gap"] for row in rows(folder) if row["phase"] == "rl"]
     for found, gap in zip(step_rollouts, gaps, strict=True):
@@ -162,7 +162,7 @@ def test_the_divergence_of_a_step_is_measured_from_the_old_policy(train_once, na
 
 @pytest.fixture(scope="module")
 def stale():
-    """Setup with a correction and an algorithm that reads the sampler's entropy; a state; older parameters and their samples."""
+    """A setup (with a correction and an algorithm that reads entropies), a state, older parameters and their samples."""
     config = RUN.replace(algorithm="forking_tokens", algorithm_options={"max_length": 12, "cache": 2}, correction="capped")
     setup, state = first_state(config, **PARTS["plain"])
     state = make_rl_state(setup, state)
@@ -172,7 +172,7 @@ def stale():
     return setup, state, old, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
 
-def test_a_correction_compares_the_policy_before_the_updates_with_the_old_one(stale):
+def test_correction_compares_current_and_old_policy(stale):
     setup, state, old, groups = stale
     scored_rollout = make_rollout_scorer(setup)(state, groups, old)
     found, mask = scored_rollout.groups.rollout, groups.rollout.mask
@@ -202,10 +202,10 @@ def test_without_a_correction_the_ratio_is_relative_to_the_old_policy(stale):
     fresh = make_rollout_scorer(plain)(state, groups)
     assert differ(fresh.groups.rollout.behaviour_entropy, scored_rollout.groups.rollout.behaviour_entropy)
     state, metrics, _ = make_learner(plain, state)(jax.tree.map(jnp.copy, state), scored_rollout)
-    assert metrics.sampler_gap > 1e-3, "the first update measures it"
+    assert metrics.sampler_gap > 1e-3, "the first update measures the gap"
 
 
-def test_a_stopped_and_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(train_once, tmp_path):
+def test_resumed_run_equals_uninterrupted_run(train_once, tmp_path):
     path, whole = tmp_path / "stopped", train_once("more").folder
     with pytest.raises(Interrupted):
         rljax.train(MORE.replace(run=str(path)), stopping_after(6))
@@ -215,7 +215,7 @@ def test_a_stopped_and_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(tr
     assert differ(*stopped.state.options[NAME])
     rljax.train(None, even_length, resume=path)
     ours, theirs = (read_checkpoint(MORE, run, reward=even_length) for run in (path, whole))
-    equal(ours.state, theirs.state)
+    assert_equal(ours.state, theirs.state)
     assert rows(path) == rows(whole)
 
 
@@ -223,18 +223,18 @@ def test_the_last_checkpoint_contains_the_parameters_of_the_last_steps(train_onc
     for name, config in VARIANTS.items():
         run = train_once(name)
         queue = read_checkpoint(config, run.folder, **PARTS[name]).state.options[NAME]
-        equal(queue, tuple(found.now for found in run.step_rollouts[-DELAY:]))
+        assert_equal(queue, tuple(found.now for found in run.step_rollouts[-DELAY:]))
 
 
-def test_the_sampler_decodes_the_same_from_a_half_precision_copy():
-    """Decoding uses the same weights, and a checkpoint restores the entry with the same types."""
+def test_sampler_decodes_equally_from_bfloat16_copy():
+    """Decoding uses the same weights as from the full-precision parameters."""
     config = RUN.replace(dtype="bfloat16")
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
     policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
     params = put(policy.init(jax.random.key(0)), replicated(mesh))
     queue = first_queue(params, delay=2, cast=cast_of(policy, config))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(queue)} == {"bfloat16", "float32"}
-    equal(*(decode_weights(policy.decoder, weights) for weights in (queue[0], params)))
+    assert_equal(*(decode_weights(policy.decoder, weights) for weights in (queue[0], params)))
 
 
 def test_without_a_delay_no_old_parameters_are_kept(tmp_path, monkeypatch):
@@ -252,7 +252,7 @@ def test_without_a_delay_no_old_parameters_are_kept(tmp_path, monkeypatch):
     assert read_checkpoint(config, tmp_path / "run", **PARTS["plain"]).state.options == {}
 
 
-def test_a_new_entry_reuses_the_oldest_entrys_memory_and_has_the_parameters_sharding():
+def test_new_entry_reuses_oldest_memory_and_keeps_sharding():
     mesh = make_mesh(1, 2, devices=jax.devices()[:2])
     policy = transformer_policy(make_shape(SMALL.model, 16), eos=0, mesh=mesh)
     state, _ = state_shapes(RUN, plan_algorithm(RUN)[0], policy, mesh)

@@ -1,4 +1,4 @@
-"""Sampling masks: the learner normalizes over the tokens kept by top-k and top-p, so importance weights are 1 on policy."""
+"""Sampling masks: the learner normalizes over the tokens kept by top-k and top-p, so on-policy importance weights are 1."""
 
 import json
 
@@ -35,8 +35,8 @@ TINY = SMALL.replace(
 )
 
 
-def alternating(completions, **columns):
-    return [float(place % 2) for place in range(len(completions))]
+def alternating_reward(completions, **columns):
+    return [float(index % 2) for index in range(len(completions))]
 
 
 def rl_rows(run):
@@ -48,7 +48,7 @@ def rl_rows(run):
     ("settings", "vocabulary"),
     [({"top_p": 0.6}, 11), ({"top_k": 3}, 11), ({"top_k": 4, "top_p": 0.8, "temperature": 0.5}, 11), ({"top_p": 0.9}, 4)],
 )
-def test_the_recorded_mask_is_the_set_that_was_sampled_from(settings, vocabulary):
+def test_recorded_mask_is_the_sampled_set(settings, vocabulary):
     logits, keys = jnp.asarray(RANDOM.normal(size=(64, vocabulary)) * 2), jax.random.split(jax.random.key(0), 64)
     sampling = Sampling(8, (0,), **settings)
     tokens, logp, kept = sample_from_kept(logits, keys, sampling, 6)
@@ -56,8 +56,8 @@ def test_the_recorded_mask_is_the_set_that_was_sampled_from(settings, vocabulary
     for row in range(64):
         scaled = np.asarray(logits[row], np.float64) / settings.get("temperature", 1.0)
         order = np.argsort(-scaled)[: settings.get("top_k", vocabulary)]
-        share = np.exp(scaled[order]) / np.exp(scaled[order]).sum()
-        count = int(np.searchsorted(np.cumsum(share), settings.get("top_p", 1.0) - 1e-9)) + 1
+        probabilities = np.exp(scaled[order]) / np.exp(scaled[order]).sum()
+        count = int(np.searchsorted(np.cumsum(probabilities), settings.get("top_p", 1.0) - 1e-9)) + 1
         expected = order[: min(count, 6, len(order))]
         assert sorted(kept[row][kept[row] >= 0].tolist()) == sorted(expected.tolist())
         total = np.log(np.exp(scaled[expected]).sum())
@@ -79,15 +79,15 @@ def test_scores_and_gradient_match_a_softmax_over_the_mask(chunk):
     hidden, head = RANDOM.normal(size=(2, 5, 4)).astype(np.float32), RANDOM.normal(size=(9, 4)).astype(np.float32)
     tokens = RANDOM.integers(0, 9, (2, 5)).astype(np.int32)
     kept = np.where(RANDOM.random((2, 5, 3)) < 0.5, RANDOM.integers(0, 9, (2, 5, 3)), -1).astype(np.int32)
-    kept[0, 0] = -1  # no mask: all tokens
+    kept[0, 0] = -1  # without a mask, all tokens are allowed
     weights = RANDOM.normal(size=(2, 2, 5)).astype(np.float32)
 
-    def whole(hidden, head):
+    def masked_softmax_sum(hidden, head):
         logits = hidden @ head.T / 0.7
         allowed = np.zeros((2, 5, 9), bool)
-        for place in np.ndindex(2, 5):
-            ids = kept[place][kept[place] >= 0]
-            allowed[place] = np.isin(np.arange(9), [*ids, tokens[place]]) if ids.size else True
+        for index in np.ndindex(2, 5):
+            ids = kept[index][kept[index] >= 0]
+            allowed[index] = np.isin(np.arange(9), [*ids, tokens[index]]) if ids.size else True
         logp = jax.nn.log_softmax(jnp.where(allowed, logits, -jnp.inf))
         safe = jnp.where(allowed, logp, 0.0)
         entropy = -(jnp.where(allowed, jnp.exp(safe), 0.0) * safe).sum(-1)
@@ -100,8 +100,10 @@ def test_scores_and_gradient_match_a_softmax_over_the_mask(chunk):
         return (weights[0] * logp + weights[1] * entropy).sum()
 
     arguments = jnp.asarray(hidden), jnp.asarray(head)
-    np.testing.assert_allclose(ours(*arguments), whole(*arguments), rtol=1e-5)
-    for found, expected in zip(jax.grad(ours, (0, 1))(*arguments), jax.grad(whole, (0, 1))(*arguments), strict=True):
+    np.testing.assert_allclose(ours(*arguments), masked_softmax_sum(*arguments), rtol=1e-5)
+    for found, expected in zip(
+        jax.grad(ours, (0, 1))(*arguments), jax.grad(masked_softmax_sum, (0, 1))(*arguments), strict=True
+    ):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -115,8 +117,8 @@ def test_scores_and_gradient_match_a_softmax_over_the_mask(chunk):
     ],
     ids="-".join,
 )
-def test_on_policy_no_weight_is_clipped_and_the_gap_is_only_rounding(settings, tmp_path):
-    rows = rl_rows(rljax.train(TINY.replace(run=str(tmp_path / "run"), **settings), alternating).run)
+def test_on_policy_weights_are_not_clipped(settings, tmp_path):
+    rows = rl_rows(rljax.train(TINY.replace(run=str(tmp_path / "run"), **settings), alternating_reward).run)
     assert all("loss" in row for row in rows)
     assert [row.get("correction_cut", 0.0) for row in rows] == [0.0, 0.0]
     assert [row.get("surrogate_masked", 0.0) for row in rows] == [0.0, 0.0]
@@ -126,7 +128,7 @@ def test_on_policy_no_weight_is_clipped_and_the_gap_is_only_rounding(settings, t
 def test_on_policy_capped_weights_leave_the_gradient_unchanged(tmp_path):
     first = TINY.replace(steps=1)
     plain, capped = (
-        rl_rows(rljax.train(first.replace(run=str(tmp_path / name), correction=name), alternating).run)[0]
+        rl_rows(rljax.train(first.replace(run=str(tmp_path / name), correction=name), alternating_reward).run)[0]
         for name in ("none", "capped")
     )
     np.testing.assert_allclose(capped["grad_norm"], plain["grad_norm"], rtol=1e-4)
@@ -134,7 +136,7 @@ def test_on_policy_capped_weights_leave_the_gradient_unchanged(tmp_path):
 
 def test_without_a_mask_truncation_counts_as_drift(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), sampling_mask=None, correction="geometric", steps=1)
-    (row,) = rl_rows(rljax.train(config, alternating).run)
+    (row,) = rl_rows(rljax.train(config, alternating_reward).run)
     assert row["correction_cut"] == 1.0
     assert "loss" not in row
 
@@ -189,7 +191,7 @@ def test_the_mask_of_a_token_always_contains_the_token():
 
 def test_a_quiet_run_notes_that_a_correction_counts_truncation(tmp_path, capsys):
     config = TINY.replace(sampling_mask=None, correction="capped", quiet=True, run=str(tmp_path / "run"), steps=1)
-    rljax.train(config, reward=alternating)
+    rljax.train(config, reward=alternating_reward)
     assert "warning: correction=capped counts top_k=None and top_p=0.7" in "".join(capsys.readouterr())
 
 

@@ -1,4 +1,4 @@
-"""Background saves, and writes that wait for disk space: a save contains the state at the time of the call."""
+"""Background saves, which contain the state at the time of the call, and writes that wait for disk space."""
 
 import errno
 import gc
@@ -22,7 +22,7 @@ from rljax.training.checkpoints.saver import DiskWriter, Saver
 from rljax.training.interrupt import Interrupted
 from rljax.training.state import create
 
-FULL = OSError(errno.ENOSPC, "No space left on device")
+DISK_FULL = OSError(errno.ENOSPC, "No space left on device")
 KEEP = {"last": Retention()}
 
 
@@ -35,7 +35,7 @@ def disk_of(messages, stopped=lambda: False):
 
 
 def failing(times, error, then=lambda *_: None):
-    """A function that raises an error a given number of times before it works."""
+    """A function that raises an error a number of times before it works."""
     left = [error] * times
 
     def work(*arguments):
@@ -57,11 +57,11 @@ def test_a_full_disk_is_reported_once_and_the_write_waits(number):
 
 
 def test_a_successful_write_does_not_end_the_wait_of_another():
-    """The loop writes rows while the thread waits for disk space for a checkpoint."""
+    """The training loop writes metrics while the saver waits for disk space for a checkpoint."""
     messages = []
     disk = disk_of(messages)
 
-    attempts = iter([FULL, FULL, None])
+    attempts = iter([DISK_FULL, DISK_FULL, None])
 
     def write_checkpoint():
         disk.attempt("the metrics", lambda: None)
@@ -86,18 +86,18 @@ def test_tensorstores_full_disk_error_is_recognized_and_others_are_raised():
 def test_a_run_that_waits_can_be_stopped():
     messages = []
     with pytest.raises(Interrupted):
-        disk_of(messages, lambda: True).attempt("the metrics", failing(9, FULL))
+        disk_of(messages, lambda: True).attempt("the metrics", failing(9, DISK_FULL))
     assert len(messages) == 2
     assert messages[1].startswith("The run was stopped while the metrics could not be written")
     assert messages[1].endswith("this continues from that checkpoint: rljax train --resume runs/a")
 
 
 def test_a_save_does_not_block_and_contains_the_state_at_its_call(tmp_path, monkeypatch):
-    free = threading.Event()
+    may_save = threading.Event()
     save = checkpoints.save
 
     def slow(*arguments):
-        assert free.wait(timeout=60)
+        assert may_save.wait(timeout=60)
         save(*arguments)
 
     monkeypatch.setattr(checkpoints, "save", slow)
@@ -109,13 +109,13 @@ def test_a_save_does_not_block_and_contains_the_state_at_its_call(tmp_path, monk
             state = advance(state)
         jax.block_until_ready(state)
         assert not (tmp_path / "last").exists()
-        free.set()
+        may_save.set()
     assert restore(tmp_path / "last", lambda phase: state_of(-1)).checkpoint.state.params["weight"][0, 0] == 1.0
 
 
-def test_a_save_waits_for_disk_space_and_its_error_is_raised_in_the_loop(tmp_path, monkeypatch):
+def test_save_waits_for_disk_space_and_raises_errors_in_the_loop(tmp_path, monkeypatch):
     messages, save = [], checkpoints.save
-    monkeypatch.setattr(checkpoints, "save", failing(2, FULL, save))
+    monkeypatch.setattr(checkpoints, "save", failing(2, DISK_FULL, save))
     with Saver(tmp_path, KEEP, disk_of(messages), print) as saver:
         saver.save("last", Checkpoint(state_of(1.0), no_history(2)), {})
         saver.wait()
@@ -127,7 +127,7 @@ def test_a_save_waits_for_disk_space_and_its_error_is_raised_in_the_loop(tmp_pat
             saver.save("last", Checkpoint(state_of(3.0), no_history(2)), {})
 
 
-def number_in(folder):
+def saved_value(folder):
     return float(restore(folder, lambda phase: state_of(-1)).checkpoint.state.params["weight"][0, 0])
 
 
@@ -141,33 +141,33 @@ def test_after_a_failed_save_the_current_state_is_saved_at_once(before, tmp_path
         while not saver.has_failed:
             time.sleep(0.001)
         saver.save("last", Checkpoint(state_of(2.0), no_history(2)), {})
-        assert number_in(tmp_path / "last") == 2.0
+        assert saved_value(tmp_path / "last") == 2.0
         assert not saver.has_failed
     assert messages == ["A checkpoint could not be written: [Errno 5] broken. The state of this step is written now."]
     if before == "best":
-        assert number_in(tmp_path / "best") == 1.0
+        assert saved_value(tmp_path / "best") == 1.0
 
 
-def test_a_copy_that_meets_a_full_disk_is_repeated_without_another_checkpoint(tmp_path, monkeypatch):
-    """The disk has no hard links, so each kept checkpoint is a copy of its files."""
-    monkeypatch.setattr("rljax.training.checkpoints.manifest.link", failing(3, FULL, shutil.copy2))
+def test_copy_to_a_full_disk_is_repeated(tmp_path, monkeypatch):
+    """Linking fails three times because the disk is full; the checkpoints are kept nevertheless."""
+    monkeypatch.setattr("rljax.training.checkpoints.manifest.link", failing(3, DISK_FULL, shutil.copy2))
     keep = {"last": Retention(max_to_keep=1, keep_period=1)}
     with Saver(tmp_path, keep, disk_of([]), print) as saver:
         for step in (1, 2):
             saver.save("last", Checkpoint(state_of(step)._replace(step=jnp.int32(step)), no_history(2)), {})
-    assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "as many saves as requested"
-    assert [number_in(tmp_path / f"step-{step}") for step in (1, 2)] == [1.0, 2.0]
+    assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "a failed copy must not add another save"
+    assert [saved_value(tmp_path / f"step-{step}") for step in (1, 2)] == [1.0, 2.0]
 
 
 def test_no_copy_of_the_state_is_kept_between_saves(tmp_path, monkeypatch):
     """The arrays are freed once the checkpoint is written, with and without an error."""
     copies, save = [], checkpoints.save
 
-    def witness(folder, checkpoint, file_states):
+    def recording_save(folder, checkpoint, file_states):
         copies.append(weakref.ref(checkpoint.state.params["weight"]))
         save(folder, checkpoint, file_states)
 
-    monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), witness))
+    monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), recording_save))
     with Saver(tmp_path, KEEP, disk_of([]), lambda text: None) as saver:
         for value in (1.0, 2.0, 3.0):
             saver.save("last", Checkpoint(state_of(value), no_history(2)), {})
@@ -178,7 +178,7 @@ def test_no_copy_of_the_state_is_kept_between_saves(tmp_path, monkeypatch):
         assert [copy() for copy in copies] == [None, None]
 
 
-def test_an_error_of_the_save_does_not_hide_another_error(tmp_path, monkeypatch):
+def test_save_error_does_not_hide_another_error(tmp_path, monkeypatch):
     messages = []
     monkeypatch.setattr(checkpoints, "save", failing(1, RuntimeError("broken")))
 
@@ -193,7 +193,7 @@ def test_an_error_of_the_save_does_not_hide_another_error(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("large", "saved"), [(0, [1.0]), (2**40, [])], ids=["large", "small"])
-def test_a_large_state_in_the_hosts_memory_is_written_before_the_run_continues(large, saved, tmp_path, monkeypatch):
+def test_large_state_is_written_before_the_run_continues(large, saved, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "LARGE", large)
     held, written, real = threading.Event(), [], checkpoints.save
 

@@ -1,4 +1,4 @@
-"""A model as its own teacher: what the teacher reads and scores, what has no teacher, and a student that comes closer."""
+"""A model as its own teacher: the teacher's prompts and scores, responses without a teacher, and learning."""
 
 import json
 
@@ -19,7 +19,7 @@ from rljax.rollout import sequences_of
 from rljax.training.parts.policy import make_shape
 from rljax.training.scored_rollout import ScoreInputs, make_rollout_scorer
 
-OWN = SMALL.replace(
+CONFIG = SMALL.replace(
     **{"algorithm": "on_policy_distillation", "teacher": "self", "teacher_template": "{shown}{prompt}"},
     **{"train_problems": 12, "heldout_problems": 2, "steps": 2, "prompts": 4, "group_size": 4, "temperature": 0.7},
     **{"layers": 1, "width": 16, "hidden": 32, "learning_rate": 1e-2},
@@ -27,7 +27,7 @@ OWN = SMALL.replace(
 
 
 def rollout_of(shows):
-    setup, state = first_state(OWN.replace(teacher_shows=shows), reward=even_length)
+    setup, state = first_state(CONFIG.replace(teacher_shows=shows), reward=even_length)
     state = make_rl_state(setup, state)
     return setup, state, setup.train.generate(state.params, range(4), 4, jax.random.key(0))
 
@@ -35,13 +35,13 @@ def rollout_of(shows):
 def logp_by_hand(setup, params, prompt, response):
     """Log-probability of each response token after a prompt at the sampling temperature, from the logits of this sequence."""
     model, sequence = Model(make_shape(setup.config.model, setup.tokenizer.vocab_size)), jnp.array([[*prompt, *response]])
-    places = jnp.arange(sequence.shape[1])[None]
-    rows = np.asarray(logits(model, params, sequence, places, jnp.ones_like(sequence)), np.float64)[0] / 0.7
+    positions = jnp.arange(sequence.shape[1])[None]
+    rows = np.asarray(logits(model, params, sequence, positions, jnp.ones_like(sequence)), np.float64)[0] / 0.7
     rows = rows - np.log(np.exp(rows - rows.max(-1, keepdims=True)).sum(-1, keepdims=True)) - rows.max(-1, keepdims=True)
-    return [rows[len(prompt) + at - 1, token] for at, token in enumerate(response)]
+    return [rows[len(prompt) + index - 1, token] for index, token in enumerate(response)]
 
 
-def test_the_teacher_scores_the_response_after_the_prompt_with_the_demonstration():
+def test_teacher_scores_follow_prompt_with_demonstration():
     setup, state, groups = rollout_of("demonstration")
     teacher = jax.tree.map(lambda x: 1.1 * x, state.options[NAME])
     state = state._replace(options=state.options | {NAME: teacher})
@@ -54,7 +54,7 @@ def test_the_teacher_scores_the_response_after_the_prompt_with_the_demonstration
         np.testing.assert_allclose(scored.teacher_logp[place][groups.attention[place]], expected, rtol=2e-4, atol=2e-5)
 
 
-def test_the_teacher_reads_another_success_and_a_response_without_one_keeps_its_own_scores():
+def test_teacher_reads_another_success_or_is_absent():
     setup, state, groups = rollout_of("success")
     right = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 1]], np.float32)
     groups = groups._replace(rollout=groups.rollout._replace(rewards=right, correct=None, valid=np.ones((4, 4), bool)))
@@ -82,16 +82,16 @@ def test_successes_are_the_next_other_right_responses():
 
 
 def test_the_prompt_of_the_teacher_is_filled_once_and_ends_a_chat():
-    odd = teacher_problem(Problem("{shown}?", ""), "{prompt}!", "{prompt} | {shown}")
-    assert odd.prompt == "{shown}? | {prompt}!"
+    filled = teacher_problem(Problem("{shown}?", ""), "{prompt}!", "{prompt} | {shown}")
+    assert filled.prompt == "{shown}? | {prompt}!"
     messages = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1="})
     chat = teacher_problem(Problem("Add.\n1+1=", "2", messages=messages), "2", "{prompt} ({shown})")
     assert chat.messages == (messages[0], {"role": "user", "content": "1+1= (2)"})
     assert text_shown(Problem("1=", "", columns={"hint": 3}), "hint") == ""
 
 
-def test_the_student_comes_closer_to_what_it_says_when_it_sees_the_demonstration(tmp_path):
-    config = OWN.replace(run=str(tmp_path / "run"), teacher_shows="demonstration", teacher_rate=0.0, steps=12, prompts=8)
+def test_student_approaches_its_teacher(tmp_path):
+    config = CONFIG.replace(run=str(tmp_path / "run"), teacher_shows="demonstration", teacher_rate=0.0, steps=12, prompts=8)
     result = rljax.train(config, even_length)
     rows = [json.loads(line) for line in (result.run / "metrics.jsonl").read_text().splitlines()]
     distances = [row["teacher_kl"] for row in rows if row["phase"] == "rl"]
@@ -99,7 +99,7 @@ def test_the_student_comes_closer_to_what_it_says_when_it_sees_the_demonstration
 
 
 def test_a_run_continues_with_its_teacher(tmp_path):
-    config = OWN.replace(run=str(tmp_path / "run"), teacher_shows="success", teacher_rate=0.5, steps=2)
+    config = CONFIG.replace(run=str(tmp_path / "run"), teacher_shows="success", teacher_rate=0.5, steps=2)
     result = rljax.train(config, even_length)
     assert rljax.train(resume=result.run, reward=even_length).run == result.run
 
@@ -116,6 +116,6 @@ def test_a_run_continues_with_its_teacher(tmp_path):
         ({"teacher_shows": "success", "algorithm": "dapo"}, "is for on_policy_distillation, but the algorithm is dapo"),
     ],
 )
-def test_settings_that_teach_nothing_are_refused(changes, message):
+def test_invalid_teacher_settings_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
-        first_state(OWN.replace(**changes), reward=even_length)
+        first_state(CONFIG.replace(**changes), reward=even_length)

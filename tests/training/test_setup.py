@@ -64,7 +64,7 @@ def test_every_setting_has_one_flat_name():
     assert {"warm_start_steps", "critic", "critic_learning_rate", "replicas", "model", "reward"} <= set(flat)
 
 
-def test_bad_rows_are_errors_or_are_reported(tmp_path):
+def test_bad_rows_are_refused_or_reported(tmp_path):
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(20)]
     file = write_jsonl(tmp_path / "sums.jsonl", [*rows[:3], "{broken", *rows[3:]])
     with pytest.raises(InputError, match="line 4"):
@@ -101,7 +101,7 @@ def test_a_row_that_is_not_an_object_is_refused():
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_a_prompt_without_a_token_is_refused(part):
-    """The character tokenizer has no beginning token; the byte tokenizer's counts as a prompt."""
+    """The character tokenizer has no beginning-of-sequence token; the byte tokenizer's counts as a prompt."""
     problems = ([Problem("1+1=", "2")], [Problem("2+1=", "3")])
     problems[part].append(Problem("", "4"))
     with pytest.raises(InputError, match=r"^the prompt '' has no token, but a response must follow one"):
@@ -172,7 +172,7 @@ def test_a_reward_that_compares_with_answers_needs_them(tmp_path):
     assert setup.train.prompts.problems[0].columns["tests"] == ["assert f() is None"]
 
 
-def test_rows_of_verl_without_tests_are_counted_at_the_start(tmp_path):
+def test_verl_rows_without_tests_are_counted_at_the_start(tmp_path):
     def row(number, truth):
         return {
             "prompt": [{"role": "user", "content": f"Add {number}."}],
@@ -186,7 +186,7 @@ def test_rows_of_verl_without_tests_are_counted_at_the_start(tmp_path):
     assert not any("no tests" in note for note in make_setup(TINY).omissions)
 
 
-def test_references_that_are_prose_are_counted_at_the_start(tmp_path):
+def test_prose_references_are_counted_at_the_start(tmp_path):
     prose = "Tom has three apples and buys nine more at the market, so that in the end he has a dozen of them."
     rows = [{"question": f"What is {n}?", "answer": prose if n < 5 else f"{prose} #### {n}"} for n in range(12)]
     config = TINY.replace(dataset=write_jsonl(tmp_path / "prose.jsonl", rows), max_prompt_tokens=400, warm_start_steps=0)

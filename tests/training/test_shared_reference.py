@@ -56,7 +56,7 @@ def like(phase):
     return state_of(-1, -1)
 
 
-def size(folder):
+def bytes_on_disk(folder):
     """Bytes of the files, counting hard links once."""
     files = {file.stat().st_ino: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
     return sum(files.values())
@@ -66,10 +66,10 @@ def test_a_fixed_reference_is_stored_once(tmp_path):
     for step in range(1, 5):
         save(tmp_path / "last", state_of(step))
     save(tmp_path / "best", state_of(4))
-    numbers = {folder.name: sorted(path.name for path in folder.iterdir()) for folder in tmp_path.iterdir()}
-    assert numbers == {"last": ["2", "3"], "best": ["0"], "step-2": ["0"], "step-4": ["0"]}
-    weights = 3 + 1 + 1  # steps 2, 3 and 4 of `last`, the best one, and the reference
-    assert weights * 4 * WEIGHTS * 0.85 < size(tmp_path) < weights * 4 * WEIGHTS * 1.15
+    checkpoints_by_folder = {folder.name: sorted(path.name for path in folder.iterdir()) for folder in tmp_path.iterdir()}
+    assert checkpoints_by_folder == {"last": ["2", "3"], "best": ["0"], "step-2": ["0"], "step-4": ["0"]}
+    weights = 3 + 1 + 1  # the policies of steps 2, 3 and 4, of the best checkpoint, and the reference
+    assert weights * 4 * WEIGHTS * 0.85 < bytes_on_disk(tmp_path) < weights * 4 * WEIGHTS * 1.15
     for folder, step in (("last", 4), ("best", 4), ("step-2", 2), ("step-4", 4)):
         chex.assert_trees_all_equal(restore(tmp_path / folder, like).checkpoint.state, state_of(step))
 
@@ -77,13 +77,13 @@ def test_a_fixed_reference_is_stored_once(tmp_path):
 def test_a_moving_reference_is_in_every_checkpoint(tmp_path):
     for step in range(3):
         save(tmp_path / "last", state_of(step, step + 0.5), keep=3)
-    assert size(tmp_path) > 6 * 4 * WEIGHTS * 0.85
+    assert bytes_on_disk(tmp_path) > 6 * 4 * WEIGHTS * 0.85
     found = restore(tmp_path / "last", like).checkpoint.state
     chex.assert_trees_all_equal(found, state_of(2, 2.5))
 
 
 def test_a_checkpoint_does_not_need_another_checkpoint(tmp_path):
-    """The first checkpoint, which wrote the reference, is deleted; the rest is copied elsewhere."""
+    """Deletes the first checkpoint, which wrote the reference, and copies the rest elsewhere."""
     for step in (1, 3):
         save(tmp_path / "run" / "last", state_of(step), keep=1)
     shutil.copytree(tmp_path / "run", tmp_path / "copied")
@@ -101,11 +101,11 @@ def test_a_damaged_reference_is_written_again(tmp_path, damaged):
     place = folder / "0" / damaged
     file = place if place.is_file() else max(place.rglob("*"), key=lambda path: path.stat().st_size)
     file.write_bytes(b"other" + file.read_bytes()[5:])
-    before = size(tmp_path)
+    before = bytes_on_disk(tmp_path)
     save(folder, state_of(3))
     assert fault_of(folder / "0") is not None
     assert fault_of(folder / "1") is None
-    assert size(tmp_path) - before > 2 * 4 * WEIGHTS * 0.85, "the weights, and the reference again"
+    assert bytes_on_disk(tmp_path) - before > 2 * 4 * WEIGHTS * 0.85, "the weights and the reference must both be written"
     chex.assert_trees_all_equal(restore(folder, like).checkpoint.state, state_of(3))
 
 
@@ -116,12 +116,12 @@ def test_without_hard_links_the_reference_is_copied(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     for step in (1, 3):
         save(tmp_path / "last", state_of(step))
-    assert size(tmp_path) > 4 * 4 * WEIGHTS * 0.85
+    assert bytes_on_disk(tmp_path) > 4 * 4 * WEIGHTS * 0.85
     assert [fault_of(tmp_path / "last" / number) for number in "01"] == [None, None]
     chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state_of(3))
 
 
-def test_a_checkpoint_with_the_reference_in_its_state_is_read(tmp_path):
+def test_old_checkpoint_format_is_read(tmp_path):
     """Earlier versions saved the reference in the state."""
     state = state_of(3)
     items = {
@@ -138,7 +138,7 @@ def test_a_checkpoint_with_the_reference_in_its_state_is_read(tmp_path):
     chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state_of(5))
 
 
-def test_a_copied_run_continues_bit_for_bit_and_its_model_can_be_opened(tmp_path):
+def test_copied_run_continues_exactly(tmp_path):
     whole = rljax.train(RUN.replace(run=str(tmp_path / "whole")), even_length)
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
@@ -149,7 +149,7 @@ def test_a_copied_run_continues_bit_for_bit_and_its_model_can_be_opened(tmp_path
     states = [read_checkpoint(RUN, run, reward=even_length).state for run in (whole.run, resumed.run)]
     chex.assert_trees_all_equal(*jax.device_get(states))
     difference = jax.tree.map(lambda ours, theirs: np.abs(ours - theirs).max(), states[0].params, states[0].reference)
-    assert max(jax.tree.leaves(difference)) > 0, "the policy has left the reference"
+    assert max(jax.tree.leaves(difference)) > 0, "the policy must differ from the reference"
     saved = {path.parent: path.stat().st_ino for path in whole.run.glob("checkpoints/*/*/reference/_METADATA")}
     assert len(saved) >= 4
     assert len(set(saved.values())) == 1

@@ -1,4 +1,4 @@
-"""A teacher with another tokenizer: what it reads, the log-ratio of every span, and a student that comes closer to it."""
+"""A teacher with another tokenizer: the log-ratio of every span, and a student that approaches the teacher."""
 
 import json
 from functools import partial
@@ -59,7 +59,7 @@ def logp_by_hand(score, params, prompt, response):
     )
     rows = rows[0] / 0.7
     rows = rows - np.log(np.exp(rows - rows.max(-1, keepdims=True)).sum(-1, keepdims=True)) - rows.max(-1, keepdims=True)
-    return np.array([rows[len(prompt) + at - 1, token] for at, token in enumerate(response)])
+    return np.array([rows[len(prompt) + index - 1, token] for index, token in enumerate(response)])
 
 
 def test_a_token_has_the_log_ratio_of_its_span(config):
@@ -74,8 +74,8 @@ def test_a_token_has_the_log_ratio_of_its_span(config):
         for member in range(4):
             ids = student.encode(text) + [student.eos_token_id] * (member % 2)
             tokens[group, member, : len(ids)], attention[group, member, : len(ids)] = ids, True
-    own = np.where(attention, np.random.default_rng(0).uniform(-3, -1, attention.shape), 0).astype(np.float32)
-    rollout = groups.rollout._replace(mask=attention, policy_logp=own, behaviour_logp=own)
+    student_logp = np.where(attention, np.random.default_rng(0).uniform(-3, -1, attention.shape), 0).astype(np.float32)
+    rollout = groups.rollout._replace(mask=attention, policy_logp=student_logp, behaviour_logp=student_logp)
     groups = groups._replace(tokens=tokens, attention=attention, rollout=rollout)
     found = make_rollout_scorer(setup)(state, groups).groups.rollout.teacher_logp
     for group, text in enumerate(texts):
@@ -85,20 +85,26 @@ def test_a_token_has_the_log_ratio_of_its_span(config):
             theirs = teacher.encode(text) + [teacher.eos_token_id] * ended
             judged = logp_by_hand(score, setup.teacher.params, prompt, theirs)
             count = attention[group, member].sum()
-            ratios = (found - own)[group, member][:count]
-            # The spans' log-ratios add up to that of the response: count each run of equal ratios once.
-            runs = [ratios[0], *[b for a, b in pairwise(ratios) if abs(a - b) > 1e-5]]
-            np.testing.assert_allclose(sum(runs), judged.sum() - own[group, member].sum(), rtol=1e-4, atol=1e-4)
+            ratios = (found - student_logp)[group, member][:count]
+            # All tokens of a span share its log-ratio, so a run of equal ratios is one span; the spans add up to the response.
+            span_ratios = [ratios[0], *[b for a, b in pairwise(ratios) if abs(a - b) > 1e-5]]
+            np.testing.assert_allclose(
+                sum(span_ratios), judged.sum() - student_logp[group, member].sum(), rtol=1e-4, atol=1e-4
+            )
             if ended:
-                np.testing.assert_allclose(ratios[-1], judged[-1] - own[group, member][count - 1], rtol=1e-4, atol=1e-4)
+                np.testing.assert_allclose(
+                    ratios[-1], judged[-1] - student_logp[group, member][count - 1], rtol=1e-4, atol=1e-4
+                )
 
 
-def test_one_token_for_both_is_the_log_ratio_of_the_token():
-    own, theirs = np.array([-1.0, -2.0]), np.array([-0.5, -4.0])
-    np.testing.assert_array_equal(add_span_ratios(own, theirs, [Span((0, 1), (0, 1)), Span((1, 2), (1, 2))]), theirs)
+def test_single_token_spans_keep_token_log_ratios():
+    student_logp, theirs = np.array([-1.0, -2.0]), np.array([-0.5, -4.0])
+    np.testing.assert_array_equal(
+        add_span_ratios(student_logp, theirs, [Span((0, 1), (0, 1)), Span((1, 2), (1, 2))]), theirs
+    )
 
 
-def test_the_student_comes_closer_to_a_teacher_with_another_tokenizer(config, tmp_path):
+def test_student_approaches_a_teacher_with_another_tokenizer(config, tmp_path):
     result = rljax.train(config.replace(run=str(tmp_path / "run"), steps=20, prompts=8, learning_rate=3e-2), even_length)
     rows = [json.loads(line) for line in (result.run / "metrics.jsonl").read_text().splitlines()]
     distances = [row["teacher_kl"] for row in rows if row["phase"] == "rl"]
@@ -114,6 +120,6 @@ def test_the_student_comes_closer_to_a_teacher_with_another_tokenizer(config, tm
         ({"teacher_spans": False}, "except with --teacher-spans"),
     ],
 )
-def test_other_settings_are_refused(config, changes, message):
+def test_incompatible_settings_are_refused(config, changes, message):
     with pytest.raises(InputError, match=message):
         first_state(config.replace(**changes), reward=even_length)

@@ -1,4 +1,4 @@
-"""Asynchronous training gives the same metrics as a delayed sampler, also after resuming, in less time."""
+"""Asynchronous training gives the same metrics as a delayed sampler, also after resuming."""
 
 import threading
 import time
@@ -20,41 +20,41 @@ RUN = STEPPED.replace(algorithm_options={"beta": 0.05}, steps=STEPS, eval_every=
 MORE = RUN.replace(**SEVERAL)
 
 
-def numbers(folder):
+def untimed_metrics(folder):
     """All metrics of a run except its times."""
     return [{name: value for name, value in row.items() if not is_time(name)} for row in rows(folder)]
 
 
 @pytest.fixture(scope="module")
 def delayed(tmp_path_factory):
-    """(settings, K) -> metrics of the run with a delayed sampler; each is trained once."""
+    """A function that returns the metrics of a run with a delayed sampler, and trains each such run once."""
     found = {}
 
     def trained(name, config, lag):
         if (name, lag) not in found:
             folder = tmp_path_factory.mktemp("delayed") / f"{name}-{lag}"
             rljax.train(config.replace(run=str(folder), sampler_delay=lag), reward=even_length)
-            found[name, lag] = numbers(folder)
+            found[name, lag] = untimed_metrics(folder)
         return found[name, lag]
 
     return trained
 
 
 @pytest.mark.parametrize(("name", "config", "lag"), [("plain", RUN, 1), ("plain", RUN, 3), ("more", MORE, 2)])
-def test_its_metrics_match_those_of_a_delayed_sampler(delayed, tmp_path, name, config, lag):
+def test_metrics_match_a_delayed_sampler(delayed, tmp_path, name, config, lag):
     rljax.train(config.replace(run=str(tmp_path / "run"), staleness=lag), reward=even_length)
-    found = numbers(tmp_path / "run")
+    found = untimed_metrics(tmp_path / "run")
     assert found == delayed(name, config, lag)
     assert [row["staleness"] for row in found if row["phase"] == "rl"][-1] >= lag
 
 
 @pytest.mark.parametrize("stop", [1, 2, 4])
-def test_a_resumed_run_samples_waiting_rollouts_again(delayed, tmp_path, stop):
+def test_resumed_run_resamples_waiting_rollouts(delayed, tmp_path, stop):
     config = MORE.replace(run=str(tmp_path / "run"), staleness=2)
     with pytest.raises(Interrupted):
         rljax.train(config, reward=stopping_after(stop))
     rljax.train(resume=tmp_path / "run", reward=even_length)
-    assert numbers(tmp_path / "run") == delayed("more", MORE, 2)
+    assert untimed_metrics(tmp_path / "run") == delayed("more", MORE, 2)
 
 
 def test_the_next_rollout_is_judged_while_the_learner_updates(tmp_path, monkeypatch):
@@ -80,8 +80,8 @@ def test_the_next_rollout_is_judged_while_the_learner_updates(tmp_path, monkeypa
 
 
 def test_at_most_k_rollouts_wait(tmp_path, monkeypatch):
-    """The learner waits, so that the sampler runs ahead as far as it can."""
-    seen, sampled = [], []
+    """The learner is held up, so that the sampler gets as far ahead as it may."""
+    steps_ahead, sampled = [], []
 
     def learn(functions, state, *rest):
         done = int(state.step)
@@ -89,7 +89,7 @@ def test_at_most_k_rollouts_wait(tmp_path, monkeypatch):
         while (sampled[-1] if sampled else 0) < limit:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        seen.append(sampled[-1] - done)
+        steps_ahead.append(sampled[-1] - done)
         return staleness_learn(functions, state, *rest)
 
     def sample_rollout(setup, choose, state, *rest):
@@ -101,11 +101,11 @@ def test_at_most_k_rollouts_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(staleness, "learn", learn)
     monkeypatch.setattr(staleness, "sample_rollout", sample_rollout)
     rljax.train(RUN.replace(run=str(tmp_path / "run"), staleness=3, eval_every=0), reward=even_length)
-    assert seen == [3, 3, 3, 2, 1, 0]
+    assert steps_ahead == [3, 3, 3, 2, 1, 0]
     assert sampled == [*range(STEPS)]
 
 
-def test_a_reward_that_fails_on_a_later_rollout_loses_no_finished_step(tmp_path, monkeypatch):
+def test_failing_reward_loses_no_finished_step(tmp_path, monkeypatch):
     calls = []
 
     def reward(completions):
@@ -170,4 +170,4 @@ def test_threads_take_turns_on_several_devices(tmp_path):
     config = RUN.replace(run=str(tmp_path / "run"), staleness=1, fsdp=2, eval_every=0, steps=3)
     rljax.train(config, reward=even_length)
     rljax.train(config.replace(run=str(tmp_path / "delayed"), staleness=None, sampler_delay=1), reward=even_length)
-    assert numbers(tmp_path / "run") == numbers(tmp_path / "delayed")
+    assert untimed_metrics(tmp_path / "run") == untimed_metrics(tmp_path / "delayed")

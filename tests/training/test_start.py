@@ -21,7 +21,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.start import find_resumable
 
 
-def test_files_of_a_process_without_a_save_yet_are_kept(tmp_path):
+def test_files_of_a_process_that_has_not_saved_are_kept(tmp_path):
     path = tmp_path / "run"
     config = TrainConfig.flat(run=str(path))
     RunFolder.create(path, config.to_json())
@@ -57,7 +57,7 @@ def test_a_run_continues_from_any_working_directory(tmp_path, monkeypatch):
     assert saved["data"]["dataset"] == str(place / "rows.jsonl")
     assert saved["reward"]["name"] == f"{place}/own.py:even"
     assert saved["model"]["tokenizer"] == "bytes"
-    again = rljax.train(config.replace(steps=2), resume="run")  # the same relative names are not a change
+    again = rljax.train(config.replace(steps=2), resume="run")  # the same relative paths do not count as a change
     monkeypatch.chdir(tmp_path)
     assert rljax.train(resume=again.run, trust=True).run == run
     assert rljax.evaluate(run, trust=True) is not None
@@ -120,7 +120,7 @@ def test_every_command_refuses_a_remote_address_and_prints_it_in_full(words, tmp
     assert re.search(r"is 's3://b/x[^']*', an address in a remote store", " ".join(capsys.readouterr().err.split()))
 
 
-def test_paths_in_the_options_of_an_environment_are_absolute(tmp_path, monkeypatch):
+def test_paths_in_environment_options_become_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "math").mkdir()
@@ -151,7 +151,7 @@ def test_paths_in_the_options_of_an_environment_are_absolute(tmp_path, monkeypat
     assert absolute_paths({"critic": "policy"}) == {}
 
 
-def test_code_at_any_depth_of_the_options_of_an_environment_is_code():
+def test_functions_in_nested_environment_options_are_found():
     assert functions_in('{"tools": ["own.py:add", {"of": "package.tools:sub"}], "n": 2}') == (
         "own.py:add",
         "package.tools:sub",

@@ -34,7 +34,7 @@ TINY = SMALL.replace(
 )
 
 
-def test_demonstrations_and_examples_train_the_network_alone(tmp_path):
+def test_supervised_losses_ignore_the_rules(tmp_path):
     """The warm-start and auxiliary losses equal those of a run without rules."""
     runs = {}
     for calculator in (None, 0.9):
@@ -47,14 +47,14 @@ def test_demonstrations_and_examples_train_the_network_alone(tmp_path):
     }
     assert len(found[None]) == 4
     row = next(row for row in runs[None] if row["phase"] == "warm_start")
-    numbers = {"loss", "entropy", "grad_norm", "skipped_updates", "learning_rate", "seconds"}
-    assert set(row) == {"phase", "step"} | numbers
+    metric_names = {"loss", "entropy", "grad_norm", "skipped_updates", "learning_rate", "seconds"}
+    assert set(row) == {"phase", "step"} | metric_names
     np.testing.assert_allclose(found[0.9], found[None], rtol=1e-6)
 
 
 @pytest.mark.parametrize("freeze", [(), ("embedding",)])
 def test_only_the_score_of_responses_contains_the_rules(freeze):
-    """The demonstrations contain results of sums, which the rules know; frozen parameters have no gradient in either score."""
+    """The rules raise the probability of the sums in the demonstrations; frozen parameters get no gradient."""
     setup, state = first_state(TINY.replace(calculator=0.9, freeze=freeze))
     network, _ = first_state(TINY)
     sequences = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
@@ -69,8 +69,8 @@ def test_only_the_score_of_responses_contains_the_rules(freeze):
 
 
 @pytest.mark.parametrize("digit", ["3", "5"], ids=["the rules' digit", "another digit"])
-def test_rl_moves_the_network_to_the_rewarded_answer_through_the_mixture(tmp_path, prepared, digit):
-    """In `1+2=?`, the rules put half of the probability on the result, 3; the network distributes its half over four digits."""
+def test_rl_trains_the_network_through_the_mixture(tmp_path, prepared, digit):
+    """In `1+2=?`, the rules give the result, 3, half of the probability; the network spreads the other half over four digits."""
     script, rules = "1+2=?", calculator_of(TOKENIZER.encode, TOKENIZER.vocab_size)
     (place,), start = places(script), table(script, {})
     problems = [Problem(f"{number}+2=", digit) for number in range(8)]

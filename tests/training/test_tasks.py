@@ -1,4 +1,4 @@
-"""Generated tasks: names, settings, generation, judging and training; reasoning-gym's only if that package is installed."""
+"""Generated tasks: names, settings, generation, judging and training; reasoning-gym tasks only if that package is installed."""
 
 import importlib.util
 import json
@@ -32,14 +32,14 @@ NAME = "reasoning_gym:ransom_note"
 ONE_STEP = TINY.replace(algorithm_options={}, warm_start_steps=0, minibatches=1, microbatch_rows=None)
 
 
-def test_the_task_survives_a_file_and_flat_names():
+def test_task_round_trips_through_json_and_flat_names():
     config = TrainConfig.flat(task=NAME, task_options={"max_note_length": 2, "text": "a,b"}, train_problems=7)
     assert config.task == ReasoningGymConfig("ransom_note", {"max_note_length": 2, "text": "a,b"}, 7)
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert TrainConfig.flat(**config.to_flat()) == config
 
 
-def test_settings_of_the_task_are_flags_and_lines_of_a_file(tmp_path):
+def test_task_settings_from_flags_and_files(tmp_path):
     flags = ["--task-options", "max_note_length=2", "text=007", "--train-problems", "7"]
     config = parse(["train", "--task", NAME, *flags]).config
     assert config.task == ReasoningGymConfig("ransom_note", {"max_note_length": "2", "text": "007"}, 7)
@@ -78,7 +78,7 @@ def test_a_missing_package_is_refused_with_the_command_that_installs_it():
 
 @dataclass
 class Settings:
-    """Default values of the types that generators use."""
+    """Example settings, with a default for each type that generators use."""
 
     seed: int = 0
     size: int = 5
@@ -102,7 +102,7 @@ def test_options_have_the_types_of_their_defaults():
     assert isinstance(fitted["share"], float)
 
 
-def test_a_text_is_converted_if_the_type_is_known():
+def test_texts_are_converted_to_the_option_types():
     words = [
         "name=007",
         "count=4",
@@ -156,7 +156,7 @@ def test_the_answer_is_tagged_or_the_full_response(text, answer):
 
 @needs_package
 def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
-    """The generator iterates over a set of letters, whose order depends on the process's hash seed."""
+    """Also checks reproducibility: the generator iterates over a set, whose order depends on PYTHONHASHSEED."""
     small = {"min_note_length": 1, "max_note_length": 2, "min_magazine_length": 2, "max_magazine_length": 3}
     settings = {"train_problems": 12, "heldout_problems": 4, "max_prompt_tokens": 400, "max_response_tokens": 6}
     config = ONE_STEP.replace(task="reasoning_gym:ransom_note", task_options=small, algorithm="grpo", **settings)
@@ -185,7 +185,7 @@ def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
 
 
 class Counter:
-    """A generator like the package's, with `count` different problems; assertions check its settings."""
+    """A fake reasoning-gym generator with `count` different problems."""
 
     def __init__(self, config):
         self.config = config
@@ -196,14 +196,14 @@ class Counter:
 
 
 @dataclass
-class Counted(Settings):
+class CounterSettings(Settings):
     def validate(self):
         assert self.count > 0, "count must be positive"
 
 
 @pytest.fixture
 def generators(monkeypatch):
-    known = SimpleNamespace(DATASETS={"counter": (Counter, Counted)})
+    known = SimpleNamespace(DATASETS={"counter": (Counter, CounterSettings)})
     monkeypatch.setattr(reasoning_gym, "import_optional", lambda package, distribution: known)
 
 
@@ -252,7 +252,7 @@ def test_impossible_generator_options_are_refused(name, options, message):
 
 
 @needs_package
-def test_a_problem_may_take_several_turns_with_a_tool():
+def test_generated_problem_in_a_tool_environment():
     problem = reasoning_gym.sample_problems("basic_arithmetic", train=1, heldout=1, seed=0, options={})["train"][0]
     environment = make_environment("calculator", '{"reward": "reasoning_gym"}')
     state = environment.reset(problem)

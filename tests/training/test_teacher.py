@@ -47,7 +47,7 @@ TINY = SMALL.replace(
 
 
 def save_model(folder, **sizes):
-    """A folder with a random model, as `rljax export` writes it."""
+    """Write a random model into a folder, as `rljax export` would, and return the folder."""
     setup = make_setup(TINY.replace(algorithm="grpo", seed=7, **sizes))
     setup.policy.save(jax.device_get(first_params(setup)), folder)
     return folder
@@ -63,7 +63,7 @@ def rl_rows(path):
     return [row for row in rows if row["phase"] == "rl"]
 
 
-def test_two_steps_with_a_teacher_of_another_size(teacher, tmp_path):
+def test_run_with_a_teacher_of_another_size(teacher, tmp_path):
     result = rljax.train(TINY.replace(run=str(tmp_path / "run"), teacher=str(teacher)), even_length)
     rows = rl_rows(result.run)
     assert len(rows) == 2
@@ -71,7 +71,7 @@ def test_two_steps_with_a_teacher_of_another_size(teacher, tmp_path):
     assert json.loads((result.run / "config.json").read_text())["algorithm"]["teacher"] == str(teacher)
     assert "teacher_kl" in PANELS["rl"]
     resumed = rljax.train(resume=result.run, reward=even_length)
-    assert resumed.run == result.run, "the teacher is read again"
+    assert resumed.run == result.run, "resuming must load the teacher again"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_two_steps_with_a_teacher_of_another_size(teacher, tmp_path):
     [("on_policy_distillation", "teacher_kl"), ("gkd", "teacher_divergence"), ("minillm", "teacher_divergence")],
 )
 def test_a_model_has_nothing_to_learn_from_itself(teacher, tmp_path, name, number):
-    """This holds only at the sampling temperature; at any other the two distributions would differ."""
+    """The metrics are 0 only if both are computed at the sampling temperature."""
     own = TINY.replace(run=str(tmp_path / "run"), model=str(teacher), tokenizer="characters", teacher=str(teacher), steps=1)
     (row,) = rl_rows(rljax.train(own.replace(algorithm=name), even_length).run)
     assert abs(row[number]) < 1e-6
@@ -95,9 +95,9 @@ def test_the_update_of_gkd_is_the_gradient_of_the_full_divergence(teacher):
     models = [Model(make_shape(setup.config.model, 20)), Model(read_config(teacher))]
 
     def objective(params):
-        places = packed.tokens, packed.positions, packed.segments
+        inputs = packed.tokens, packed.positions, packed.segments
         both = [
-            before_scored(logits(model, weights, *map(jnp.asarray, places)), packed) / 0.7
+            before_scored(logits(model, weights, *map(jnp.asarray, inputs)), packed) / 0.7
             for model, weights in zip(models, (params, setup.frozen[NAME]), strict=True)
         ]
         apart = to_batch(generalized_jsd(*both, beta=0.5), packed)
@@ -111,15 +111,17 @@ def test_the_update_of_gkd_is_the_gradient_of_the_full_divergence(teacher):
     value = float(jax.jit(objective)(before))
     np.testing.assert_allclose(metrics.policy.loss.numbers()["teacher_divergence"], value, rtol=1e-5)
     assert value > 1e-3
-    assert "teacher_kl" not in (metrics.options or {}), "the loss form needs no second pass of the teacher"
+    assert "teacher_kl" not in (metrics.options or {}), (
+        "no second pass of the teacher, because the loss contains the divergence"
+    )
 
 
 def test_a_policy_without_features_cannot_compare_distributions(teacher):
     setup = make_setup(TINY.replace(algorithm="grpo"))
-    mute = setup.policy._replace(features=None)
+    without_features = setup.policy._replace(features=None)
     for name, settings in (("gkd", {"teacher": str(teacher)}), ("otb", {})):
         with pytest.raises(InputError, match=f"policy.features: {name} reads full distributions, so it needs the hidden"):
-            make_setup(TINY.replace(algorithm=name, **settings), CustomParts(policy=mute), INSTALLERS)
+            make_setup(TINY.replace(algorithm=name, **settings), CustomParts(policy=without_features), INSTALLERS)
 
 
 def test_the_divergence_is_measured_on_response_tokens():
@@ -132,7 +134,7 @@ def test_the_divergence_is_measured_on_response_tokens():
     assert teacher_kl(rollout._replace(mask=np.zeros_like(mask)), None) == {}
 
 
-def reward_model(folder):
+def write_reward_model(folder):
     shape = TransformerConfig(
         vocab_size=CharacterTokenizer().vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32
     )
@@ -146,7 +148,9 @@ def test_an_unusable_teacher_folder_is_refused(teacher, tmp_path):
         r"on_policy_distillation learns from a teacher; set its model folder or hub id with --teacher": {},
         r"grpo does not learn from a teacher, so teacher='x' cannot apply": {"algorithm": "grpo", "teacher": "x"},
         r"The model folder '\./nowhere' does not exist": {"teacher": "./nowhere"},
-        r"is a reward model or a critic; choose a language model": {"teacher": str(reward_model(tmp_path / "reward"))},
+        r"is a reward model or a critic; choose a language model": {
+            "teacher": str(write_reward_model(tmp_path / "reward"))
+        },
         r"has 20 tokens and the model 259; both need the same vocabulary": {"teacher": str(teacher), "tokenizer": "bytes"},
     }
     for message, settings in cases.items():
@@ -154,8 +158,8 @@ def test_an_unusable_teacher_folder_is_refused(teacher, tmp_path):
             make_setup(TINY.replace(**settings), BUILT_IN, INSTALLERS)
 
 
-class Inner:
-    """The parts of a transformers tokenizer that are used here."""
+class FakeTokenizer:
+    """A fake `transformers` tokenizer with the methods used here."""
 
     eos_token_id, pad_token_id, bos_token_id = 0, 0, None
 
@@ -169,13 +173,13 @@ class Inner:
         return len(self.tokens)
 
     def get_vocab(self):
-        return {token: place for place, token in enumerate(self.tokens)}
+        return {token: index for index, token in enumerate(self.tokens)}
 
 
 def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
     from rljax.options import distillation as module
 
-    own = HuggingFaceTokenizer(Inner("</s>", "a", "b"), "own")
+    own = HuggingFaceTokenizer(FakeTokenizer("</s>", "a", "b"), "own")
     policy = make_setup(TINY.replace(algorithm="grpo")).policy
     monkeypatch.setattr(module, "has_tokenizer_files", lambda folder: True)
 
@@ -183,15 +187,15 @@ def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
         monkeypatch.setattr(module, "folder_tokenizer", lambda folder: theirs)
         module.check_tokens("T", teacher, size, policy, own)
 
-    check(HuggingFaceTokenizer(Inner("</s>", "a", "b"), "same"))
+    check(HuggingFaceTokenizer(FakeTokenizer("</s>", "a", "b"), "same"))
     for theirs, size, message in (
         (
-            HuggingFaceTokenizer(Inner("</s>", "b", "a"), "order"),
+            HuggingFaceTokenizer(FakeTokenizer("</s>", "b", "a"), "order"),
             20,
             "'T' and the model do not .*: 2 tokens differ, such as 'a'",
         ),
-        (HuggingFaceTokenizer(Inner("</s>", "a", "b", "c"), "more"), 20, "1 tokens differ, such as 'c'"),
-        (HuggingFaceTokenizer(Inner("</s>", "a", "b"), "few"), 2, "it has logits for 2 tokens, the model for 20"),
+        (HuggingFaceTokenizer(FakeTokenizer("</s>", "a", "b", "c"), "more"), 20, "1 tokens differ, such as 'c'"),
+        (HuggingFaceTokenizer(FakeTokenizer("</s>", "a", "b"), "few"), 2, "it has logits for 2 tokens, the model for 20"),
         (CharacterTokenizer("ab"), 20, "tokens differ"),
     ):
         with pytest.raises(InputError, match=message):
@@ -226,7 +230,7 @@ def test_a_student_reaches_its_teacher(name, options, rate):
     algorithm = BY_NAME[name](**options)
     teacher = jax.random.normal(jax.random.key(1), (VOCABULARY, VOCABULARY))
 
-    def scored(table, tokens):
+    def logp_of(table, tokens):
         logp = jax.nn.log_softmax(table)[tokens[..., :-1]]
         return jnp.take_along_axis(logp, tokens[..., 1:, None], -1)[..., 0]
 
@@ -234,22 +238,22 @@ def test_a_student_reaches_its_teacher(name, options, rate):
         first = jax.random.randint(key, (8, 16), 0, VOCABULARY)
         keys = jax.random.split(key, LENGTH)
 
-        def draw(token, key):
+        def sample_next(token, key):
             following = jax.random.categorical(key, table[token])
             return following, following
 
-        _, rest = jax.lax.scan(draw, first, keys)
+        _, rest = jax.lax.scan(sample_next, first, keys)
         return jnp.concatenate([first[..., None], jnp.moveaxis(rest, 0, -1)], -1)
 
     @jax.jit
     def learn(table, key):
         tokens = sample(table, key)
-        logp = scored(table, tokens)
+        logp = logp_of(table, tokens)
         rollout = Rollout(
             mask=jnp.ones(logp.shape, bool),
             behaviour_logp=logp,
             rewards=jnp.zeros(logp.shape[:2]),
-            teacher_logp=scored(teacher, tokens),
+            teacher_logp=logp_of(teacher, tokens),
         )
         batch = prepare(algorithm, rollout)
 
@@ -257,7 +261,7 @@ def test_a_student_reaches_its_teacher(name, options, rate):
             apart = None
             if algorithm.teacher_divergence is not None:
                 apart = algorithm.teacher_divergence(table[tokens[..., :-1]], teacher[tokens[..., :-1]]).reshape(-1, LENGTH)
-            return loss(algorithm, scored(table, tokens).reshape(-1, LENGTH), batch, teacher_divergence=apart)[0]
+            return loss(algorithm, logp_of(table, tokens).reshape(-1, LENGTH), batch, teacher_divergence=apart)[0]
 
         return table - rate * jax.grad(objective)(table)
 

@@ -1,4 +1,4 @@
-"""A run reports which settings of its model folder it ignores, tested for every entry of `transformers`' generation config."""
+"""A run reports the settings of its model folder that it ignores; checks every entry of `GenerationConfig`."""
 
 import json
 

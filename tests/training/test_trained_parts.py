@@ -1,4 +1,4 @@
-"""Runs with several parts of `--with`: the batch for the update reflects all of them, as computed by hand."""
+"""Runs with several `--with` parts: the update's batch matches values computed by hand from all of them."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from whole_runs import distances, rows
 
 import rljax
 
-LONGEST = 12
+MAX_LENGTH = 12
 STEPS, PROMPTS, GROUP = 3, 4, 8
 BASE = SMALL.replace(
     algorithm="dr_grpo",
@@ -26,8 +26,8 @@ BASE = SMALL.replace(
 )
 
 
-def change_by(config):
-    """How one step on new responses changes the parameters, without a run folder."""
+def largest_change(config):
+    """Largest change of a parameter in one step on new responses, without a run folder."""
     setup, state = first_state(config, policy=BIGRAM, reward=even_length)
     state = make_rl_state(setup, state)
     before = jax.device_get(state.params)
@@ -41,7 +41,7 @@ def subtract_mean(rewards, weights):
     return rewards - (rewards * weights).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
 
 
-def test_length_parts_are_trained_together(tmp_path, prepared):
+def test_length_parts_work_together(tmp_path, prepared):
     parts = (
         "outcome_reward=length_shaped,target=4,base=0.3",
         "advantage=length_quality",
@@ -57,7 +57,7 @@ def test_length_parts_are_trained_together(tmp_path, prepared):
     rates = [row["learning_rate"] for row in lines]
     assert len(rates) == STEPS
     assert rates == sorted(rates, reverse=True)
-    assert rates[-1] < 0.5 * rates[0], "the cosine"
+    assert rates[-1] < 0.5 * rates[0], "the learning rate must fall along the cosine"
     assert max(row["kl"] for row in lines) > 100 * np.log(1.01) ** 2, "the policy has moved far past the bound"
     assert all(abs(np.log(row["ratio"])) <= np.log(1.01) + 1e-6 for row in lines)
 
@@ -74,41 +74,43 @@ def test_length_parts_are_trained_together(tmp_path, prepared):
         expected = np.where(is_trained, whitened, 0).reshape(batch.advantage.shape)
         np.testing.assert_allclose(batch.advantage, expected, atol=2e-5)
         weights = batch.weights.reshape(is_trained.shape)
-        assert ((weights > 0) == is_trained).all(), "no loss on what was cut off"
+        assert ((weights > 0) == is_trained).all(), "truncated responses must have no loss"
         untilted = weights * np.sqrt(lengths)[..., None]
-        for half in (slice(0, 2), slice(2, 4)):  # the mini-batches, each with a median length of its own
+        for half in (slice(0, 2), slice(2, 4)):  # each mini-batch has its own median length
             same = untilted[half][is_trained[half]]
             np.testing.assert_allclose(same, same.mean(), rtol=1e-5)
 
 
-def test_a_baseline_by_confidence_and_a_mean_for_each_prompt_are_trained(prepared):
+def test_confidence_baseline_and_token_mean_per_group(prepared):
     parts = ("outcome_reward=rule", "advantage=confidence_quality", "weights=token_mean_per_group")
-    assert change_by(BASE.replace(**{"with": parts})) > 0
+    assert largest_change(BASE.replace(**{"with": parts})) > 0
     ((rollout, batch),) = prepared
     assert set(np.unique(rollout.rewards)) == {0, 1}
     confidence = np.exp(np.where(rollout.mask, rollout.behaviour_logp, 0).sum(-1) / rollout.mask.sum(-1))
     credit = subtract_mean(np.where(rollout.rewards > 0, 1.0, -1.0), confidence)[..., None]
     expected = np.where(rollout.mask, credit, 0).reshape(batch.advantage.shape)
     np.testing.assert_allclose(batch.advantage, expected, atol=1e-5)
-    share = 1 / (PROMPTS * rollout.mask.sum((1, 2), keepdims=True))
-    np.testing.assert_allclose(batch.weights.reshape(rollout.mask.shape), np.where(rollout.mask, share, 0), rtol=1e-5)
+    token_weight = 1 / (PROMPTS * rollout.mask.sum((1, 2), keepdims=True))
+    np.testing.assert_allclose(
+        batch.weights.reshape(rollout.mask.shape), np.where(rollout.mask, token_weight, 0), rtol=1e-5
+    )
 
 
-def test_a_lambda_that_falls_is_trained(prepared):
-    """Compared with the double sum; only the largest fifth of the values is kept."""
-    part = f"critic.advantage=offset_decayed,alpha=2,max_length={LONGEST}"
+def test_offset_decayed_lambda(prepared):
+    """Expects the double sum over time steps; only the fifth with the largest magnitudes is kept."""
+    part = f"critic.advantage=offset_decayed,alpha=2,max_length={MAX_LENGTH}"
     config = BASE.replace(algorithm="ppo", value_pretraining_steps=0, **{"with": (part, "keep_tokens=critical,share=0.2")})
-    assert change_by(config) > 0
+    assert largest_change(config) > 0
     ((rollout, batch),) = prepared
     mask, values = rollout.mask, rollout.values
-    whole = np.zeros(mask.shape)
+    advantages = np.zeros(mask.shape)
     for p, i in np.ndindex(mask.shape[:2]):
         count = int(mask[p, i].sum())
         later = np.append(values[p, i, 1:count], rollout.rewards[p, i])
         errors = later - values[p, i, :count]
         for t in range(count):
             offsets = np.arange(count - t)
-            whole[p, i, t] = ((0.95 * np.exp(-2 * offsets / LONGEST)) ** offsets * errors[t:]).sum()
-    threshold = sorted(np.abs(whole[mask]), reverse=True)[round(0.2 * mask.sum()) - 1]
-    expected = np.where(mask & (np.abs(whole) >= threshold - 1e-6), whole, 0)
+            advantages[p, i, t] = ((0.95 * np.exp(-2 * offsets / MAX_LENGTH)) ** offsets * errors[t:]).sum()
+    threshold = sorted(np.abs(advantages[mask]), reverse=True)[round(0.2 * mask.sum()) - 1]
+    expected = np.where(mask & (np.abs(advantages) >= threshold - 1e-6), advantages, 0)
     np.testing.assert_allclose(batch.advantage, expected.reshape(batch.advantage.shape), atol=1e-5)

@@ -1,4 +1,4 @@
-"""Rewards other than a verdict on the answer, each in a few RL steps: the rewarded behavior becomes more frequent.
+"""Rewards beyond correctness: within a few RL steps, the rewarded behavior becomes more frequent.
 
 The policy is a table of logits by position. It writes `#3 confidence: 0.9`; only the digits 3 and 9 can vary.
 """
@@ -28,7 +28,7 @@ SCRIPT = "#? confidence: 0.?"
 ANSWER, CONFIDENCE = places(SCRIPT)
 PROMPTS = [Problem(f"{number}+2=", str(number + 2)) for number in range(8)]
 START = table(SCRIPT, {ANSWER: "3", CONFIDENCE: "9"})
-ONE = make_mesh(1, 1)
+ONE_DEVICE = make_mesh(1, 1)
 REWARD_MODEL = RewardModelConfig(
     dataset="-",
     tokenizer="bytes",
@@ -48,7 +48,7 @@ REWARD_MODEL = RewardModelConfig(
 
 @pytest.fixture
 def run(tmp_path):
-    """Trains a table of logits on a reward; returns the new table, the metrics of the first step and all samples."""
+    """A function that trains a logit table on a reward and returns the new table, the first step's metrics and all samples."""
 
     def train(reward, problems=PROMPTS, *, start=START, steps=2, name="run"):
         config = SMALL.replace(
@@ -75,15 +75,15 @@ def run(tmp_path):
     return train
 
 
-def test_a_bonus_by_counts_spreads_the_answers(run, prepared):
+def test_count_bonus_spreads_the_answers(run, prepared):
     params, numbers, _ = run("count_bonus:0.5")
     rewards = prepared[0][0].rewards
     assert numbers["reward"] == pytest.approx(rewards.mean(), rel=1e-5)
     for group in rewards:
         for bonus, responses in zip(*np.unique(group, return_counts=True), strict=True):
-            agreeing = (0.5 / bonus) ** 2
-            assert responses / agreeing == pytest.approx(round(responses / agreeing), abs=1e-3), (
-                "a bonus of 0.5 / √n comes n times for each such answer"
+            count = (0.5 / bonus) ** 2
+            assert responses / count == pytest.approx(round(responses / count), abs=1e-3), (
+                "a bonus of 0.5 / √n must occur a multiple of n times"
             )
     assert len(np.unique(rewards)) > 2
     assert probability(START, ANSWER, "3") == pytest.approx(0.5, abs=0.01)
@@ -107,14 +107,14 @@ def test_the_brier_reward_lowers_a_confidence_that_is_too_high(run):
         answer, stated = sample["completion"].split(" confidence: ")
         is_right = answer == f"#{sample['answer']}"
         assert sample["reward"] == pytest.approx(is_right - (float(stated) - is_right) ** 2, rel=1e-5)
-    assert 0 < numbers["reward_exact"] < 0.5, "less than the confidence of 0.9"
+    assert 0 < numbers["reward_exact"] < 0.5, "the accuracy must be below the stated confidence of 0.9"
     assert numbers["reward"] == pytest.approx(numbers["reward_exact"] - numbers["reward_brier_score"], rel=1e-5)
     assert probability(params, CONFIDENCE, "9") < 0.4
     assert probability(params, CONFIDENCE, "1") > probability(START, CONFIDENCE, "1")
 
 
-def test_the_accuracy_of_samples_counts_right_answers_whatever_their_rewards(run, prepared):
-    """Every reward has an outlier added: half of the wrong answers have a reward above 0."""
+def test_accuracy_does_not_depend_on_rewards(run, prepared):
+    """Every reward gets an outlier added, so half of the wrong answers have a reward above 0."""
     columns = {"outlier_share": 1.0, "outlier_size": 100.0}
     problems = [replace(problem, answer="3 confidence: 0.9", columns=columns) for problem in PROMPTS]
     _, numbers, samples = run(OutliersConfig.reward, problems)
@@ -125,13 +125,13 @@ def test_the_accuracy_of_samples_counts_right_answers_whatever_their_rewards(run
 
 
 def pairs_in_order(order):
-    """Pairs for each prompt; an earlier digit of `order` is preferred to a later one."""
+    """Preference pairs for every prompt, which prefer earlier digits of `order` to later ones."""
     texts = [f"#{digit} confidence: 0.9" for digit in order]
     return [
         Preference(problem.prompt, better, worse)
         for problem in PROMPTS
-        for place, better in enumerate(texts)
-        for worse in texts[place + 1 :]
+        for index, better in enumerate(texts)
+        for worse in texts[index + 1 :]
     ]
 
 
@@ -139,9 +139,9 @@ def pairs_in_order(order):
 def models(tmp_path_factory):
     """Folders of two reward models, each of which overrates a different answer."""
     place = tmp_path_factory.mktemp("models")
-    for evasion, order in (("9", "9315"), ("1", "1395")):
+    for overrated, order in (("9", "9315"), ("1", "1395")):
         pairs = pairs_in_order(order)
-        train_reward_model(replace(REWARD_MODEL, output=str(place / evasion)), preferences=(pairs, pairs))
+        train_reward_model(replace(REWARD_MODEL, output=str(place / overrated)), preferences=(pairs, pairs))
     return place / "9", place / "1"
 
 
@@ -154,8 +154,8 @@ def scores_of(reward):
     return found
 
 
-def test_a_policy_exploits_a_reward_model_until_it_is_retrained_on_the_policys_responses(run, models, tmp_path):
-    old = make_reward_function(models[0], ONE)
+def test_retraining_a_reward_model_stops_its_exploitation(run, models, tmp_path):
+    old = make_reward_function(models[0], ONE_DEVICE)
     assert scores_of(old)["9"] > scores_of(old)["3"] > scores_of(old)["1"]
     hacked, _, samples = run(old, steps=5)
     before, exploited = probability(START, ANSWER, "9"), probability(hacked, ANSWER, "9")
@@ -165,22 +165,22 @@ def test_a_policy_exploits_a_reward_model_until_it_is_retrained_on_the_policys_r
         texts = [sample["completion"] for sample in samples if sample["prompt"] == prompt]
         right, wrong = ([text for text in texts if text.startswith("#3") == is_right] for is_right in (True, False))
         pairs += [Preference(prompt, *pair) for pair in pairs_of(right, wrong)]
-    assert any(pair.rejected.startswith("#9") for pair in pairs), "the policy's own evasions"
+    assert any(pair.rejected.startswith("#9") for pair in pairs), "the pairs must contain the policy's exploits"
     folder = tmp_path / "retrained"
     train_reward_model(replace(REWARD_MODEL, model=str(models[0]), output=str(folder)), preferences=(pairs, pairs))
-    retrained = make_reward_function(folder, ONE)
+    retrained = make_reward_function(folder, ONE_DEVICE)
     assert scores_of(retrained)["3"] > scores_of(retrained)["9"]
     cured, *_ = run(retrained, start=hacked, steps=5, name="cured")
     assert probability(cured, ANSWER, "9") < exploited / 1.5
     assert probability(cured, ANSWER, "3") > probability(hacked, ANSWER, "3")
 
 
-def test_answers_overrated_by_one_of_two_models_become_rarer_under_their_minimum(run, models):
-    both = [make_reward_function(folder, ONE) for folder in models]
-    least = combine(both, None, how="min")
+def test_minimum_of_two_reward_models_prevents_exploitation(run, models):
+    both = [make_reward_function(folder, ONE_DEVICE) for folder in models]
+    minimum = combine(both, None, how="min")
     assert scores_of(both[1])["1"] > scores_of(both[1])["3"]
-    assert scores_of(least)["3"] > max(scores_of(least)["9"], scores_of(least)["1"])
-    trained, *_ = run(least, steps=5)
-    for evasion in "91":
-        assert probability(trained, ANSWER, evasion) < probability(START, ANSWER, evasion) / 1.5
+    assert scores_of(minimum)["3"] > max(scores_of(minimum)["9"], scores_of(minimum)["1"])
+    trained, *_ = run(minimum, steps=5)
+    for overrated in "91":
+        assert probability(trained, ANSWER, overrated) < probability(START, ANSWER, overrated) / 1.5
     assert probability(trained, ANSWER, "3") > probability(START, ANSWER, "3")

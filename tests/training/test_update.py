@@ -1,4 +1,4 @@
-"""One optimizer update: micro-batches and meshes do not change it, an empty batch gives 0, and the objective rises."""
+"""Optimizer updates: they do not depend on micro-batches or meshes, skip non-finite values and lower the loss."""
 
 from dataclasses import replace
 
@@ -45,15 +45,15 @@ def data():
     return sequences, jax.device_get(prepare(BY_NAME["grpo"](beta=0.0), jax.tree.map(jnp.asarray, rollout)))
 
 
-def placed(mesh, **options):
+def initial_state(mesh, **options):
     """Initial state of a policy whose parameters are sharded over this mesh."""
     state = create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, **{"with_reference": False} | options)
     return place(state, mesh, transformer_policy(CONFIG, eos=1, mesh=mesh).partition)
 
 
-def updated(data, *, microbatch, mesh, steps=1):
+def run_updates(data, *, microbatch, mesh, steps=1):
     """Parameters and metrics after updates on the same data."""
-    state = placed(mesh)
+    state = initial_state(mesh)
     score = make_score(transformer_policy(CONFIG, eos=1, mesh=mesh), 1.0)
     step = make_policy_update(bare_setup(BY_NAME["grpo"](beta=0.0), score, OPTIMIZER, mesh), state)
     sequences, batch = data
@@ -67,7 +67,7 @@ def updated(data, *, microbatch, mesh, steps=1):
 
 @pytest.fixture(scope="module")
 def single(data):
-    return updated(data, microbatch=ROWS, mesh=make_mesh(1, 1), steps=3)
+    return run_updates(data, microbatch=ROWS, mesh=make_mesh(1, 1), steps=3)
 
 
 def assert_same(ours, theirs):
@@ -77,15 +77,15 @@ def assert_same(ours, theirs):
 
 
 def test_micro_batches_add_up_to_the_full_batch(data, single):
-    assert_same(updated(data, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
+    assert_same(run_updates(data, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
 
 
 @pytest.mark.parametrize(("axes", "rows"), [((8, 1), 16), ((2, 4), 8), ((1, 8), 16), ((2, 2, 2), 8), ((1, 1, 2), 16)])
 def test_eight_devices_give_the_losses_of_one(data, single, axes, rows):
-    assert_same(updated(data, microbatch=rows, mesh=make_mesh(*axes), steps=3), single)
+    assert_same(run_updates(data, microbatch=rows, mesh=make_mesh(*axes), steps=3), single)
 
 
-def test_the_objective_rises(data, single):
+def test_loss_falls(data, single):
     losses = [metrics.loss.loss for metrics in single[1]]
     assert losses[2] < losses[1] < losses[0]
     np.testing.assert_allclose(single[1][0].loss.ratio, 1.0, atol=1e-5)
@@ -94,9 +94,9 @@ def test_the_objective_rises(data, single):
 
 @pytest.mark.parametrize("part", ["advantage", "weights", "old_logp"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_an_update_that_is_not_finite_changes_nothing(data, part, value):
+def test_non_finite_update_changes_nothing(data, part, value):
     sequences, batch = data
-    state = placed(make_mesh(1, 1))
+    state = initial_state(make_mesh(1, 1))
     before = jax.device_get(state)
     step = make_policy_update(bare_setup(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, make_mesh(1, 1)), state)
     broken = getattr(batch, part).copy()
@@ -113,7 +113,7 @@ def test_an_update_that_is_not_finite_changes_nothing(data, part, value):
 def test_the_state_is_sharded_over_the_mesh(data):
     """The gate is [width, hidden]: the width is sharded over `fsdp`, the hidden features over `tensor`."""
     mesh = make_mesh(2, 2, 2)
-    state = placed(mesh, with_reference=True)
+    state = initial_state(mesh, with_reference=True)
     step = make_policy_update(bare_setup(BY_NAME["grpo"](beta=0.0), SCORE, OPTIMIZER, mesh), state)
     sequences, batch = data
     layout = lay_out(sequences, batch.mask, rows=16)
@@ -122,13 +122,13 @@ def test_the_state_is_sharded_over_the_mesh(data):
     assert {shard.data.shape for shard in matrix.addressable_shards} == {(8, 16)}
     assert after.reference["embedding"].sharding == after.params["embedding"].sharding
     moment = after.opt_state[0].mu["layers"][0]["feed_forward"]["gate"]
-    assert moment.sharding == matrix.sharding, "a moment is sharded like its parameter"
+    assert moment.sharding == matrix.sharding, "a moment must be sharded like its parameter"
 
 
 def test_imitation_lowers_the_negative_log_likelihood_of_trained_tokens(data):
     sequences, _ = data
     mesh = make_mesh(1, 1)
-    state, packed = placed(mesh), pack(sequences)
+    state, packed = initial_state(mesh), pack(sequences)
     logp = np.asarray(SCORE(state.params, jax.tree.map(jnp.asarray, packed)).logp)
     counted = sequences.attention
     step = make_supervised_step(bare_setup(None, SCORE, OPTIMIZER, mesh), OPTIMIZER, state)
@@ -142,8 +142,8 @@ def test_imitation_lowers_the_negative_log_likelihood_of_trained_tokens(data):
 
 
 @pytest.mark.parametrize("loss", [None, "dft"])
-def test_imitation_in_packed_micro_batches_is_the_same_update(data, loss):
-    """Some tokens are not trained on, and one sequence has none that is."""
+def test_packed_imitation_gives_the_same_update(data, loss):
+    """Some tokens are not trained on; one sequence has no trained token at all."""
     sequences, _ = data
     learned = sequences.attention & (np.arange(LENGTH) != 1) & (np.arange(ROWS) != 3)[:, None]
     mesh = make_mesh(2, 1)
@@ -151,12 +151,12 @@ def test_imitation_in_packed_micro_batches_is_the_same_update(data, loss):
     setup = setup._replace(config=setup.config.replace(warm_start_loss=loss))
     found = []
     for rows in (ROWS, 2):
-        state, layout = placed(mesh), lay_out_examples(sequences, learned, rows=rows, devices=2)
+        state, layout = initial_state(mesh), lay_out_examples(sequences, learned, rows=rows, devices=2)
         after, metrics = make_supervised_step(setup, OPTIMIZER, state)(state, *put_layout(mesh, layout, learned))
         found.append(jax.device_get((after.params, metrics)))
         assert (len(layout.responses) == 1) == (rows == ROWS)
     used = (np.asarray(layout.responses) >= 0).any(-1).sum()
-    assert used < ROWS / 2, "several sequences share a row"
+    assert used < ROWS / 2, "several sequences must share a row"
     chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-6)
 
 
@@ -166,8 +166,8 @@ def test_imitation_computes_the_same_bits_for_every_algorithm(data):
     critic = CriticState(
         init_params(CONFIG, jax.random.key(1)), OPTIMIZER.init(init_params(CONFIG, jax.random.key(1))), None
     )
-    plain, full = placed(mesh), placed(mesh, with_reference=True, critic=critic)
-    beside, mask = jax.device_get((full.reference, full.critic)), sequences.attention
+    plain, full = initial_state(mesh), initial_state(mesh, with_reference=True, critic=critic)
+    untouched, mask = jax.device_get((full.reference, full.critic)), sequences.attention
     for _ in range(2):
         plain, full = (
             make_supervised_step(bare_setup(None, SCORE, OPTIMIZER, mesh), OPTIMIZER, state)(
@@ -176,11 +176,11 @@ def test_imitation_computes_the_same_bits_for_every_algorithm(data):
             for state in (plain, full)
         )
     chex.assert_trees_all_equal((plain.params, plain.opt_state), (full.params, full.opt_state))
-    chex.assert_trees_all_equal((full.reference, full.critic), beside)
+    chex.assert_trees_all_equal((full.reference, full.critic), untouched)
     assert int(full.warm_step) == 2
 
 
-def test_a_batch_without_kept_groups_has_weight_zero_everywhere(data):
+def test_batch_without_kept_groups_has_zero_weights(data):
     sequences, _ = data
     rollout = Rollout(
         mask=jnp.asarray(sequences.attention.reshape(PROMPTS, GROUP, LENGTH)),
@@ -193,14 +193,14 @@ def test_a_batch_without_kept_groups_has_weight_zero_everywhere(data):
 
 
 def test_responses_without_a_trained_token_do_not_change_the_update(data, single):
-    """The update is the same with and without token-free responses among the others, for the same number of rows."""
+    """Responses without trained tokens change neither the update nor the number of rows."""
     sequences, batch = data
-    spread = np.arange(2 * ROWS) // 2
+    repeated = np.arange(2 * ROWS) // 2
     empty = np.arange(2 * ROWS) % 2 == 1
-    doubled = jax.tree.map(lambda array: np.asarray(array)[spread].copy(), (sequences, batch))
+    doubled = jax.tree.map(lambda array: np.asarray(array)[repeated].copy(), (sequences, batch))
     for array in (doubled[0].attention, doubled[1].mask, doubled[1].weights, doubled[1].token_share):
         array[empty] = 0
-    assert_same(updated(doubled, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
+    assert_same(run_updates(doubled, microbatch=4, mesh=make_mesh(1, 1), steps=3), single)
     used = [lay_out(part[0], part[1].mask, rows=4).responses >= 0 for part in (data, doubled)]
     assert used[0].any(-1).sum() == used[1].any(-1).sum() <= ROWS / 4
 
@@ -240,14 +240,14 @@ def test_a_policy_whose_scores_have_another_shape_is_refused():
 
 
 @pytest.mark.parametrize("from_folder", [False, True])
-def test_no_initial_array_is_complete_on_one_of_several_devices(tmp_path, from_folder):
+def test_initial_arrays_are_sharded(tmp_path, from_folder):
     """Parameters, moments and reference are sharded from the start; `place` has nothing to move."""
     mesh, folder = make_mesh(1, 8), None
     config = replace(CONFIG, vocab_size=16)
-    whole = init_params(config, jax.random.key(0))
+    full_params = init_params(config, jax.random.key(0))
     if from_folder:
         folder = tmp_path / "model"
-        save_pretrained(folder, config, whole, bos=None, eos=1)
+        save_pretrained(folder, config, full_params, bos=None, eos=1)
     policy = transformer_policy(config, folder=folder, eos=1, mesh=mesh)
     state = create(policy.init(jax.random.key(0)), OPTIMIZER, 0, with_reference=True)
     for leaf in jax.tree.leaves((state.params, state.opt_state, state.reference)):
@@ -257,4 +257,4 @@ def test_no_initial_array_is_complete_on_one_of_several_devices(tmp_path, from_f
         jax.tree.map(lambda leaf: leaf.sharding, state.params)
         == shardings_of(place(state, mesh, policy.partition)).tree().params
     )
-    chex.assert_trees_all_close(state.params, whole, rtol=1e-6)
+    chex.assert_trees_all_close(state.params, full_params, rtol=1e-6)

@@ -51,25 +51,25 @@ def assert_same_run(ours, theirs):
     assert rows(ours) == rows(theirs)
 
 
-def test_a_second_run_uses_the_cached_warm_start_with_the_same_results(folder, first, tmp_path):
+def test_second_run_reuses_the_cached_warm_start(folder, first, tmp_path):
     assert len(kept(folder)) == 1
     assert TAKEN not in log(first.run)
     again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
     assert TAKEN in log(again.run)
     assert_same_run(again.run, first.run)
     seconds = [[row["seconds"] for row in read_metrics(run / "metrics.jsonl")[:3]] for run in (again.run, first.run)]
-    assert seconds[0] == seconds[1], "the rows of the warm start are those of the run that computed it"
+    assert seconds[0] == seconds[1], "the warm-start metrics must be those of the run that computed it"
     longer = rljax.train(SMALL.replace(run=str(tmp_path / "again"), steps=2), resume=again.run)
     assert rows(longer.run)[: len(rows(first.run))] == rows(first.run)
 
 
 def test_a_damaged_warm_start_is_computed_again(folder, first, tmp_path):
-    (place,) = kept(folder)
-    place.write_bytes(place.read_bytes()[:-100])
+    (cached_file,) = kept(folder)
+    cached_file.write_bytes(cached_file.read_bytes()[:-100])
     again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
     assert "has no warm start that can be used (it is damaged" in log(again.run)
     assert_same_run(again.run, first.run)
-    assert len(read_cache(place, first.params).rows) == 3
+    assert len(read_cache(cached_file, first.params).rows) == 3
 
 
 @pytest.mark.parametrize("changes", [{"keep_warm_start": False}, {"warm_start_accuracy": 0.9}, {"reward": even_length}])
@@ -83,7 +83,7 @@ def test_warm_starts_that_cannot_be_cached_are_neither_saved_nor_reused(folder, 
 
 
 def test_settings_that_a_warm_start_ignores_leave_its_key_unchanged():
-    unread = {
+    ignored_settings = {
         **{"learning_rate": 1.0, "steps": 9, "schedule": "cosine", "minibatches": 4, "remedy": "auto"},
         **{"auxiliary": 0.5},
         **{"host_timeout": 9.0, "lora_alpha": 1.0, "algorithm": "rloo", "prompts": 8},
@@ -92,8 +92,8 @@ def test_settings_that_a_warm_start_ignores_leave_its_key_unchanged():
         **{"length_weights": (1.0, 1.0, 1.0, 1.0, 1.0), "on_error": "drop", "prompt_column": "a"},
         **{"answer_column": "b", "demonstration_column": "c"},
     }
-    assert all(SMALL.to_flat()[name] != value for name, value in unread.items())
-    assert key_of(SMALL.replace(**unread)) == key_of(SMALL)
+    assert all(SMALL.to_flat()[name] != value for name, value in ignored_settings.items())
+    assert key_of(SMALL.replace(**ignored_settings)) == key_of(SMALL)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_settings_that_a_warm_start_ignores_leave_its_key_unchanged():
         {"freeze": ("embedding",)},
     ],
 )
-def test_what_a_warm_start_reads_changes_its_key(changes):
+def test_settings_that_a_warm_start_uses_change_its_key(changes):
     assert key_of(SMALL.replace(**changes)) != key_of(SMALL)
 
 
@@ -159,7 +159,7 @@ def test_metrics_without_all_rows_of_the_warm_start_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", [None, "dft"])
 def test_a_supervised_step_descends_the_chosen_loss(name):
-    """The expected gradient is computed from the log-probabilities; whichever loss is chosen, the reported one is the NLL."""
+    """The gradient matches one computed from log-probabilities; the reported loss is always the negative log-likelihood."""
     setup, state = first_state(SMALL.replace(warm_start_loss=name, freeze=()), optimizer=optax.sgd(1.0))
     part = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
     packed, mask, before = pack(part), jnp.asarray(part.learned), jax.device_get(state.params)
