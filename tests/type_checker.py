@@ -107,7 +107,7 @@ def compile_binder(parameters: tuple[tuple[str, object, bool], ...]) -> Callable
     """Compile a function from defaults to a binder; the binder takes a signature's arguments and returns them by name.
 
     Args:
-        parameters: each parameter's name and kind, and whether it has a default; functions with equal parameters share the code.
+        parameters: per parameter: its name, its kind, and whether it has a default. Equal parameters share the code.
     """
     prefix = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
     words, last = [], None

@@ -86,7 +86,7 @@ def test_a_token_has_the_log_ratio_of_its_span(config):
             judged = logp_by_hand(score, setup.teacher.params, prompt, theirs)
             count = attention[group, member].sum()
             ratios = (found - student_logp)[group, member][:count]
-            # All tokens of a span share its log-ratio, so a run of equal ratios is one span; the spans add up to the response.
+            # The tokens of a span share its log-ratio, so a run of equal ratios is one span; the spans sum to the response.
             span_ratios = [ratios[0], *[b for a, b in pairwise(ratios) if abs(a - b) > 1e-5]]
             np.testing.assert_allclose(
                 sum(span_ratios), judged.sum() - student_logp[group, member].sum(), rtol=1e-4, atol=1e-4

@@ -70,7 +70,7 @@ def test_only_the_score_of_responses_contains_the_rules(freeze):
 
 @pytest.mark.parametrize("digit", ["3", "5"], ids=["the rules' digit", "another digit"])
 def test_rl_trains_the_network_through_the_mixture(tmp_path, prepared, digit):
-    """In `1+2=?`, the rules give the result, 3, half of the probability; the network spreads the other half over four digits."""
+    """In `1+2=?`, the rules give the result, 3, half of the probability; the network spreads its half over four digits."""
     script, rules = "1+2=?", calculator_of(TOKENIZER.encode, TOKENIZER.vocab_size)
     (place,), start = places(script), table(script, {})
     problems = [Problem(f"{number}+2=", digit) for number in range(8)]

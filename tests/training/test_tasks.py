@@ -1,4 +1,4 @@
-"""Generated tasks: names, settings, generation, judging and training; reasoning-gym tasks only if that package is installed."""
+"""Generated tasks: names, settings, generation, judging and training; reasoning-gym only if that package is installed."""
 
 import importlib.util
 import json

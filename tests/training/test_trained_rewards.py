@@ -48,7 +48,7 @@ REWARD_MODEL = RewardModelConfig(
 
 @pytest.fixture
 def run(tmp_path):
-    """A function that trains a logit table on a reward and returns the new table, the first step's metrics and all samples."""
+    """A function that trains a logit table on a reward; returns the new table, the first step's metrics and all samples."""
 
     def train(reward, problems=PROMPTS, *, start=START, steps=2, name="run"):
         config = SMALL.replace(
