@@ -96,7 +96,7 @@ def test_rollout_stops_at_each_end_token(folder):
     for prefix, row in zip(prefixes_of(setup.train, groups), responses, strict=True):
         assert prefix.ended == (row[-1] in (1, 7, 9))
         assert [*prefix.tokens, *([prefix.end] if prefix.ended else [])] == row
-        assert prefix.text == TOKENIZER.decode(row), "the reward reads this text, including a visible end token"
+        assert prefix.text == TOKENIZER.decode(row), "the reward must read this text, which includes a visible end token"
 
 
 def test_search_stops_at_each_end_token(folder):
@@ -113,11 +113,11 @@ def test_search_stops_at_each_end_token(folder):
 
 
 def test_answers_stop_at_each_end_token(folder, tmp_path, capsys):
-    opened = rljax.load(folder, problems=PROBLEMS, max_response_tokens=12)
+    loaded = rljax.load(folder, problems=PROBLEMS, max_response_tokens=12)
     prompts = [TOKENIZER.encode(problem.prompt) for problem in PROBLEMS]
-    rows = opened.sample_ids(prompts, count=8, temperature=1.0)
+    rows = loaded.sample_ids(prompts, count=8, temperature=1.0)
     assert_valid_ends([row for group in rows for row in group], (1, 7), 12)
-    rows = opened.sample_ids(prompts, count=8, temperature=1.0, stop_ids=(9,))
+    rows = loaded.sample_ids(prompts, count=8, temperature=1.0, stop_ids=(9,))
     assert_valid_ends([row for group in rows for row in group], (1, 7, 9), 12)
     data, out = tmp_path / "sums.jsonl", tmp_path / "answers.jsonl"
     data.write_text(

@@ -95,9 +95,9 @@ def test_every_algorithm_learns(judge, sampled, name):
     setup, state = start_rl(config)
     before = jax.device_get(state.params)
     state, metrics = learn_from(setup, state, sampled)
-    numbers = present(metrics)
-    assert all(np.isfinite(value) for value in numbers.values())
-    assert ("explained_variance" in numbers) == (name in CRITICS)
+    present_metrics = present(metrics)
+    assert all(np.isfinite(value) for value in present_metrics.values())
+    assert ("explained_variance" in present_metrics) == (name in CRITICS)
     assert max(distances(state.params, before)) > 0
 
 
@@ -116,9 +116,11 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
     before = jax.device_get(state.params)
     state, metrics = learn_from(setup, state, sampled)
     assert max(distances(state.params, before)) > 0
-    numbers = present(metrics)
-    assert numbers["entropy_bonus"] == pytest.approx(numbers["entropy"])
-    assert numbers["reference_kl"] == pytest.approx(0, abs=1e-5), "the policy is still the reference"
+    present_metrics = present(metrics)
+    assert present_metrics["entropy_bonus"] == pytest.approx(present_metrics["entropy"])
+    assert present_metrics["reference_kl"] == pytest.approx(0, abs=1e-5), (
+        "before the first update, the policy equals the reference"
+    )
     assert state.reference is not None
 
 
@@ -159,7 +161,7 @@ def test_run_reports_a_reward_that_is_only_measured(judge):
 
 
 def test_plans_and_answers_are_credited_separately(judge, sampled):
-    """The last step of a response is its answer; weighting the plan changes the update."""
+    """The last step of a response is its answer and earlier steps are its plan; the plan's weight must change the update."""
     learned = []
     for weight in (0, 2):
         part = f"advantage=plan_and_answer,plan_weight={weight}"
@@ -261,8 +263,10 @@ def test_remax_judges_greedy_responses_without_training_on_them():
     texts = [setup.train.judge.completion(response) for response in greedy]
     assert groups.rollout.greedy_rewards.tolist() == even_length(texts)
     assert groups.rollout.mask.shape[:2] == (4, 1)
-    silent = replace(setup.train, judge=setup.train.judge._replace(reward=lambda completions: [None] * len(completions)))
-    assert not silent.generate(state.params, range(4), 1, jax.random.key(0)).rollout.valid.any()
+    abstaining = replace(
+        setup.train, judge=setup.train.judge._replace(reward=lambda completions: [None] * len(completions))
+    )
+    assert not abstaining.generate(state.params, range(4), 1, jax.random.key(0)).rollout.valid.any()
     rewards = 1 - groups.rollout.greedy_rewards[:, None]
     groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
     before = jax.device_get(state.params)

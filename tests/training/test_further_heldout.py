@@ -81,7 +81,7 @@ def test_joint_evaluation_equals_separate_evaluations(sets):
         chex.assert_trees_all_equal(alone.groups, together.further[name].groups)
         assert together.metrics()[f"reward_on_{name}"] == alone.metrics()["reward"]
     longest = max(map(len, setup.heldout.further["long"].prompts.tokens))
-    assert longest > setup.prompt_length, "a set may have longer prompts than the other problems"
+    assert longest > setup.prompt_length, "an extra set may have longer prompts than the training problems"
 
 
 def test_the_curves_have_a_line_for_each_set(tmp_path):

@@ -62,7 +62,7 @@ def untimed_metrics(run):
 
 
 def test_long_step_is_dropped_and_repeated_on_resume(tmp_path):
-    run, whole = tmp_path / "run", tmp_path / "whole"
+    run, uninterrupted = tmp_path / "run", tmp_path / "uninterrupted"
     here = Path(__file__).resolve()
     paths = os.pathsep.join([str(here.parents[2]), str(here.parents[1]), str(here.parent)])
     process = subprocess.Popen(
@@ -80,17 +80,19 @@ def test_long_step_is_dropped_and_repeated_on_resume(tmp_path):
     assert not (run / ".lock").exists()
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"] == [1]
     rljax.train(resume=run, reward=even_length)
-    rljax.train(SLOW.replace(run=str(whole)), even_length)
-    assert untimed_metrics(run) == untimed_metrics(whole)
-    chex.assert_trees_all_equal(*(rljax.load(folder, which="last", reward=even_length).params for folder in (run, whole)))
+    rljax.train(SLOW.replace(run=str(uninterrupted)), even_length)
+    assert untimed_metrics(run) == untimed_metrics(uninterrupted)
+    chex.assert_trees_all_equal(
+        *(rljax.load(folder, which="last", reward=even_length).params for folder in (run, uninterrupted))
+    )
 
 
 def test_only_the_first_sigterm_starts_the_grace_period():
     started = []
-    for number, expected in ((signal.SIGTERM, 1), (signal.SIGINT, 0)):
+    for signal_number, expected in ((signal.SIGTERM, 1), (signal.SIGINT, 0)):
         started.clear()
         with StopRequest(on_sigterm=lambda: started.append(None)):
-            signal.raise_signal(number)
+            signal.raise_signal(signal_number)
             assert len(started) == expected
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGTERM)

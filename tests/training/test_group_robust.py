@@ -35,8 +35,8 @@ def rollout(rewards, kinds, valid=None):
 def test_weights_match_the_paper():
     """The expected weights follow Algorithm 1 of arXiv:1911.08731: one group at a time, then normalized."""
     weights, losses = [0.2, 0.5, 0.3], [0.4, -1.0, 0.0]
-    raised = [q * np.exp(0.7 * loss) for q, loss in zip(weights, losses, strict=True)]
-    expected = [q / sum(raised) for q in raised]
+    unnormalized = [q * np.exp(0.7 * loss) for q, loss in zip(weights, losses, strict=True)]
+    expected = [q / sum(unnormalized) for q in unnormalized]
     found = next_weights(np.array(weights, np.float32), np.array(losses, np.float32), rate=0.7)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert next_weights(found, np.array([9e3, 0, 0], np.float32), rate=1.0).tolist() == [1.0, 0.0, 0.0]
@@ -54,7 +54,9 @@ def test_weights_multiply_advantages(name):
     own, data = BY_NAME[name](), rollout([[1.0, 0.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 0])
     data = data._replace(ref_logp=data.behaviour_logp, truncated=np.zeros((3, 2), bool))
     weighted = read_kinds(own)
-    assert read_kinds(own) == weighted, "`read_kinds` must return equal algorithms, or JAX compiles the same program again"
+    assert read_kinds(own) == weighted, (
+        "`read_kinds` must return equal algorithms, or JAX would compile the same program again"
+    )
     before = prepare(own, data)
     chex.assert_trees_all_equal(prepare(weighted, data), before)
     chex.assert_trees_all_equal(prepare(with_weights(weighted, jnp.array([0.5, 0.5])), data), before)

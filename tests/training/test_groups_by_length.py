@@ -52,7 +52,7 @@ def ragged(tmp_path_factory):
 
 def test_group_sizes_start_at_the_minimum(ragged):
     sizes = [row["group_size"] for row in rl_rows(ragged)]
-    assert sizes[0] == 2, "lengths are unknown at first, so every response may reach the limit"
+    assert sizes[0] == 2, "lengths are unknown at first, so groups are sized for responses of the maximum length"
     assert all(2 <= size <= 4 for size in sizes)
 
 

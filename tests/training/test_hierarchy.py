@@ -181,7 +181,7 @@ def test_each_sub_policy_scores_its_own_tokens(params):
     assert np.abs(plan - answer).min() > 1e-4
     slope = jax.grad(lambda params: DIVIDED.score(params, packed, 1.0).logp[:, 7:].sum())(params)
     sizes = [sum(float(jnp.abs(leaf).sum()) for leaf in jax.tree.leaves(part)) for part in slope]
-    assert sizes[0] == 0, "the shared model is frozen"
+    assert sizes[0] == 0, "the shared model must be frozen"
     assert min(sizes[1:]) > 0, "sequence 0 ends with an answer; sequence 1 is still a plan"
 
 
@@ -218,7 +218,9 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
     result = rljax.train(config, reward=digit_reward, problems=problems)
     steps = [row for row in rows(tmp_path / "done") if row["phase"] == "rl"]
     assert all(0 < row["sampled_tokens"] <= row["response_length"] * 16 for row in steps)
-    assert any(row["sampled_tokens"] < row["response_length"] * 16 - 1 for row in steps), "plans are shared"
+    assert any(row["sampled_tokens"] < row["response_length"] * 16 - 1 for row in steps), (
+        "shared plans must save sampled tokens"
+    )
     first = DIVIDED.init(jax.random.key(config.run.seed))
     for name in ("plan", "answer"):
         moved = [np.abs(np.asarray(leaf)).max() for leaf in jax.tree.leaves(getattr(result.params, name))]

@@ -91,21 +91,21 @@ def rows_of(run):
 
 
 def assert_same_metrics(run, like):
-    got, wanted = rows_of(run), rows_of(like)
-    names = [[(row.pop("phase"), *filterfalse(is_time, row)) for row in rows] for rows in (got, wanted)]
+    got, expected = rows_of(run), rows_of(like)
+    names = [[(row.pop("phase"), *filterfalse(is_time, row)) for row in rows] for rows in (got, expected)]
     assert names[0] == names[1]
-    for ours, theirs in zip(got, wanted, strict=True):
+    for ours, theirs in zip(got, expected, strict=True):
         for name in filterfalse(is_time, ours):
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-4, err_msg=name)
     assert (run / "samples.jsonl").read_bytes() == (like / "samples.jsonl").read_bytes()
-    got, wanted = (read_rollouts(RunFolder.open(folder)).rows for folder in (run, like))
+    got, expected = (read_rollouts(RunFolder.open(folder)).rows for folder in (run, like))
     assert got, "the first host must write the rollouts"
-    for ours, theirs in zip(got, wanted, strict=True):
+    for ours, theirs in zip(got, expected, strict=True):
         for name in VALUES:
             pairs = zip(ours.pop(name), theirs.pop(name), strict=True)
             known = [pair for pair in pairs if pair != (None, None)]
             np.testing.assert_allclose(*zip(*known, strict=True) if known else ([], []), rtol=1e-2, atol=1e-3, err_msg=name)
-    assert got == wanted
+    assert got == expected
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,9 @@ def test_ctrl_c_stops_both_hosts_and_resuming_is_exact(tmp_path, reward_file):
     assert [host.returncode for host in stopped] == [130, 130], [host.stdout[-2000:] for host in stopped]
     assert f"To continue:\n  rljax train --resume {run} --trust\n" in stopped[0].stdout
     assert "value pretraining: 2 steps" in stopped[0].stdout
-    assert all(line.startswith("[Gloo]") for line in stopped[1].stdout.splitlines()), "only the first host shows the run"
+    assert all(line.startswith("[Gloo]") for line in stopped[1].stdout.splitlines()), (
+        "only the first host may print output of the run"
+    )
     before = len(rows_of(run))
     resumed = train_on_two_hosts("--resume", str(run), "--trust")
     assert [host.returncode for host in resumed] == [0, 0], [host.stdout[-2000:] for host in resumed]

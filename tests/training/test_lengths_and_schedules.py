@@ -47,7 +47,7 @@ def test_shown_settings_contain_the_resolved_lengths():
 
 
 @pytest.mark.parametrize(
-    ("config", "beginning"),
+    ("config", "expected_start"),
     [
         (config_of("dapo"), None),
         (config_of("dr_grpo"), None),
@@ -64,9 +64,9 @@ def test_shown_settings_contain_the_resolved_lengths():
         ),
     ],
 )
-def test_lengths_that_do_not_fit_the_run_are_reported(config, beginning):
+def test_lengths_that_do_not_fit_the_run_are_reported(config, expected_start):
     notes = list_misfits(config)
-    assert [note.startswith(beginning) for note in notes] == ([] if beginning is None else [True])
+    assert [note.startswith(expected_start) for note in notes] == ([] if expected_start is None else [True])
 
 
 @pytest.mark.parametrize(("schedule", "last"), [("cosine", 0.0171), ("linear", 1 / 12)])

@@ -60,15 +60,15 @@ def test_runs_keep_one_copy_of_the_state(name, tmp_path):
     limit = 2 * merged + 1.01 * state  # twice, for an adapter's base and the merged copy used for sampling
     del setup
     gc.collect()
-    before, seen = live_bytes(), []
+    before, measured_bytes = live_bytes(), []
 
     def reward(completions):
-        seen.append(live_bytes() - before)
+        measured_bytes.append(live_bytes() - before)
         return even_length(completions)
 
     rljax.train(config, reward)
     gc.collect()
     assert live_bytes() - before < 0.01 * state, "all memory is freed when the run ends"
-    assert len(seen) >= 4
+    assert len(measured_bytes) >= 4
     rljax.train(config.replace(steps=4), reward, resume=tmp_path / "run")
-    assert max(seen) <= limit, [round(found / state, 3) for found in seen]
+    assert max(measured_bytes) <= limit, [round(found / state, 3) for found in measured_bytes]

@@ -114,7 +114,7 @@ def test_a_folder_that_contains_a_run_is_not_overwritten(finished):
 
 
 def test_a_run_takes_custom_problems_and_a_custom_algorithm(tmp_path):
-    """The reward receives the prompts and every extra column, one entry per completion."""
+    """The reward gets one prompt and one value of each extra column per completion."""
     problems = [Problem(f"{n}+1=", str(n + 1), columns={"level": n % 3}) for n in range(8)]
     calls = []
 
@@ -136,11 +136,11 @@ def test_a_run_takes_custom_problems_and_a_custom_algorithm(tmp_path):
 def test_the_state_is_saved_once_between_the_warm_start_and_rl(tmp_path, monkeypatch):
     saves, save = [], Run.save
 
-    def counted(run, which, checkpoint):
+    def recording_save(run, which, checkpoint):
         saves.append((which, int(checkpoint.state.phase)))
         save(run, which, checkpoint)
 
-    monkeypatch.setattr(Run, "save", counted)
+    monkeypatch.setattr(Run, "save", recording_save)
     config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, steps=1, eval_every=0, checkpoint_every=9)
     rljax.train(config, even_length, policy=BIGRAM)
     assert [phase for which, phase in saves if which == LAST] == [

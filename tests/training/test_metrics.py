@@ -55,8 +55,8 @@ def measure(sampled, **changes):
 
 
 def test_metrics_of_a_rollout_match_values_computed_by_hand():
-    numbers = measure(groups(valid=[[True, True], [True, False]]))
-    assert numbers == {
+    metrics = measure(groups(valid=[[True, True], [True, False]]))
+    assert metrics == {
         "reward": pytest.approx(0.5),
         "accuracy": pytest.approx(2 / 3),
         "response_length": 2.0,
@@ -103,8 +103,10 @@ def test_update_metrics_and_loss_terms_are_averaged():
 
 
 def test_skipped_updates_are_counted_and_left_out_of_averages():
-    made, bad = CriticMetrics(1.0, 0.5, 2.0), CriticMetrics(math.nan, math.nan, math.inf, 1.0)
-    assert present(mean_critic_update([made, bad, bad, made])) == present(made) | {"skipped_value_updates": 0.5}
-    assert present(mean_critic_update([bad])) == {"skipped_value_updates": 1.0}
+    valid_update, skipped_update = CriticMetrics(1.0, 0.5, 2.0), CriticMetrics(math.nan, math.nan, math.inf, 1.0)
+    assert present(mean_critic_update([valid_update, skipped_update, skipped_update, valid_update])) == present(
+        valid_update
+    ) | {"skipped_value_updates": 0.5}
+    assert present(mean_critic_update([skipped_update])) == {"skipped_value_updates": 1.0}
     assert present(average_updates([UpdateMetrics(None, math.nan, 1.0)])) == {"skipped_updates": 1.0}
     assert average_updates([]) is mean_critic_update([]) is None

@@ -174,8 +174,8 @@ def test_the_first_moment_can_be_kept_in_bfloat16(make):
     updates, state = optimizer.update({"w": jnp.array([3.0, -4.0, 0.5, 0.0])}, state, params)
     np.testing.assert_allclose(updates["w"], [-0.1, 0.1, -0.1, 0.0], rtol=1e-2, atol=1e-5)
     assert updates["w"].dtype == jnp.float32
-    kept = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (4,)]
-    assert sorted(str(leaf.dtype) for leaf in kept) == ["bfloat16", "float32"], (
+    both = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (4,)]
+    assert sorted(str(leaf.dtype) for leaf in both) == ["bfloat16", "float32"], (
         "bfloat16 for the first moment, float32 for the second"
     )
     assert learning_rate_of(state) == pytest.approx(0.1)
@@ -219,11 +219,11 @@ def test_muon_equalizes_singular_values_and_uses_adam_elsewhere():
     pairs += [[np.asarray(tree["expert_up"][expert], np.float64) for tree in (gradient, updates)] for expert in range(3)]
     for matrix, update in pairs:
         left, values, right = np.linalg.svd(matrix, full_matrices=False)
-        turned = left.T @ update @ right.T
-        scaled_values = -np.diag(turned) / (0.1 * np.sqrt(24))
+        rotated = left.T @ update @ right.T
+        scaled_values = -np.diag(rotated) / (0.1 * np.sqrt(24))
         assert values.max() / values.min() > 3
         assert 0.6 < scaled_values.min() <= scaled_values.max() < 1.3
-        np.testing.assert_allclose(turned, np.diag(np.diag(turned)), atol=1e-4)
+        np.testing.assert_allclose(rotated, np.diag(np.diag(rotated)), atol=1e-4)
     momentum_factor = 1 + 0.9 * 0.1 / (
         1 - 0.9**2
     )  # Nesterov momentum: the corrected gradient plus the next update's moment

@@ -43,7 +43,7 @@ def sampled():
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def recorded_updates(monkeypatch):
     """For each update: the divergence before it, its mini-batch's rewards as an identifier, and the parameters after it."""
     found = []
 
@@ -81,32 +81,32 @@ def count_updates(divergences, limit):
 
 
 @pytest.mark.parametrize("config", [TINY, WITH_CRITIC], ids=["without a critic", "with a critic"])
-def test_updates_stop_at_the_divergence_limit(config, sampled, seen):
-    whole, numbers = learn(config, sampled)
+def test_updates_stop_at_the_divergence_limit(config, sampled, recorded_updates):
+    whole, step_metrics = learn(config, sampled)
     if whole.critic is not None:
         counts = {int(count) for _, count in optax.tree.get_all_with_path(whole.critic.opt_state, "count")}
         assert counts == {MINIBATCHES * PASSES}
-    assert "updates" not in numbers
-    all_updates, divergences = list(seen), [kl for kl, *_ in seen]
+    assert "updates" not in step_metrics
+    all_updates, divergences = list(recorded_updates), [kl for kl, *_ in recorded_updates]
     assert len(divergences) == MINIBATCHES * PASSES
     assert divergences[0] == pytest.approx(0, abs=1e-6)
     means = [np.mean(divergences[:count]) for count in (2, 4)]
     counts = [count_updates(divergences, limit) for limit in (*(0.99 * mean for mean in means), 1e3)]
     assert sorted(set(counts)) == counts, "the three limits must give three different update counts"
     for limit, count in zip((0.99 * means[0], 0.99 * means[1], 1e3), counts, strict=True):
-        seen.clear()
-        state, numbers = learn(config.replace(kl_limit=float(limit)), sampled)
-        assert (numbers["updates"], numbers["planned_updates"]) == (count, MINIBATCHES * PASSES)
-        assert numbers["kl"] == pytest.approx(np.mean(divergences[:count]), rel=1e-5)
+        recorded_updates.clear()
+        state, step_metrics = learn(config.replace(kl_limit=float(limit)), sampled)
+        assert (step_metrics["updates"], step_metrics["planned_updates"]) == (count, MINIBATCHES * PASSES)
+        assert step_metrics["kl"] == pytest.approx(np.mean(divergences[:count]), rel=1e-5)
         jax.tree.map(np.testing.assert_array_equal, state.params, all_updates[count - 1][2])
         assert int(state.step) == int(whole.step) == 1
         if whole.critic is not None:
             jax.tree.map(np.testing.assert_array_equal, state.critic, whole.critic)
 
 
-def test_packing_does_not_change_where_updates_stop(sampled, seen, monkeypatch):
+def test_packing_does_not_change_where_updates_stop(sampled, recorded_updates, monkeypatch):
     learn(TINY, sampled)
-    config = TINY.replace(kl_limit=float(np.mean([kl for kl, *_ in seen[:4]])) * 0.99)
+    config = TINY.replace(kl_limit=float(np.mean([kl for kl, *_ in recorded_updates[:4]])) * 0.99)
     packed = learn(config, sampled)[1]
     monkeypatch.setattr("rljax.rollout.layout.fill_rows", lambda lengths, slots, most: [[i] for i in range(len(lengths))])
     alone = learn(config, sampled)[1]
@@ -114,9 +114,9 @@ def test_packing_does_not_change_where_updates_stop(sampled, seen, monkeypatch):
     assert packed["kl"] == pytest.approx(alone["kl"], rel=1e-3)
 
 
-def test_passes_follow_the_update_order(sampled, seen):
+def test_passes_follow_the_update_order(sampled, recorded_updates):
     learn(TINY, sampled)
-    names = [name for _, name, _ in seen]
+    names = [name for _, name, _ in recorded_updates]
     assert len(set(names)) == MINIBATCHES
     assert names == [names[index] for index in update_order(MINIBATCHES, PASSES, seed=0, step=0)]
     assert names != names[:MINIBATCHES] * PASSES
@@ -150,7 +150,7 @@ def test_a_second_step_is_the_same_after_a_stop(sampled):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(resumed))
 
 
-def test_a_falling_learning_rate_counts_every_pass():
+def test_schedule_counts_every_pass():
     optimizer = policy_optimizer(TINY.replace(steps=2, schedule="cosine"))
     params, rates = {"w": jnp.ones(2)}, []
     state = optimizer.init(params)

@@ -34,7 +34,7 @@ def calls():
 
 @pytest.fixture
 def run(calls, tmp_path):
-    """A run that records the calls that it receives."""
+    """A fake run that records the calls it receives."""
     notes = SimpleNamespace(
         update=lambda *arguments: None,
         **{
@@ -187,7 +187,7 @@ def test_messages_for_unsaved_step_and_run_without_progress(run, calls, first):
         run_phase(run, [first], phase_of(fail))
     run.folder.has_progress = True
 
-    def use_up(checkpoint):
+    def consume_state(checkpoint):
         if int(checkpoint.state.step) == 1:
             jax.tree.leaves(checkpoint.state.params)[0].delete()
             raise InputError("within the update")
@@ -196,12 +196,12 @@ def test_messages_for_unsaved_step_and_run_without_progress(run, calls, first):
     with pytest.raises(
         InputError, match=r"^within the update The last step is not saved and will be repeated\. To continue: "
     ):
-        run_phase(run, [first], phase_of(use_up))
+        run_phase(run, [first], phase_of(consume_state))
     assert not [call for call in calls if call[0] == "save"]
 
 
-def callers(name):
-    """Files of the package that call a function or method of this name."""
+def files_that_call(name):
+    """Files of the package with a call of a function or method of this name."""
     found = set()
     for file in PACKAGE.rglob("*.py"):
         calls = [node.func for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
@@ -212,11 +212,11 @@ def callers(name):
 
 @pytest.mark.parametrize("name", ["count_consecutive_skips", "stop_if_asked", "Saver", "StopRequest"])
 def test_guard_stop_check_and_saver_have_one_caller(name):
-    assert callers(name) == {"training/phase.py"}
+    assert files_that_call(name) == {"training/phase.py"}
 
 
 def test_training_programs_run_phases_and_write_no_checkpoint():
     programs = {f"programs/{name}.py" for name in ("pair_training", "adaptation_run", "supervised")}
-    assert callers("run_phase") == {"programs/train.py", *programs}
-    assert callers("begin_save") == {"training/checkpoints/checkpoint.py", "training/checkpoints/saver.py"}
-    assert callers("prune") == {"training/checkpoints/saver.py"}
+    assert files_that_call("run_phase") == {"programs/train.py", *programs}
+    assert files_that_call("begin_save") == {"training/checkpoints/checkpoint.py", "training/checkpoints/saver.py"}
+    assert files_that_call("prune") == {"training/checkpoints/saver.py"}

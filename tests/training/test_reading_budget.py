@@ -67,8 +67,8 @@ def imports_of(file):
 
 @pytest.mark.parametrize("file", CORE, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_the_core_imports_no_option_and_no_program(file):
-    known = imports_of(file)
-    assert not [name for name in known if name.startswith(("rljax.options", "rljax.programs", "rljax.cli"))]
+    imported = imports_of(file)
+    assert not [name for name in imported if name.startswith(("rljax.options", "rljax.programs", "rljax.cli"))]
 
 
 def test_the_core_does_not_grow():

@@ -58,12 +58,12 @@ def test_the_learner_and_the_reference_replay_the_rollout(config):
     assert np.abs(logp.reshape(mask.shape) - groups.rollout.policy_logp)[mask].max() > 1e-4
 
 
-def test_a_run_replays_and_continues_exactly(config, tmp_path):
-    whole = rljax.train(config, even_length)
+def test_run_with_replay_resumes_exactly(config, tmp_path):
+    uninterrupted = rljax.train(config, even_length)
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "stopped")), stopping_after(4))
     resumed = rljax.train(None, even_length, resume=tmp_path / "stopped")
-    chex.assert_trees_all_equal(whole.params, resumed.params)
+    chex.assert_trees_all_equal(uninterrupted.params, resumed.params)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def rollout_of(shows):
 
 
 def logp_by_hand(setup, params, prompt, response):
-    """Log-probability of each response token after a prompt at the sampling temperature, from the logits of this sequence."""
+    """Log-probability of each response token after the prompt, computed from the logits at the sampling temperature."""
     model, sequence = Model(make_shape(setup.config.model, setup.tokenizer.vocab_size)), jnp.array([[*prompt, *response]])
     positions = jnp.arange(sequence.shape[1])[None]
     rows = np.asarray(logits(model, params, sequence, positions, jnp.ones_like(sequence)), np.float64)[0] / 0.7
@@ -46,12 +46,14 @@ def test_teacher_scores_follow_prompt_with_demonstration():
     teacher = jax.tree.map(lambda x: 1.1 * x, state.options[NAME])
     state = state._replace(options=state.options | {NAME: teacher})
     scored = make_rollout_scorer(setup)(state, groups).groups.rollout
-    for place in ((0, 0), (2, 3)):
-        problem = setup.train.prompts.problems[groups.prompt_ids[place[0]]]
+    for response_index in ((0, 0), (2, 3)):
+        problem = setup.train.prompts.problems[groups.prompt_ids[response_index[0]]]
         prompt = setup.tokenizer.encode(problem.demonstration + problem.prompt)
-        response = groups.tokens[place][groups.attention[place]].tolist()
+        response = groups.tokens[response_index][groups.attention[response_index]].tolist()
         expected = logp_by_hand(setup, teacher, prompt, response)
-        np.testing.assert_allclose(scored.teacher_logp[place][groups.attention[place]], expected, rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(
+            scored.teacher_logp[response_index][groups.attention[response_index]], expected, rtol=2e-4, atol=2e-5
+        )
 
 
 def test_teacher_reads_another_success_or_is_absent():
@@ -59,17 +61,17 @@ def test_teacher_reads_another_success_or_is_absent():
     right = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 1]], np.float32)
     groups = groups._replace(rollout=groups.rollout._replace(rewards=right, correct=None, valid=np.ones((4, 4), bool)))
     inputs = ScoreInputs(state, groups, sequences_of(groups), state.params, state.params)
-    sequences, has = teacher_sequences(setup, inputs)
+    sequences, has_teacher = teacher_sequences(setup, inputs)
     others = [[3, 3, 3, 0], [None] * 4, [1, None, 1, 1], [1, 2, 3, 0]]
     for row, (group, member) in enumerate(np.ndindex(4, 4)):
         prompt, other = setup.train.prompts.problems[groups.prompt_ids[group]].prompt, others[group][member]
         shown = "" if other is None else setup.train.text(groups.tokens[group, other], groups.attention[group, other])
         read = sequences.prompt_tokens[row][sequences.prompt_attention[row]].tolist()
         assert read == setup.tokenizer.encode(shown + prompt)
-        assert has[row] == bool(shown)
+        assert has_teacher[row] == bool(shown)
     rollout = make_rollout_scorer(setup)(state, groups).groups.rollout
     same = (np.abs(rollout.teacher_logp - rollout.policy_logp) * rollout.mask).max(-1) == 0
-    np.testing.assert_array_equal(same.ravel(), ~has)
+    np.testing.assert_array_equal(same.ravel(), ~has_teacher)
 
 
 def test_successes_are_the_next_other_right_responses():

@@ -52,7 +52,7 @@ def save(folder, state, keep=2):
     prune(folder, int(state.step), Retention(keep, 2))
 
 
-def like(phase):
+def state_template(phase):
     return state_of(-1, -1)
 
 
@@ -71,14 +71,14 @@ def test_a_fixed_reference_is_stored_once(tmp_path):
     weights = 3 + 1 + 1  # the policies of steps 2, 3 and 4, of the best checkpoint, and the reference
     assert weights * 4 * WEIGHTS * 0.85 < bytes_on_disk(tmp_path) < weights * 4 * WEIGHTS * 1.15
     for folder, step in (("last", 4), ("best", 4), ("step-2", 2), ("step-4", 4)):
-        chex.assert_trees_all_equal(restore(tmp_path / folder, like).checkpoint.state, state_of(step))
+        chex.assert_trees_all_equal(restore(tmp_path / folder, state_template).checkpoint.state, state_of(step))
 
 
 def test_a_moving_reference_is_in_every_checkpoint(tmp_path):
     for step in range(3):
         save(tmp_path / "last", state_of(step, step + 0.5), keep=3)
     assert bytes_on_disk(tmp_path) > 6 * 4 * WEIGHTS * 0.85
-    found = restore(tmp_path / "last", like).checkpoint.state
+    found = restore(tmp_path / "last", state_template).checkpoint.state
     chex.assert_trees_all_equal(found, state_of(2, 2.5))
 
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_does_not_need_another_checkpoint(tmp_path):
     shutil.copytree(tmp_path / "run", tmp_path / "copied")
     shutil.rmtree(tmp_path / "run")
     assert [path.name for path in (tmp_path / "copied" / "last").iterdir()] == ["1"]
-    chex.assert_trees_all_equal(restore(tmp_path / "copied" / "last", like).checkpoint.state, state_of(3))
+    chex.assert_trees_all_equal(restore(tmp_path / "copied" / "last", state_template).checkpoint.state, state_of(3))
     params = restore_params(tmp_path / "copied" / "last", state_of(-1).params)
     chex.assert_trees_all_equal(params, state_of(3).params)
 
@@ -98,19 +98,19 @@ def test_a_checkpoint_does_not_need_another_checkpoint(tmp_path):
 def test_a_damaged_reference_is_written_again(tmp_path, damaged):
     folder = tmp_path / "last"
     save(folder, state_of(1))
-    place = folder / "0" / damaged
-    file = place if place.is_file() else max(place.rglob("*"), key=lambda path: path.stat().st_size)
+    path = folder / "0" / damaged
+    file = path if path.is_file() else max(path.rglob("*"), key=lambda entry: entry.stat().st_size)
     file.write_bytes(b"other" + file.read_bytes()[5:])
     before = bytes_on_disk(tmp_path)
     save(folder, state_of(3))
     assert fault_of(folder / "0") is not None
     assert fault_of(folder / "1") is None
     assert bytes_on_disk(tmp_path) - before > 2 * 4 * WEIGHTS * 0.85, "the weights and the reference must both be written"
-    chex.assert_trees_all_equal(restore(folder, like).checkpoint.state, state_of(3))
+    chex.assert_trees_all_equal(restore(folder, state_template).checkpoint.state, state_of(3))
 
 
 def test_without_hard_links_the_reference_is_copied(tmp_path, monkeypatch):
-    def refuse(source, place):
+    def refuse(source, target):
         raise OSError(errno.EPERM, "no links here")
 
     monkeypatch.setattr(os, "link", refuse)
@@ -118,7 +118,7 @@ def test_without_hard_links_the_reference_is_copied(tmp_path, monkeypatch):
         save(tmp_path / "last", state_of(step))
     assert bytes_on_disk(tmp_path) > 4 * 4 * WEIGHTS * 0.85
     assert [fault_of(tmp_path / "last" / number) for number in "01"] == [None, None]
-    chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state_of(3))
+    chex.assert_trees_all_equal(restore(tmp_path / "last", state_template).checkpoint.state, state_of(3))
 
 
 def test_old_checkpoint_format_is_read(tmp_path):
@@ -133,24 +133,24 @@ def test_old_checkpoint_format_is_read(tmp_path):
     with ocp.CheckpointManager((tmp_path / "last").absolute(), options=options) as manager:
         manager.save(0, args=ocp.args.Composite(**items), force=True)
     write_manifest(tmp_path / "last" / "0")
-    chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state)
+    chex.assert_trees_all_equal(restore(tmp_path / "last", state_template).checkpoint.state, state)
     save(tmp_path / "last", state_of(5))
-    chex.assert_trees_all_equal(restore(tmp_path / "last", like).checkpoint.state, state_of(5))
+    chex.assert_trees_all_equal(restore(tmp_path / "last", state_template).checkpoint.state, state_of(5))
 
 
 def test_copied_run_continues_exactly(tmp_path):
-    whole = rljax.train(RUN.replace(run=str(tmp_path / "whole")), even_length)
+    uninterrupted = rljax.train(RUN.replace(run=str(tmp_path / "uninterrupted")), even_length)
     path = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         rljax.train(RUN.replace(run=str(path)), stopping_after(6))
     shutil.copytree(path, tmp_path / "copied")
     shutil.rmtree(path)
     resumed = rljax.train(None, even_length, resume=tmp_path / "copied")
-    states = [read_checkpoint(RUN, run, reward=even_length).state for run in (whole.run, resumed.run)]
+    states = [read_checkpoint(RUN, run, reward=even_length).state for run in (uninterrupted.run, resumed.run)]
     chex.assert_trees_all_equal(*jax.device_get(states))
     difference = jax.tree.map(lambda ours, theirs: np.abs(ours - theirs).max(), states[0].params, states[0].reference)
     assert max(jax.tree.leaves(difference)) > 0, "the policy must differ from the reference"
-    saved = {path.parent: path.stat().st_ino for path in whole.run.glob("checkpoints/*/*/reference/_METADATA")}
+    saved = {path.parent: path.stat().st_ino for path in uninterrupted.run.glob("checkpoints/*/*/reference/_METADATA")}
     assert len(saved) >= 4
     assert len(set(saved.values())) == 1
     policy = rljax.load(resumed.run, which="last", reward=even_length)

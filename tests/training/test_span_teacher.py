@@ -51,7 +51,7 @@ def config(tmp_path_factory):
 
 
 def logp_by_hand(score, params, prompt, response):
-    """Log-probability of each response token after a prompt at the sampling temperature, from the logits of this sequence."""
+    """Log-probability of each response token after the prompt, computed from the logits at the sampling temperature."""
     sequence = [*prompt, *response]
     tokens = jnp.array([sequence + [0] * (64 - len(sequence))])
     rows = np.asarray(

@@ -35,14 +35,14 @@ def test_files_of_a_process_that_has_not_saved_are_kept(tmp_path):
 
 
 def test_a_run_continues_from_any_working_directory(tmp_path, monkeypatch):
-    place = tmp_path / "project"
-    place.mkdir()
-    (place / "own.py").write_text(
+    project_folder = tmp_path / "project"
+    project_folder.mkdir()
+    (project_folder / "own.py").write_text(
         "def even(completions, **columns):\n    return [float(len(c) % 2 == 0) for c in completions]\n"
     )
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(24)]
-    (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    monkeypatch.chdir(place)
+    (project_folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.chdir(project_folder)
     config = SMALL.replace(
         task=None,
         dataset="rows.jsonl",
@@ -53,9 +53,9 @@ def test_a_run_continues_from_any_working_directory(tmp_path, monkeypatch):
         max_prompt_tokens=8,
     )
     run = rljax.train(config.replace(run="run")).run
-    saved = json.loads((place / "run" / "config.json").read_text())
-    assert saved["data"]["dataset"] == str(place / "rows.jsonl")
-    assert saved["reward"]["name"] == f"{place}/own.py:even"
+    saved = json.loads((project_folder / "run" / "config.json").read_text())
+    assert saved["data"]["dataset"] == str(project_folder / "rows.jsonl")
+    assert saved["reward"]["name"] == f"{project_folder}/own.py:even"
     assert saved["model"]["tokenizer"] == "bytes"
     again = rljax.train(config.replace(steps=2), resume="run")  # the same relative paths do not count as a change
     monkeypatch.chdir(tmp_path)
@@ -161,20 +161,30 @@ def test_functions_in_nested_environment_options_are_found():
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A finished run with its own rows, further held-out rows, reward and options, in a folder that can be moved."""
-    place = tmp_path_factory.mktemp("made") / "project"
-    place.mkdir()
-    (place / "own.py").write_text(
+    project_folder = tmp_path_factory.mktemp("made") / "project"
+    project_folder.mkdir()
+    (project_folder / "own.py").write_text(
         "def even(completions, **columns):\n    return [float(len(c) % 2 == 0) for c in completions]\n"
     )
     for name, begin in (("rows", 0), ("further", 100)):
         rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(begin, begin + 24)]
-        (place / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        (project_folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     config = SMALL.replace(
-        **{"task": None, "dataset": f"{place}/rows.jsonl", "tokenizer": "bytes", "reward": f"{place}/own.py:even"},
-        **{"steps": 1, "heldout_problems": 2, "max_prompt_tokens": 8, "also_heldout": {"more": f"{place}/further.jsonl"}},
+        **{
+            "task": None,
+            "dataset": f"{project_folder}/rows.jsonl",
+            "tokenizer": "bytes",
+            "reward": f"{project_folder}/own.py:even",
+        },
+        **{
+            "steps": 1,
+            "heldout_problems": 2,
+            "max_prompt_tokens": 8,
+            "also_heldout": {"more": f"{project_folder}/further.jsonl"},
+        },
     )
-    rljax.train(config.replace(run=f"{place}/run"))
-    return place
+    rljax.train(config.replace(run=f"{project_folder}/run"))
+    return project_folder
 
 
 def test_a_run_whose_files_were_moved_is_relocated(project, tmp_path, capsys):

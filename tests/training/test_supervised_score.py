@@ -59,13 +59,13 @@ def test_only_the_score_of_responses_contains_the_rules(freeze):
     network, _ = first_state(TINY)
     sequences = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
     packed = pack(sequences)
-    mixed, alone = make_score(setup.policy, 1.0), make_supervised_score(setup.policy, 1.0)
+    mixture_score, network_score = make_score(setup.policy, 1.0), make_supervised_score(setup.policy, 1.0)
     expected = make_score(network.policy, 1.0)(state.params, packed).logp
-    np.testing.assert_allclose(alone(state.params, packed).logp, expected, atol=1e-6)
-    assert (np.asarray(mixed(state.params, packed).logp - expected)[sequences.attention] > 1).any()
+    np.testing.assert_allclose(network_score(state.params, packed).logp, expected, atol=1e-6)
+    assert (np.asarray(mixture_score(state.params, packed).logp - expected)[sequences.attention] > 1).any()
     assert make_supervised_score(network.policy, 1.0) is make_score(network.policy, 1.0)
-    slope = jax.grad(lambda params: alone(params, packed).logp.sum())(state.params)
-    assert bool(np.abs(slope["embedding"]).max() > 0) == (not freeze)
+    score_gradient = jax.grad(lambda params: network_score(params, packed).logp.sum())(state.params)
+    assert bool(np.abs(score_gradient["embedding"]).max() > 0) == (not freeze)
 
 
 @pytest.mark.parametrize("digit", ["3", "5"], ids=["the rules' digit", "another digit"])
@@ -96,8 +96,10 @@ def test_rl_trains_the_network_through_the_mixture(tmp_path, prepared, digit):
 
 def test_a_supervised_score_of_the_wrong_shape_is_refused():
     setup, state = first_state(TINY.replace(warm_start_steps=0))
-    wrong = setup.policy._replace(supervised_score=lambda params, packed, temperature: Scores(packed.tokens, packed.tokens))
+    wrong_policy = setup.policy._replace(
+        supervised_score=lambda params, packed, temperature: Scores(packed.tokens, packed.tokens)
+    )
     with pytest.raises(
         InputError, match=r"^policy.supervised_score: .* of the batch's shape \[B, T\] = \[2, 5\] are needed"
     ):
-        check_policy(wrong, state.params, rows=2, prompt_length=3, response_length=5)
+        check_policy(wrong_policy, state.params, rows=2, prompt_length=3, response_length=5)

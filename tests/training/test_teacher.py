@@ -78,7 +78,7 @@ def test_run_with_a_teacher_of_another_size(teacher, tmp_path):
     ("name", "number"),
     [("on_policy_distillation", "teacher_kl"), ("gkd", "teacher_divergence"), ("minillm", "teacher_divergence")],
 )
-def test_a_model_has_nothing_to_learn_from_itself(teacher, tmp_path, name, number):
+def test_teacher_equal_to_student_gives_no_gradient(teacher, tmp_path, name, number):
     """The metrics are 0 only if both are computed at the sampling temperature."""
     own = TINY.replace(run=str(tmp_path / "run"), model=str(teacher), tokenizer="characters", teacher=str(teacher), steps=1)
     (row,) = rl_rows(rljax.train(own.replace(algorithm=name), even_length).run)
@@ -100,14 +100,14 @@ def test_the_update_of_gkd_is_the_gradient_of_the_full_divergence(teacher):
             before_scored(logits(model, weights, *map(jnp.asarray, inputs)), packed) / 0.7
             for model, weights in zip(models, (params, setup.frozen[NAME]), strict=True)
         ]
-        apart = to_batch(generalized_jsd(*both, beta=0.5), packed)
-        return (sequence_mean(mask) * jnp.where(mask, apart, 0.0)).sum()
+        token_divergence = to_batch(generalized_jsd(*both, beta=0.5), packed)
+        return (sequence_mean(mask) * jnp.where(mask, token_divergence, 0.0)).sum()
 
     before = jax.device_get(state.params)
     expected = jax.device_get(jax.jit(jax.grad(objective))(state.params))
     state, metrics = learn_from(setup, state, groups)
-    moved = jax.tree.map(np.subtract, before, jax.device_get(state.params))
-    chex.assert_trees_all_close(moved, expected, rtol=1e-3, atol=1e-6)
+    parameter_change = jax.tree.map(np.subtract, before, jax.device_get(state.params))
+    chex.assert_trees_all_close(parameter_change, expected, rtol=1e-3, atol=1e-6)
     value = float(jax.jit(objective)(before))
     np.testing.assert_allclose(metrics.policy.loss.numbers()["teacher_divergence"], value, rtol=1e-5)
     assert value > 1e-3
@@ -258,10 +258,14 @@ def test_a_student_reaches_its_teacher(name, options, rate):
         batch = prepare(algorithm, rollout)
 
         def objective(table):
-            apart = None
+            token_divergence = None
             if algorithm.teacher_divergence is not None:
-                apart = algorithm.teacher_divergence(table[tokens[..., :-1]], teacher[tokens[..., :-1]]).reshape(-1, LENGTH)
-            return loss(algorithm, logp_of(table, tokens).reshape(-1, LENGTH), batch, teacher_divergence=apart)[0]
+                token_divergence = algorithm.teacher_divergence(table[tokens[..., :-1]], teacher[tokens[..., :-1]]).reshape(
+                    -1, LENGTH
+                )
+            return loss(algorithm, logp_of(table, tokens).reshape(-1, LENGTH), batch, teacher_divergence=token_divergence)[
+                0
+            ]
 
         return table - rate * jax.grad(objective)(table)
 

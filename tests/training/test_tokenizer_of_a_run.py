@@ -26,7 +26,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def notes(folder, **settings):
+def ignored_settings(folder, **settings):
     config = TrainConfig.flat(model=str(folder), max_prompt_tokens=8, max_response_tokens=8, **settings)
     return unused_folder_settings(config, make_tokenizer(config))
 
@@ -37,30 +37,30 @@ def test_every_entry_of_generation_config_is_used_or_reported(folder):
     assert names >= NOT_SAMPLING - {"trust_remote_code"}
     for name in names:
         (folder / "generation_config.json").write_text(json.dumps({name: 7}))
-        text = " ".join(notes(folder))
+        text = " ".join(ignored_settings(folder))
         assert (f"{name}=7" in text) == (name not in NOT_SAMPLING), name
         (folder / "generation_config.json").write_text(json.dumps({name: None}))
-        assert notes(folder) == []
+        assert ignored_settings(folder) == []
 
 
-def test_settings_that_the_run_follows_are_not_reported(folder):
+def test_followed_settings_are_not_reported(folder):
     (folder / "generation_config.json").write_text(
         json.dumps({"temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.0})
     )
-    assert "temperature=0.7, top_p=0.8; tokens are sampled without" in notes(folder)[0]
-    assert notes(folder, temperature=0.7, top_p=0.8) == []
+    assert "temperature=0.7, top_p=0.8; tokens are sampled without" in ignored_settings(folder)[0]
+    assert ignored_settings(folder, temperature=0.7, top_p=0.8) == []
 
 
 @pytest.mark.parametrize(("entry", "settings"), [({"temperature": 0.0}, {}), ({"top_k": 0}, {"top_k": 5})])
 def test_a_sampling_setting_of_zero_is_reported(folder, entry, settings):
     (folder / "generation_config.json").write_text(json.dumps(entry))
-    assert f"{next(iter(entry))}={next(iter(entry.values()))!r}" in notes(folder, **settings)[0]
+    assert f"{next(iter(entry))}={next(iter(entry.values()))!r}" in ignored_settings(folder, **settings)[0]
 
 
-def test_a_run_longer_than_its_models_positions_is_reported(folder):
+def test_run_longer_than_the_model_positions_is_reported(folder):
     raw = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 15}
     (folder / "config.json").write_text(json.dumps(raw))
-    (text,) = notes(folder)
+    (text,) = ignored_settings(folder)
     assert "= 16 is more than the 15 positions of the model" in text
 
 

@@ -37,7 +37,7 @@ def largest_change(config):
 
 
 def subtract_mean(rewards, weights):
-    """Rewards minus the weighted mean of their group."""
+    """Rewards minus their group's weighted mean."""
     return rewards - (rewards * weights).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
 
 
@@ -52,14 +52,14 @@ def test_length_parts_work_together(tmp_path, prepared):
     )
     config = BASE.replace(run=str(tmp_path / "run"), minibatches=2, schedule="quarter_cosine", **{"with": parts})
     result = rljax.train(config, even_length, policy=BIGRAM)
-    lines = [row for row in rows(result.run) if row["phase"] == "rl"]
+    rl_rows = [row for row in rows(result.run) if row["phase"] == "rl"]
 
-    rates = [row["learning_rate"] for row in lines]
+    rates = [row["learning_rate"] for row in rl_rows]
     assert len(rates) == STEPS
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.5 * rates[0], "the learning rate must fall along the cosine"
-    assert max(row["kl"] for row in lines) > 100 * np.log(1.01) ** 2, "the policy has moved far past the bound"
-    assert all(abs(np.log(row["ratio"])) <= np.log(1.01) + 1e-6 for row in lines)
+    assert max(row["kl"] for row in rl_rows) > 100 * np.log(1.01) ** 2, "the policy has moved far past the bound"
+    assert all(abs(np.log(row["ratio"])) <= np.log(1.01) + 1e-6 for row in rl_rows)
 
     assert len(prepared) == STEPS
     for rollout, batch in prepared:
@@ -75,10 +75,10 @@ def test_length_parts_work_together(tmp_path, prepared):
         np.testing.assert_allclose(batch.advantage, expected, atol=2e-5)
         weights = batch.weights.reshape(is_trained.shape)
         assert ((weights > 0) == is_trained).all(), "truncated responses must have no loss"
-        untilted = weights * np.sqrt(lengths)[..., None]
+        untilted_weights = weights * np.sqrt(lengths)[..., None]
         for half in (slice(0, 2), slice(2, 4)):  # each mini-batch has its own median length
-            same = untilted[half][is_trained[half]]
-            np.testing.assert_allclose(same, same.mean(), rtol=1e-5)
+            trained_weights = untilted_weights[half][is_trained[half]]
+            np.testing.assert_allclose(trained_weights, trained_weights.mean(), rtol=1e-5)
 
 
 def test_confidence_baseline_and_token_mean_per_group(prepared):

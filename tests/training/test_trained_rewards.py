@@ -68,17 +68,17 @@ def run(tmp_path):
             shown_samples=4,
         )
         result = rljax.train(config, reward, policy=scripted_policy(start), problems=(problems[:4], problems[4:]))
-        numbers, *_ = (row for row in rows(result.run) if row["phase"] == "rl")
+        first_metrics, *_ = (row for row in rows(result.run) if row["phase"] == "rl")
         samples = [json.loads(line) for line in (result.run / "samples.jsonl").read_text().splitlines()]
-        return jax.device_get(result.params), numbers, samples
+        return jax.device_get(result.params), first_metrics, samples
 
     return train
 
 
 def test_count_bonus_spreads_the_answers(run, prepared):
-    params, numbers, _ = run("count_bonus:0.5")
+    params, first_metrics, _ = run("count_bonus:0.5")
     rewards = prepared[0][0].rewards
-    assert numbers["reward"] == pytest.approx(rewards.mean(), rel=1e-5)
+    assert first_metrics["reward"] == pytest.approx(rewards.mean(), rel=1e-5)
     for group in rewards:
         for bonus, responses in zip(*np.unique(group, return_counts=True), strict=True):
             count = (0.5 / bonus) ** 2
@@ -93,22 +93,24 @@ def test_count_bonus_spreads_the_answers(run, prepared):
 def test_a_constitution_is_followed(run, tmp_path):
     rules = tmp_path / "rules.yaml"
     rules.write_text("no three:\n  must_not: '^#3'\n  weight: 0.5\nbrief:\n  max_characters: 40\n")
-    params, numbers, samples = run(f"constitution:{rules}")
+    params, first_metrics, samples = run(f"constitution:{rules}")
     assert [sample["reward"] for sample in samples] == [-0.5 * sample["completion"].startswith("#3") for sample in samples]
-    assert 0 < numbers["reward_no three"] < 1
-    assert numbers["reward"] == pytest.approx(-0.5 * numbers["reward_no three"])
-    assert numbers["reward_brief"] == 0
+    assert 0 < first_metrics["reward_no three"] < 1
+    assert first_metrics["reward"] == pytest.approx(-0.5 * first_metrics["reward_no three"])
+    assert first_metrics["reward_brief"] == 0
     assert probability(params, ANSWER, "3") < 0.4
 
 
 def test_the_brier_reward_lowers_a_confidence_that_is_too_high(run):
-    params, numbers, samples = run("brier:exact")
+    params, first_metrics, samples = run("brier:exact")
     for sample in samples:
         answer, stated = sample["completion"].split(" confidence: ")
         is_right = answer == f"#{sample['answer']}"
         assert sample["reward"] == pytest.approx(is_right - (float(stated) - is_right) ** 2, rel=1e-5)
-    assert 0 < numbers["reward_exact"] < 0.5, "the accuracy must be below the stated confidence of 0.9"
-    assert numbers["reward"] == pytest.approx(numbers["reward_exact"] - numbers["reward_brier_score"], rel=1e-5)
+    assert 0 < first_metrics["reward_exact"] < 0.5, "the accuracy must be below the stated confidence of 0.9"
+    assert first_metrics["reward"] == pytest.approx(
+        first_metrics["reward_exact"] - first_metrics["reward_brier_score"], rel=1e-5
+    )
     assert probability(params, CONFIDENCE, "9") < 0.4
     assert probability(params, CONFIDENCE, "1") > probability(START, CONFIDENCE, "1")
 
@@ -117,10 +119,10 @@ def test_accuracy_does_not_depend_on_rewards(run, prepared):
     """Every reward gets an outlier added, so half of the wrong answers have a reward above 0."""
     columns = {"outlier_share": 1.0, "outlier_size": 100.0}
     problems = [replace(problem, answer="3 confidence: 0.9", columns=columns) for problem in PROMPTS]
-    _, numbers, samples = run(OutliersConfig.reward, problems)
+    _, first_metrics, samples = run(OutliersConfig.reward, problems)
     rewards = prepared[0][0].rewards
-    assert numbers["accuracy"] == numbers["reward_exact"] == np.isin(rewards, (101, -99)).mean()
-    assert 0 < numbers["accuracy"] < (rewards > 0).mean()
+    assert first_metrics["accuracy"] == first_metrics["reward_exact"] == np.isin(rewards, (101, -99)).mean()
+    assert 0 < first_metrics["accuracy"] < (rewards > 0).mean()
     assert any(not sample["correct"] and sample["reward"] > 0 for sample in samples)
 
 
@@ -137,16 +139,16 @@ def pairs_in_order(order):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folders of two reward models, each of which overrates a different answer."""
-    place = tmp_path_factory.mktemp("models")
+    """Folders of two reward models: the first overrates the answer 9, the second the answer 1."""
+    models_folder = tmp_path_factory.mktemp("models")
     for overrated, order in (("9", "9315"), ("1", "1395")):
         pairs = pairs_in_order(order)
-        train_reward_model(replace(REWARD_MODEL, output=str(place / overrated)), preferences=(pairs, pairs))
-    return place / "9", place / "1"
+        train_reward_model(replace(REWARD_MODEL, output=str(models_folder / overrated)), preferences=(pairs, pairs))
+    return models_folder / "9", models_folder / "1"
 
 
 def scores_of(reward):
-    """Mean reward of the right answer and of the two answers that a model overrates."""
+    """Mean reward of the right answer, 3, and of 9 and 1, which the two reward models overrate."""
     found = {}
     for digit in "391":
         scores = judge(reward, [problem.prompt for problem in PROMPTS], [f"#{digit} confidence: 0.9"] * len(PROMPTS), {})
@@ -157,8 +159,8 @@ def scores_of(reward):
 def test_retraining_a_reward_model_stops_its_exploitation(run, models, tmp_path):
     old = make_reward_function(models[0], ONE_DEVICE)
     assert scores_of(old)["9"] > scores_of(old)["3"] > scores_of(old)["1"]
-    hacked, _, samples = run(old, steps=5)
-    before, exploited = probability(START, ANSWER, "9"), probability(hacked, ANSWER, "9")
+    exploiting, _, samples = run(old, steps=5)
+    before, exploited = probability(START, ANSWER, "9"), probability(exploiting, ANSWER, "9")
     assert exploited > 1.5 * before
     pairs = []
     for prompt in {sample["prompt"] for sample in samples}:
@@ -170,9 +172,9 @@ def test_retraining_a_reward_model_stops_its_exploitation(run, models, tmp_path)
     train_reward_model(replace(REWARD_MODEL, model=str(models[0]), output=str(folder)), preferences=(pairs, pairs))
     retrained = make_reward_function(folder, ONE_DEVICE)
     assert scores_of(retrained)["3"] > scores_of(retrained)["9"]
-    cured, *_ = run(retrained, start=hacked, steps=5, name="cured")
-    assert probability(cured, ANSWER, "9") < exploited / 1.5
-    assert probability(cured, ANSWER, "3") > probability(hacked, ANSWER, "3")
+    recovered, *_ = run(retrained, start=exploiting, steps=5, name="recovered")
+    assert probability(recovered, ANSWER, "9") < exploited / 1.5
+    assert probability(recovered, ANSWER, "3") > probability(exploiting, ANSWER, "3")
 
 
 def test_minimum_of_two_reward_models_prevents_exploitation(run, models):

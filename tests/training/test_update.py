@@ -46,7 +46,7 @@ def data():
 
 
 def initial_state(mesh, **options):
-    """Initial state of a policy whose parameters are sharded over this mesh."""
+    """The initial training state, sharded over this mesh."""
     state = create(init_params(CONFIG, jax.random.key(0)), OPTIMIZER, 0, **{"with_reference": False} | options)
     return place(state, mesh, transformer_policy(CONFIG, eos=1, mesh=mesh).partition)
 

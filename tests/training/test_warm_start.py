@@ -1,4 +1,4 @@
-"""A cached warm start equals the one that the run would compute, and only runs with the same warm-start settings reuse it."""
+"""A cached warm start equals a computed one, and only runs with the same warm-start settings reuse it."""
 
 import chex
 import jax
@@ -20,13 +20,13 @@ from rljax.training.update import make_supervised_step
 SMALL = TINY.replace(
     algorithm="grpo", algorithm_options={}, steps=1, warm_start_accuracy=None, warm_start_steps=3, keep_warm_start=True
 )
-TAKEN = "taken from an earlier run"
+REUSED = "taken from an earlier run"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """An empty cache folder."""
-    before, folder = jax.config.jax_compilation_cache_dir, tmp_path_factory.mktemp("kept")
+    before, folder = jax.config.jax_compilation_cache_dir, tmp_path_factory.mktemp("cached_warm_starts")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     yield folder
     jax.config.update("jax_compilation_cache_dir", before)
@@ -37,7 +37,7 @@ def first(folder, tmp_path_factory):
     return rljax.train(SMALL.replace(run=str(tmp_path_factory.mktemp("runs") / "first")))
 
 
-def kept(folder):
+def cached_warm_starts(folder):
     return sorted(folder.glob("warm-start-*.npz"))
 
 
@@ -46,16 +46,16 @@ def log(run):
 
 
 def assert_same_run(ours, theirs):
-    """Assert that the rows and last states of two runs are equal bit for bit, except for times."""
+    """Assert that two runs have bit for bit the same metrics (except times) and last states."""
     chex.assert_trees_all_equal(*(read_checkpoint(SMALL, run).state for run in (ours, theirs)))
     assert rows(ours) == rows(theirs)
 
 
 def test_second_run_reuses_the_cached_warm_start(folder, first, tmp_path):
-    assert len(kept(folder)) == 1
-    assert TAKEN not in log(first.run)
+    assert len(cached_warm_starts(folder)) == 1
+    assert REUSED not in log(first.run)
     again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
-    assert TAKEN in log(again.run)
+    assert REUSED in log(again.run)
     assert_same_run(again.run, first.run)
     seconds = [[row["seconds"] for row in read_metrics(run / "metrics.jsonl")[:3]] for run in (again.run, first.run)]
     assert seconds[0] == seconds[1], "the warm-start metrics must be those of the run that computed it"
@@ -64,7 +64,7 @@ def test_second_run_reuses_the_cached_warm_start(folder, first, tmp_path):
 
 
 def test_a_damaged_warm_start_is_computed_again(folder, first, tmp_path):
-    (cached_file,) = kept(folder)
+    (cached_file,) = cached_warm_starts(folder)
     cached_file.write_bytes(cached_file.read_bytes()[:-100])
     again = rljax.train(SMALL.replace(run=str(tmp_path / "again")))
     assert "has no warm start that can be used (it is damaged" in log(again.run)
@@ -75,11 +75,11 @@ def test_a_damaged_warm_start_is_computed_again(folder, first, tmp_path):
 @pytest.mark.parametrize("changes", [{"keep_warm_start": False}, {"warm_start_accuracy": 0.9}, {"reward": even_length}])
 def test_warm_starts_that_cannot_be_cached_are_neither_saved_nor_reused(folder, first, tmp_path, monkeypatch, changes):
     monkeypatch.setattr(module, "read_cache", None)
-    before = kept(folder)
+    before = cached_warm_starts(folder)
     reward = changes.get("reward")
     settings = {name: value for name, value in changes.items() if name != "reward"}
     rljax.train(SMALL.replace(run=str(tmp_path / "run"), **settings), reward)
-    assert kept(folder) == before
+    assert cached_warm_starts(folder) == before
 
 
 def test_settings_that_a_warm_start_ignores_leave_its_key_unchanged():
@@ -149,7 +149,7 @@ def test_a_warm_start_is_cached_only_in_a_local_folder(folder, elsewhere):
         jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
-def test_metrics_without_all_rows_of_the_warm_start_are_refused(tmp_path):
+def test_incomplete_warm_start_metrics_are_refused(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"phase": "warm_start", "step": 1}\n{"phase": "rl", "step": 1}\n')
     assert len(rows_of_warm_start(metrics, 1)) == 1
@@ -161,9 +161,9 @@ def test_metrics_without_all_rows_of_the_warm_start_are_refused(tmp_path):
 def test_a_supervised_step_descends_the_chosen_loss(name):
     """The gradient matches one computed from log-probabilities; the reported loss is always the negative log-likelihood."""
     setup, state = first_state(SMALL.replace(warm_start_loss=name, freeze=()), optimizer=optax.sgd(1.0))
-    part = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
-    packed, mask, before = pack(part), jnp.asarray(part.learned), jax.device_get(state.params)
-    count = float(part.learned.sum())
+    batch = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
+    packed, mask, before = pack(batch), jnp.asarray(batch.learned), jax.device_get(state.params)
+    count = float(batch.learned.sum())
 
     def objective(params):
         logp = setup.supervised_score(params, packed).logp
@@ -173,7 +173,7 @@ def test_a_supervised_step_descends_the_chosen_loss(name):
     gradient, likelihood = jax.jit(jax.grad(objective, has_aux=True))(state.params)
     gradient = jax.device_get(gradient)
     after, metrics = make_supervised_step(setup, setup.optimizer, state)(
-        state, lay_out_examples(part, part.learned, rows=8), part.learned
+        state, lay_out_examples(batch, batch.learned, rows=8), batch.learned
     )
     moved = jax.tree.map(lambda new, old: old - new, jax.device_get(after.params), before)
     chex.assert_trees_all_close(moved, gradient, atol=1e-6)
