@@ -35,7 +35,7 @@ def raise_open_file_limit(*, least: int = 64, enough: int = 4096) -> None:
 
     Args:
         least: number of files below which a run cannot work.
-        enough: a lower limit is raised to this number, or to the most that the system allows if that is fewer.
+        enough: number of files to which a lower limit is raised, as far as the system allows.
 
     Raises:
         InputError: the process may open fewer than `least` files.

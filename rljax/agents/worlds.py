@@ -1,4 +1,4 @@
-"""Small worlds that take several turns. A problem's answer determines what is hidden, so each problem is a different world."""
+"""Two small environments with several turns: a guessing game and a maze. A problem's answer is the secret number or the seed."""
 
 import random
 import re
@@ -69,7 +69,7 @@ MOVES: Mapping[str, tuple[int, int]] = {"north": (-1, 0), "south": (1, 0), "west
 class MazeState(NamedTuple):
     """State of an episode in the maze."""
 
-    exits: Mapping[tuple[int, int], frozenset[str]]
+    doors: Mapping[tuple[int, int], frozenset[str]]
     """Cell -> the directions in which the policy can leave it."""
     place: tuple[int, int]
     """Cell that the policy is in."""
@@ -89,12 +89,13 @@ class Maze:
     Example:
         >>> maze = Maze(size=2, max_turns=4)
         >>> state = maze.reset(Problem("", "3"))
-        >>> sorted(state.exits[0, 0])
+        >>> sorted(state.doors[0, 0])
         ['east']
     """
 
     def __init__(self, size: int = 3, max_turns: int = 12):
-        check_counts(size=size, max_turns=max_turns)
+        check_counts(least=2, size=size)
+        check_counts(max_turns=max_turns)
         self.size, self.max_turns = size, max_turns
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
@@ -107,15 +108,15 @@ class Maze:
 
     def reset(self, problem: Problem) -> MazeState:
         """Begin an episode in the first cell of the maze."""
-        return MazeState(self._exits(problem.answer), (0, 0))
+        return MazeState(self._doors(problem.answer), (0, 0))
 
     def step(self, state: MazeState, completion: str) -> Step:
         """Walk in the last direction that the turn names."""
         words = re.findall("|".join(MOVES), completion.lower())
         move, turns = (words[-1] if words else ""), state.turns + 1
-        is_open = move in state.exits[state.place]
+        is_open = move in state.doors[state.place]
         place = tuple(a + b for a, b in zip(state.place, MOVES[move], strict=True)) if is_open else state.place
-        state = MazeState(state.exits, (place[0], place[1]), turns)
+        state = MazeState(state.doors, (place[0], place[1]), turns)
         if state.place == (self.size - 1, self.size - 1):
             return Step(state, reward=1.0, correct=True)
         reply = ("" if is_open else "There is a wall. " if move else "Name a direction. ") + self._view(state)
@@ -124,27 +125,27 @@ class Maze:
         return Step(state, observation, reward=0.0, done=turns == self.max_turns, correct=False, metrics=metrics)
 
     def _view(self, state: MazeState) -> str:
-        open_moves = [move for move in MOVES if move in state.exits[state.place]]
+        open_moves = [move for move in MOVES if move in state.doors[state.place]]
         return f"You can go {' or '.join(open_moves)}."
 
-    def _exits(self, seed: str) -> Mapping[tuple[int, int], frozenset[str]]:
+    def _doors(self, seed: str) -> Mapping[tuple[int, int], frozenset[str]]:
         """Generate a maze by a random depth-first walk, so that exactly one path connects any two cells."""
         generator = random.Random(f"maze {self.size} {seed}")
         opposite = {"north": "south", "south": "north", "west": "east", "east": "west"}
-        exits: dict[tuple[int, int], set[str]] = {(0, 0): set()}
+        doors: dict[tuple[int, int], set[str]] = {(0, 0): set()}
         path = [(0, 0)]
         while path:
             row, column = path[-1]
             neighbors = [(move, (row + down, column + right)) for move, (down, right) in MOVES.items()]
-            neighbors = [(move, cell) for move, cell in neighbors if self._is_inside(cell) and cell not in exits]
+            neighbors = [(move, cell) for move, cell in neighbors if self._is_inside(cell) and cell not in doors]
             if not neighbors:
                 path.pop()
                 continue
             move, cell = generator.choice(neighbors)
-            exits[row, column].add(move)
-            exits[cell] = {opposite[move]}
+            doors[row, column].add(move)
+            doors[cell] = {opposite[move]}
             path.append(cell)
-        return {cell: frozenset(moves) for cell, moves in exits.items()}
+        return {cell: frozenset(moves) for cell, moves in doors.items()}
 
     def _is_inside(self, cell: Sequence[int]) -> bool:
         return all(0 <= coordinate < self.size for coordinate in cell)

@@ -1,4 +1,4 @@
-"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), from secondary descriptions of the paper."""
+"""T1: reinforcement learning that keeps exploring (arXiv:2501.11651), written from other papers' descriptions of it."""
 
 from functools import partial
 
@@ -34,10 +34,10 @@ def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.0
         reference_rate: α of the moving reference, per rollout; the paper's value was not found, 0.01 is ours.
 
     Deviations: the paper's equations were not found. Descriptions of the paper mention a leave-one-out baseline, a token-entropy
-    bonus, and a KL to a moving average of the policy, with the batch's mean subtracted. How the KL enters, its estimator (k1), the
-    set that its mean is over, and the sum over tokens are our interpretation. The paper's rewards of -1 for repetitive, overlong
-    and garbled responses belong in the reward function. Other settings of the paper: 32 prompts with 64 responses each, learning
-    rate 1.5e-6, sampling temperature above 1.
+    bonus, and a KL to a moving average of the policy, with the batch's mean subtracted. How the KL enters, its estimator (k1),
+    which tokens its mean is over, and the sum over tokens are our interpretation. The paper's rewards of -1 for repetitive,
+    overlong and garbled responses belong in the reward function. Settings of the paper that are not set here: 32 prompts,
+    learning rate 1.5e-6, sampling temperature above 1.
     """
     check_nonnegative(beta=beta)
     check_between(0, 1, reference_rate=reference_rate)

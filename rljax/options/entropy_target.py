@@ -32,7 +32,7 @@ class EntropyCoefficients(NamedTuple):
 
 
 def install(setup: Setup) -> Setup:
-    """Adjust the coefficient to the entropy after each step."""
+    """Register the option that adapts the coefficient to the measured entropy after each step."""
     (term,) = (term for term in setup.algorithm.terms if term.follow is not None)
     first = -float(term.coefficient)
 
@@ -40,7 +40,7 @@ def install(setup: Setup) -> Setup:
         del params
         return EntropyCoefficients(jnp.float32(first), jnp.float32(first))
 
-    return setup.with_option(Option(NAME, init=init, adjust=with_coefficients, after_updates=make_follow(term)))
+    return setup.with_option(Option(NAME, init=init, adjust=with_coefficients, after_updates=make_adjuster(term)))
 
 
 def with_coefficients(algorithm: Algorithm, coefficients: EntropyCoefficients) -> Algorithm:
@@ -51,7 +51,7 @@ def with_coefficients(algorithm: Algorithm, coefficients: EntropyCoefficients) -
     return algorithm._replace(terms=terms)
 
 
-def make_follow(term: Term) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
+def make_adjuster(term: Term) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
     """Build the function that adjusts the coefficients after a step, from the mean entropy during its updates.
 
     A step without an applied update, or with an entropy that is not finite, leaves the coefficients unchanged.

@@ -32,8 +32,8 @@ class Sampling(NamedTuple):
     kept: int | None = None
     """For each token, record at most this many of the ids that top-k and top-p kept, the likeliest first. None records nothing."""
     strata: int | None = None
-    """Number of responses of a group that sample from different quantiles; see `rljax.rollout.stratified`. None samples each
-    response independently of the others."""
+    """Number of strata: the responses of a group are sampled with uniform random numbers from different strata of (0, 1); see
+    `rljax.rollout.stratified`. None samples each response independently of the others."""
 
 
 class Request(NamedTuple):
@@ -53,7 +53,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The response to a prompt: N tokens, sampled by the policy or observed."""
+    """The response to a prompt: N tokens, which the policy sampled or, between its turns, observed."""
 
     prompt_id: int
     """Index of the request's prompt."""
@@ -66,9 +66,10 @@ class Response(NamedTuple):
     behaviour_logp: Float32[np.ndarray, "N"]
     """Log-probability under the exact sampling distribution (temperature, top-k and top-p applied), in nats; 0 outside the mask."""
     policy_logp: Float32[np.ndarray, "N"]
-    """Log-probability under softmax(logits / temperature), before top-k and top-p, in nats; 0 outside the mask."""
+    """Log-probability under softmax(logits / temperature), before top-k and top-p, in nats; 0 outside the mask. If `kept` is set,
+    it is under the kept tokens' distribution instead."""
     finish: Finish
-    """Why the response ended: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
+    """Why sampling stopped: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
     version: int | Int32[np.ndarray, "N"] | None = None
     """Number of RL steps that the sampling weights had been trained for: one integer, or one per token if the weights changed
     during sampling. None for the weights that were passed to the engine."""
@@ -79,11 +80,11 @@ class Response(NamedTuple):
     log-probabilities are then under the distribution over these tokens."""
     experts: Int16[np.ndarray, "S Y C"] | None = None
     """For a mixture of experts: the C experts that each of Y layers used for the M tokens of the prompt and the N tokens of the
-    response, S = M + N; -1 if unknown, as for the last token, which the sampler need not read. The learner then uses them, too."""
+    response, S = M + N; -1 if unknown, as for the last token, which the sampler need not read. The learner uses them too."""
 
     @property
     def truncated(self) -> bool:
-        """Whether the response was cut off before it ended."""
+        """Whether the token budget or the limit of turns cut the response off."""
         return self.finish != "stop"
 
     @property
@@ -137,7 +138,7 @@ class StreamingEngine(Engine, Protocol):
 
 @runtime_checkable
 class ReportingEngine(Engine, Protocol):
-    """An engine that waits for something outside the process, such as a server, and reports it."""
+    """An engine that waits for something outside the process, such as a server, and tells the user that it is waiting."""
 
     def report_to(self, tell: Callable[[str], None]) -> None:
         """Set `tell` as the function that shows sentences to the user; the engine may call it from any thread."""
@@ -176,7 +177,7 @@ class DialogueEngine(Engine, Protocol):
         Args:
             params: parameters of the policy.
             requests: the first turn of each episode, by episode index. The budget of a later turn is the rest of the episode's
-                budget. Episodes with other prompts may be added later, if they need no more room.
+                budget. Episodes with other prompts may be added later, if their prompts and budgets are no longer than these.
         """
         ...
 
@@ -239,7 +240,7 @@ def _fault(request: Request, response: Response) -> str | None:
         return f"must have one of {', '.join(map(repr, get_args(Finish)))} as its finish; got {response.finish!r:.80}"
     if not isinstance(response.turns, int | np.integer) or response.turns < 1:
         return f"must have an integer of at least 1 as its number of turns; got {response.turns!r:.80}"
-    return _array_fault(response, request.sampling.max_tokens) or _mask_fault(response, request.sampling.kept)
+    return _array_fault(response, request.sampling.max_tokens) or _kept_fault(response, request.sampling.kept)
 
 
 def _advice(logp: Float32[np.ndarray, "N"]) -> str:
@@ -278,7 +279,7 @@ def _array_fault(response: Response, budget: int) -> str | None:
     return None
 
 
-def _mask_fault(response: Response, most: int | None) -> str | None:
+def _kept_fault(response: Response, most: int | None) -> str | None:
     """Describe what is wrong with the recorded sampling masks of a response; None if nothing is."""
     if most is None:
         return None if response.kept is None else "has sampling masks (kept), which the request does not include"

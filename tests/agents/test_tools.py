@@ -249,7 +249,7 @@ def test_maze_is_solvable_and_reports_walls(seed):
     seen, path = {state.place}, []
     while True:
         here = state.place
-        fresh = [move for move in state.exits[here] if (here[0] + MOVES[move][0], here[1] + MOVES[move][1]) not in seen]
+        fresh = [move for move in state.doors[here] if (here[0] + MOVES[move][0], here[1] + MOVES[move][1]) not in seen]
         move = fresh[0] if fresh else opposite[path.pop()]
         step = maze.step(state, f"I go {move}.")
         if step.done:
@@ -258,7 +258,7 @@ def test_maze_is_solvable_and_reports_walls(seed):
         state = step.state
         seen.add(state.place)
     assert (step.correct, step.reward) == (True, 1.0)
-    blocked = next(move for move in MOVES if move not in maze.reset(Problem("", "1")).exits[0, 0])
+    blocked = next(move for move in MOVES if move not in maze.reset(Problem("", "1")).doors[0, 0])
     step = maze.step(maze.reset(Problem("", "1")), blocked)
     assert step.observation[0]["content"].startswith("There is a wall. You can go ")
     assert step.state.place == (0, 0)
@@ -272,6 +272,7 @@ def test_maze_is_solvable_and_reports_walls(seed):
         ("guessing", "{", "environment_options is '{'; a JSON object is expected"),
         ("guessing", '{"largst": 3}', "the environment 'guessing' cannot be built with the arguments .*largst"),
         ("guessing", '{"largest": 0}', "largest must be a whole number of at least 1; got 0"),
+        ("maze", '{"size": 1}', "size must be a whole number of at least 2; got 1"),
         ("calculator", '{"reward": "mth"}', "there is no reward 'mth'"),
         ("math:sqrt", "{}", "the environment 'math:sqrt' cannot be built"),
         ("absent.py:Game", None, "the file 'absent.py' does not exist"),
