@@ -6,7 +6,7 @@ import numpy as np
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
-from rljax.rollout.request import check_responses
+from rljax.rollout.engine_protocols import check_responses
 
 SHAPE = TransformerConfig(vocab_size=10, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
 POLICY = transformer_policy(SHAPE, eos=1)

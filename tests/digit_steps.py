@@ -6,8 +6,8 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import CharacterTokenizer
 from rljax.rollout import Response, RolloutWorker
+from rljax.rollout.engine_protocols import Sampling
 from rljax.rollout.judging import Judge
-from rljax.rollout.request import Sampling
 
 TOKENIZER = CharacterTokenizer("0123456789;#?")
 PROMPTS = EncodedPrompts((Problem("?", "27"), Problem("??", "27")), (TOKENIZER.encode("?"), TOKENIZER.encode("??")), 0)

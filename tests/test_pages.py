@@ -204,7 +204,7 @@ def test_every_message_on_the_troubleshooting_page_is_in_the_code():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
-    page = (NOTEBOOKS / "what_goes_wrong.md").read_text(encoding="utf-8")
+    page = (NOTEBOOKS / "troubleshooting.md").read_text(encoding="utf-8")
     quoted = [
         words for line in re.findall(r"^- \*\*(`.*)\*\*\\$", page, re.MULTILINE) for words in re.findall(r"`([^`]+)`", line)
     ]

@@ -11,9 +11,9 @@ __getattr__, __dir__ = lazy_names(
     {
         "Adventure": "rljax.agents.adventure",
         "Calculator": "rljax.agents.tools",
-        "GuessingGame": "rljax.agents.worlds",
+        "GuessingGame": "rljax.agents.games",
         "GymnasiumEnvironment": "rljax.agents.gymnasium",
-        "Maze": "rljax.agents.worlds",
+        "Maze": "rljax.agents.games",
         "Nim": "rljax.agents.nim",
         "PythonInterpreter": "rljax.agents.interpreter",
         "SelfCorrection": "rljax.agents.self_correction",

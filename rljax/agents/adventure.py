@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rljax.agents.worlds import check_counts
+from rljax.agents.games import check_counts
 from rljax.data.problem import Problem
 from rljax.rollout.environment import Step
 

@@ -4,7 +4,7 @@ import random
 import re
 from typing import NamedTuple
 
-from rljax.agents.worlds import check_counts
+from rljax.agents.games import check_counts
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rollout.environment import Step

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import NamedTuple
 
-from rljax.agents.worlds import check_counts
+from rljax.agents.games import check_counts
 from rljax.data.problem import Problem
 from rljax.rollout.environment import Step
 

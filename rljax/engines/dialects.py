@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from rljax.engines.http import Http
 from rljax.errors import InputError
-from rljax.rollout.request import Request, Sampling
+from rljax.rollout.engine_protocols import Request, Sampling
 
 Server = Literal["rljax", "vllm", "sglang"]
 SEED_BITS = 63

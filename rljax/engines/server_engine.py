@@ -23,7 +23,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.parallel import copy_from_first, is_first, run_on_first
 from rljax.records import required
-from rljax.rollout.request import Request, Response, Sampling
+from rljax.rollout.engine_protocols import Request, Response, Sampling
 
 CONNECTIONS = 16
 """Maximum number of requests that are sent at once."""

@@ -12,7 +12,7 @@ from rljax.models.huggingface import check_length, locate
 from rljax.models.model_folder import read_json
 from rljax.programs.trained_policy import OpenPolicy
 from rljax.rollout.engine import DecodingEngine
-from rljax.rollout.request import Request
+from rljax.rollout.engine_protocols import Request
 from rljax.rollout.stopping import stop_end
 from rljax.rollout.token_stream import stream_tokens
 from rljax.rollout.worker import RolloutWorker

@@ -2,6 +2,7 @@
 
 from rljax.lazy import lazy_names
 from rljax.rollout.engine import DecodingEngine
+from rljax.rollout.engine_protocols import Dialogue, DialogueEngine, Engine, Request, Response, Sampling, StreamingEngine
 from rljax.rollout.environment import Environment, Step
 from rljax.rollout.groups import Collected, Groups, collect, pad
 from rljax.rollout.judging import Judge
@@ -14,7 +15,6 @@ from rljax.rollout.layout import (
     sequences_of,
     sequences_of_demonstrations,
 )
-from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, Sampling, StreamingEngine
 from rljax.rollout.worker import RolloutWorker
 
 __all__ = [

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rljax.models import Params
 from rljax.rollout.dialogue import CachedDialogue
 from rljax.rollout.engine import DecodingEngine
-from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses, cut
+from rljax.rollout.engine_protocols import Dialogue, DialogueEngine, Engine, Request, Response, check_responses, cut
 
 
 class RereadingDialogue:

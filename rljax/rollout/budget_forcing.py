@@ -8,7 +8,7 @@ import numpy as np
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.rollout.continuations import end_token
-from rljax.rollout.request import Engine, Request, Response
+from rljax.rollout.engine_protocols import Engine, Request, Response
 from rljax.rollout.worker import RolloutWorker
 
 

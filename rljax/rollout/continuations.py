@@ -12,8 +12,8 @@ from rljax.models import Params
 from rljax.records import required
 from rljax.rewards.protocol import score
 from rljax.rollout.engine import generate_seeds
+from rljax.rollout.engine_protocols import Request, Sampling, check_responses
 from rljax.rollout.groups import Groups
-from rljax.rollout.request import Request, Sampling, check_responses
 from rljax.rollout.worker import RolloutWorker
 
 

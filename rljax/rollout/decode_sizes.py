@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import is_on_cpus, row_shards
-from rljax.rollout.request import Request
+from rljax.rollout.engine_protocols import Request
 from rljax.rollout.sampling import empty_rows, rows_shardings
 
 PROMPT_TOKENS_AT_ONCE = 8_192

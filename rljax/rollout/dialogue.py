@@ -22,7 +22,7 @@ from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import required
 from rljax.rollout.decode_sizes import FittingSlots, growth_sizes, padded_length, turn_bytes, turn_rows
 from rljax.rollout.engine import Decoding, DecodingEngine
-from rljax.rollout.request import Request, Response
+from rljax.rollout.engine_protocols import Request, Response
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
 
 FEWEST_TOKENS = 8

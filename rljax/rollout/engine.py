@@ -16,7 +16,7 @@ from rljax.models import Decoder, Params
 from rljax.parallel import fetch, is_on_cpus, put_rows, row_shards
 from rljax.records import required
 from rljax.rollout.decode_sizes import block_parts, compiled_rows, fewer_rows, growth_sizes, padded_length
-from rljax.rollout.request import Request, Response, Sampling
+from rljax.rollout.engine_protocols import Request, Response, Sampling
 from rljax.rollout.sampling import (
     Prompts,
     RowInputs,

@@ -22,7 +22,7 @@ from rljax.lazy import LazyTable
 from rljax.models import Params
 from rljax.records import is_finite_number
 from rljax.rewards.reward_call import called_name, place_of
-from rljax.rollout.request import Engine
+from rljax.rollout.engine_protocols import Engine
 from rljax.text import nearest_first, one_line, parse_json, texts_of
 
 Message = Mapping[str, Any]
@@ -34,8 +34,8 @@ AT_ONCE = 64
 
 ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
     {
-        "guessing": "rljax.agents.worlds:GuessingGame",
-        "maze": "rljax.agents.worlds:Maze",
+        "guessing": "rljax.agents.games:GuessingGame",
+        "maze": "rljax.agents.games:Maze",
         "adventure": "rljax.agents.adventure:Adventure",
         "shop": "rljax.agents.shop:Shop",
         "nim": "rljax.agents.nim:Nim",

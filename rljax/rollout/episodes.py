@@ -25,6 +25,7 @@ from rljax.rewards.correctness import Failed
 from rljax.rewards.reward_call import called_name, check_failures, place_of, read_answer
 from rljax.rollout.begin_dialogue import begin_dialogue
 from rljax.rollout.dialogue import TurnQueue
+from rljax.rollout.engine_protocols import Dialogue, Engine, Request, Response, check_responses
 from rljax.rollout.environment import (
     CallSettings,
     Environment,
@@ -38,7 +39,6 @@ from rljax.rollout.environment import (
 )
 from rljax.rollout.environment_calls import Batch, Overdue, Raised, StepRunner
 from rljax.rollout.judging import Verdicts
-from rljax.rollout.request import Dialogue, Engine, Request, Response, check_responses
 from rljax.text import one_line
 
 

@@ -16,7 +16,7 @@ from rljax.models.router_replay import UNKNOWN, RecordedState, recording_decoder
 from rljax.parallel import fetch
 from rljax.rollout.decode_sizes import FittingSlots
 from rljax.rollout.engine import Decoding, DecodingEngine
-from rljax.rollout.request import Request, Response, Sampling
+from rljax.rollout.engine_protocols import Request, Response, Sampling
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32, Int, Int8, Int16, Int32, Shaped
 from rljax.algorithms import Rollout
 from rljax.errors import InputError
 from rljax.records import required
-from rljax.rollout.request import Response
+from rljax.rollout.engine_protocols import Response
 
 
 class Groups(NamedTuple):

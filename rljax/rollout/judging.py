@@ -13,7 +13,7 @@ from rljax.parallel import copy_from_first, divide, run_together
 from rljax.rewards import protocol
 from rljax.rewards.reward_call import Answer, FailedJudgeError, OutOfRangeError, Progress, join_answers
 from rljax.rewards.steps import Step, assign_to_tokens, score_steps
-from rljax.rollout.request import Response
+from rljax.rollout.engine_protocols import Response
 
 WAITS = (1.0, 5.0, 25.0)
 """Seconds to wait before each retry."""

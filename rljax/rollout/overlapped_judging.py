@@ -16,8 +16,8 @@ import jax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
+from rljax.rollout.engine_protocols import Engine, Request, Response, StreamingEngine, check_responses
 from rljax.rollout.judging import Judge, RewardOutput, Verdicts
-from rljax.rollout.request import Engine, Request, Response, StreamingEngine, check_responses
 
 
 def split_into_calls(requests: Sequence[Request], groups: int) -> list[list[int]]:

@@ -38,6 +38,7 @@ from rljax.records import required
 from rljax.rollout.decode_sizes import FittingSlots, turn_bytes
 from rljax.rollout.dialogue import Reading, TurnQueue, count_shared_tokens
 from rljax.rollout.engine import Decoding
+from rljax.rollout.engine_protocols import Request, Response
 from rljax.rollout.paged_sampling import (
     FEWEST_ENDED,
     FEWEST_STEPS,
@@ -47,7 +48,6 @@ from rljax.rollout.paged_sampling import (
     steps_for,
     with_paged_decoder,
 )
-from rljax.rollout.request import Request, Response
 from rljax.rollout.sampling import Prompts, Rows
 
 

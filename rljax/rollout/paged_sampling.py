@@ -51,7 +51,7 @@ from rljax.rollout.decode_sizes import (
     turn_rows,
 )
 from rljax.rollout.engine import Decoding, DecodingEngine, blocks_of
-from rljax.rollout.request import Request, Response
+from rljax.rollout.engine_protocols import Request, Response
 from rljax.rollout.sampling import Prompts, Rows, waiting_rows
 
 FEWEST_STEPS = 16

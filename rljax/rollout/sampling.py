@@ -20,7 +20,7 @@ from rljax.models import Decoder, Params
 from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import replicated, row_sharding
 from rljax.records import required
-from rljax.rollout.request import Sampling
+from rljax.rollout.engine_protocols import Sampling
 from rljax.rollout.stratified import quantile_token, stratified_uniforms
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 

@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 from rljax.models import Params
 from rljax.rollout.continuations import Prefix, Value, end_token
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.request import Request, Response, check_responses
+from rljax.rollout.engine_protocols import Request, Response, check_responses
 from rljax.rollout.worker import RolloutWorker
 
 

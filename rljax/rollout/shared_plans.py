@@ -7,7 +7,7 @@ import numpy as np
 
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.rollout.request import Engine, Request, Response, check_responses, cut
+from rljax.rollout.engine_protocols import Engine, Request, Response, check_responses, cut
 
 
 @dataclass(frozen=True)

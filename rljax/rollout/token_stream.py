@@ -9,7 +9,7 @@ from rljax.models import Params
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout.decode_sizes import compiled_rows, growth_sizes, padded_length
 from rljax.rollout.engine import Decoding, DecodingEngine
-from rljax.rollout.request import Request
+from rljax.rollout.engine_protocols import Request
 from rljax.rollout.sampling import decode, decode_weights, empty_rows, read_prompts
 
 

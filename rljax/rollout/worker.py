@@ -17,11 +17,11 @@ from rljax.records import required
 from rljax.rewards.protocol import has_verifier
 from rljax.rewards.reward_call import Progress
 from rljax.rollout.engine import generate_seeds
+from rljax.rollout.engine_protocols import Engine, ReportingEngine, Request, Response, Sampling, check_responses
 from rljax.rollout.environment import Environment, Player
 from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_known
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
 from rljax.rollout.overlapped_judging import judge_while_sampling
-from rljax.rollout.request import Engine, ReportingEngine, Request, Response, Sampling, check_responses
 from rljax.rollout.stratified import group_seeds
 
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from rljax.agents import Calculator, GuessingGame, Maze, ToolEnvironment
+from rljax.agents.games import MOVES
 from rljax.agents.tools import MAX_RESULT_CHARACTERS, calculate
-from rljax.agents.worlds import MOVES
 from rljax.data.problem import Problem
 from rljax.data.tool_calls import parse_turn
 from rljax.errors import InputError

@@ -20,8 +20,8 @@ from rljax.models import transformer_policy
 from rljax.models.config import TransformerConfig
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
+from rljax.rollout.engine_protocols import check_responses
 from rljax.rollout.groups import pad_responses
-from rljax.rollout.request import check_responses
 from rljax.rollout.sampling import empty_rows, fill_rows, grow_rows, move_rows, read_prompts
 
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]

@@ -23,7 +23,7 @@ from rljax.engines.dialects import dialect_of
 from rljax.engines.server_engine import ServerEngine
 from rljax.errors import InputError, ServerLostError
 from rljax.programs.trained_policy import load
-from rljax.rollout.request import ReportingEngine, Request, Sampling, StreamingEngine
+from rljax.rollout.engine_protocols import ReportingEngine, Request, Sampling, StreamingEngine
 from rljax.training import metrics
 from rljax.training.config import TrainConfig
 from rljax.training.parts.model_folder import weights_writer

@@ -12,8 +12,8 @@ from rljax.evaluation.sampled import generate_rows
 from rljax.rewards import BY_NAME
 from rljax.rewards.majority_vote import vote
 from rljax.rollout import Response, RolloutWorker
+from rljax.rollout.engine_protocols import Sampling
 from rljax.rollout.judging import Judge
-from rljax.rollout.request import Sampling
 
 
 def loop_scores(q, c, used):

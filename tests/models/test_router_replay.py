@@ -16,9 +16,9 @@ from rljax.models.router_replay import UNKNOWN, recording_decoder, route_to
 from rljax.ops.divergence import k3
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Sampling, Sequences, lay_out, pack
+from rljax.rollout.engine_protocols import Request
 from rljax.rollout.expert_records import experts_in_slots, recording_engine
 from rljax.rollout.layout import lay_out_shared
-from rljax.rollout.request import Request
 from rljax.training.scoring import make_score
 
 SHAPE = TransformerConfig(

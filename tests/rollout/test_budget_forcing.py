@@ -7,7 +7,7 @@ from digit_steps import TOKENIZER, Digits, make_worker
 
 from rljax.errors import InputError
 from rljax.rollout.budget_forcing import BudgetForcing, force_budget
-from rljax.rollout.request import Response
+from rljax.rollout.engine_protocols import Response
 
 END = TOKENIZER.eos_token_id
 

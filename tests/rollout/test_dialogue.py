@@ -28,7 +28,7 @@ from rljax.rollout import engine as engine_module
 from rljax.rollout.begin_dialogue import RereadingDialogue, begin_dialogue
 from rljax.rollout.decode_sizes import FittingSlots, row_bytes
 from rljax.rollout.dialogue import CachedDialogue, row_decoder, turn_engine
-from rljax.rollout.request import DialogueEngine
+from rljax.rollout.engine_protocols import DialogueEngine
 
 
 class TokenCountingEngine:

@@ -9,7 +9,7 @@ from small_runs import SMALL, STEPPED, even_length
 import rljax
 from rljax.errors import InputError
 from rljax.rollout.engine import seed_words
-from rljax.rollout.request import Sampling
+from rljax.rollout.engine_protocols import Sampling
 from rljax.rollout.sampling import sample_token
 from rljax.rollout.stratified import group_seeds, quantile_token, stratified_uniforms
 from rljax.tracking.rows import read_metrics

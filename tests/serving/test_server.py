@@ -107,7 +107,7 @@ def test_seed_gives_the_same_tokens_as_the_engine(server, opened):
     url, _ = server
     body = post(url, TEXT, prompt=[9, 10], n=2, max_tokens=12, seed=11, top_k=50, return_token_ids=True).json()
     sampling = opened.worker.with_sampling(max_tokens=12, temperature=1.0, top_k=50).sampling
-    from rljax.rollout.request import Request
+    from rljax.rollout.engine_protocols import Request
 
     requests = [Request((9, 10), 0, 0, sampling, 11 + index) for index in range(2)]
     responses = opened.worker.engine.generate(opened.params, requests)

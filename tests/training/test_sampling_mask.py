@@ -13,8 +13,8 @@ from rljax.errors import InputError
 from rljax.models.packed import sampling_mask
 from rljax.models.token_scores import token_scores
 from rljax.rollout import Sampling
+from rljax.rollout.engine_protocols import Request, Response, check_responses
 from rljax.rollout.groups import from_dict, to_dict
-from rljax.rollout.request import Request, Response, check_responses
 from rljax.rollout.sampling import sample_from_kept, sample_token
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import list_misfits

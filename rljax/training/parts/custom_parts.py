@@ -10,8 +10,8 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Policy
 from rljax.rollout import Engine, Environment
+from rljax.rollout.engine_protocols import check_engine
 from rljax.rollout.environment import check_environment
-from rljax.rollout.request import check_engine
 from rljax.training.config import TrainConfig
 
 

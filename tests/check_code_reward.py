@@ -1,10 +1,10 @@
 """Check that HumanEval's and MBPP's reference solutions pass in ten surface forms, and that twelve kinds of cheat score 0.
 
-    python tests/code_differential.py --mbpp mbpp.jsonl --humaneval HumanEval.jsonl --results results.jsonl
+    python tests/check_code_reward.py --mbpp mbpp.jsonl --humaneval HumanEval.jsonl --results results.jsonl
 
 Neither data set is part of the project. The command continues where an earlier run with the same results file stopped. For
 speed it runs the sandbox's two processes without their confinement, which none of these programs tries to escape;
-`test_code_differential.py` runs a sample of them through the rewards. The result of a full run is in `code_differential.md`.
+`test_check_code_reward.py` runs a sample of them through the rewards. The result of a full run is in `check_code_reward.md`.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""A sample of the differential test of the code rewards. `code_differential.py` runs the test on all tasks."""
+"""A sample of the differential test of the code rewards. `check_code_reward.py` runs the test on all tasks."""
 
-import code_differential
+import check_code_reward
 import pytest
 
 from rljax.rewards.code import code, program_of
 from rljax.rewards.sandbox import Limits, judge_all
 
 TASKS = [
-    code_differential.Task(
+    check_code_reward.Task(
         "square",
         "Write a function that squares a number.",
         "def square(x):\r\n    return x * x",
@@ -17,7 +17,7 @@ TASKS = [
         },
         "square",
     ),
-    code_differential.Task(
+    check_code_reward.Task(
         "words",
         'from typing import List\n\n\ndef words(text: str) -> List[str]:\n    """Split a text.\n    >>> words("a b")\n    """\n',
         "    return text.split()\n",
@@ -33,7 +33,7 @@ TASKS = [
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.key)
 def test_right_variants_pass_and_wrong_variants_fail(task):
-    variants = list(code_differential.variants(task))
+    variants = list(check_code_reward.variants(task))
     columns = {name: [value] * len(variants) for name, value in task.columns.items()}
     rewards = code([task.prompt] * len(variants), [response for _, _, response in variants], **columns)
     assert {name: reward for (name, _, _), reward in zip(variants, rewards, strict=True)} == {
@@ -42,11 +42,11 @@ def test_right_variants_pass_and_wrong_variants_fail(task):
 
 
 def test_sampled_tasks_are_judged_correctly(shared_data):
-    tasks = code_differential.tasks(shared_data / "mbpp.jsonl", None)[::33]
+    tasks = check_code_reward.tasks(shared_data / "mbpp.jsonl", None)[::33]
     chosen = [
         (task, *variant)
         for position, task in enumerate(tasks)
-        for variant in list(code_differential.variants(task))[position % 11 :: 11]
+        for variant in list(check_code_reward.variants(task))[position % 11 :: 11]
     ]
     programs = [program_of(task.prompt, response, **task.columns) for task, _, _, response in chosen]
     verdicts = judge_all(programs, Limits(seconds=20.0))
