@@ -2,9 +2,9 @@
 
 import jax
 import pytest
+from shared_run import TINY
 from skip_plots import plotting_curves
 from small_runs import even_length
-from whole_runs import TINY
 
 import rljax
 from rljax.training import reinforce

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 from served_model import make_model, serving
+from shared_run import rows
 from simulated_servers import ServerState, running, sglang, vllm
 from small_runs import is_time
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from whole_runs import rows
 
 import rljax
 from rljax.cli import main

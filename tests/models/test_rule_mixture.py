@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from run_states import first_state, read_checkpoint
 from scripted_policy import TOKENIZER as BYTES
+from shared_run import rows
 from small_runs import STEPPED, stopping_after
-from whole_runs import rows
 
 import rljax
 from rljax.data.prompts import left_pad

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from shared_run import TINY, distances, rows
 from small_cli import printed, refused
-from whole_runs import TINY, distances, rows
 
 import rljax
 from rljax.algorithms import Rollout, loss, prepare

@@ -5,9 +5,9 @@ import jax
 import numpy as np
 import pytest
 from served_model import NAME, make_model, post, serving
+from shared_run import TINY
 from small_runs import even_length
 from trained_run import finished  # noqa: F401  a fixture
-from whole_runs import TINY
 
 import rljax
 from rljax.data.problem import Problem

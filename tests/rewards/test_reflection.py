@@ -1,7 +1,7 @@
 """Phrases with which a response checks itself: which ones count, and that a run can log them without training on them."""
 
 import pytest
-from whole_runs import TINY, rows
+from shared_run import TINY, rows
 
 import rljax
 from rljax.rewards.reflection import reflection

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from bigram import BIGRAM
 from run_states import first_state, learn_from, make_rl_state, read_checkpoint
+from shared_run import TINY, distances, rows
 from small_runs import even_length
-from whole_runs import TINY, distances, rows
 
 import rljax
 from rljax.algorithms import BY_NAME

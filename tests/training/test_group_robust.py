@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_states import first_state, read_checkpoint
+from shared_run import rows
 from small_runs import STEPPED, even_length, stopping_after
-from whole_runs import rows
 
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_states import first_state, read_checkpoint
+from shared_run import rows
 from small_runs import STEPPED, stopping_after
-from whole_runs import rows
 
 import rljax
 from rljax.algorithms.plan_credit import plan_then_answer
@@ -221,11 +221,9 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
     assert any(row["sampled_tokens"] < row["response_length"] * 16 - 1 for row in steps), (
         "shared plans must save sampled tokens"
     )
-    first = DIVIDED.init(jax.random.key(config.run.seed))
     for name in ("plan", "answer"):
         moved = [np.abs(np.asarray(leaf)).max() for leaf in jax.tree.leaves(getattr(result.params, name))]
         assert min(moved) > 0, "the factors B, which start at 0, have changed"
-    del first
     state = read_checkpoint(config, tmp_path / "done", reward=digit_reward, problems=problems).state
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting, problems=problems)

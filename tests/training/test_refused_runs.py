@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from whole_runs import TINY
+from shared_run import TINY
 
 import rljax
 from rljax.data.problem import Problem

@@ -6,8 +6,8 @@ import shutil
 
 import chex
 import pytest
+from shared_run import TINY, last_checkpoint, rows
 from small_runs import even_length, stopping_after
-from whole_runs import TINY, last_checkpoint, rows
 
 import rljax
 from rljax.errors import InputError

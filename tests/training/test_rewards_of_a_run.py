@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
+from shared_run import TINY, rows
 from small_runs import even_length
-from whole_runs import TINY, rows
 
 import rljax
 from rljax.errors import InputError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from bigram import BIGRAM
 from run_states import first_state, make_rl_state, read_checkpoint
+from shared_run import rows
 from small_runs import SEVERAL, SMALL, STEPPED, even_length, stopping_after
-from whole_runs import rows
 
 import rljax
 from rljax.algorithms import prepare

@@ -5,8 +5,8 @@ import time
 
 import jax
 import pytest
+from shared_run import rows
 from small_runs import SEVERAL, STEPPED, even_length, is_time, stopping_after
-from whole_runs import rows
 
 import rljax
 from rljax.errors import InputError

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from run_states import first_state, learn_from, make_rl_state
-from whole_runs import TINY, distances
+from shared_run import TINY, distances
 
 from rljax.cli import parse
 from rljax.data import reasoning_gym

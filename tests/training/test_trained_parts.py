@@ -4,8 +4,8 @@ import jax
 import numpy as np
 from bigram import BIGRAM
 from run_states import first_state, learn_from, make_rl_state
+from shared_run import distances, rows
 from small_runs import SMALL, even_length
-from whole_runs import distances, rows
 
 import rljax
 

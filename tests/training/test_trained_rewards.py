@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 from scripted_policy import places, probability, scripted_policy, table
+from shared_run import rows
 from small_runs import SMALL
-from whole_runs import rows
 
 import rljax
 from rljax.data.preferences import Preference

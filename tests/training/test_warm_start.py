@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 from run_states import first_state, read_checkpoint
+from shared_run import TINY, rows
 from small_runs import even_length
-from whole_runs import TINY, rows
 
 import rljax
 from rljax.errors import InputError
