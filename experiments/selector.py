@@ -313,7 +313,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
     """Describe how many scores the claims' results already contained, and how many were measured in addition."""
-    without = [len(names) for names in (found.without_setting, found.without_number, found.own_rewards)]
+    without = [len(names) for names in (found.without_setting, found.without_pass_rate, found.own_rewards)]
     claims = len({name for task in found.tasks for name in task.claims})
     in_results = Counter((row["claim"], row["arm"]) for row in rows if row["from"])
     tasks, pairs, several = len(found.tasks), in_results.total(), sum(count > 1 for count in in_results.values())

@@ -10,7 +10,7 @@ Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a resp
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
 and differs from seed to seed. The sampler is 64 rollouts old. GRPO without a penalty; one update on each rollout.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
 other seeds. Two further arms have no clip: one has the bound alone, and one leaves the ratio unlimited.
 

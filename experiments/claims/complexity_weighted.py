@@ -9,7 +9,7 @@ is right if all its tokens are, and the reward is 1 or 0. The verifier errs on o
 right on about one response in four, and differs from seed to seed. The critic has a value for every state and is
 pretrained on 50 rollouts in all arms; its own lambda is 1.
 
-Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. Complexity is the policy's entropy before a token, divided by the
 largest entropy in the rollout, as in the trainer's part complexity_weighted. alpha is 0 in the arms that decide, so
 they differ only in complexity; a further arm also has the document's alpha of 0.05, with 32 as the largest length. The

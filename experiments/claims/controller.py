@@ -20,7 +20,7 @@ the fixed tuned rate: 0.010 (-0.028 to 0.048) from ten times too large, 0.006 (-
 small, -0.016 (-0.063 to 0.032) from the tuned rate itself, -0.011 (-0.043 to 0.021) from a hundred times too large, and
 0.008 (-0.048 to 0.064) from a hundred times too small.
 
-Deviations from the paper: there is no paper. The policy is a table of logits, so the divergence that the controller
+Deviations from the document: there is no paper. The policy is a table of logits, so the divergence that the controller
 reads is exact: the divergence of all updates of a rollout together, divided by the square of their number. The trainer
 estimates it.
 

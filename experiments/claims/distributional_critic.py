@@ -11,7 +11,7 @@ number, for every state; values begin at 0.5, and there is no pretraining. The t
 support by two-hot encoding, which is C51's projection if the target is a full return without a next state's value;
 HL-Gauss spreads the target over neighboring points.
 
-Deviations from the paper: C51 has 51 points. Policy and critic are tables, so there are no network features that could
+Deviations from the document: C51 has 51 points. Policy and critic are tables, so there are no network features that could
 gain from the richer target, where Farebrother et al. find most of the benefit. The critic's state includes whether all
 tokens so far were right. The optimizer is Adam; each arm uses the learning rates with the highest mean pass rate on 8
 other seeds: for the policy 0.03, 0.1 or 0.3, for the critic 0.0125, 0.05 or 0.2 (a number) and 0.8, 3.2 or 12.8 (a

@@ -7,7 +7,7 @@ Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a resp
 two right ones, so a policy that is always right may keep some entropy; the reward is 1 or 0. The initial policy is
 right on about one response in 80, and differs from seed to seed. GRPO without KL.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
 other seeds. In all arms, the largest rate was best; at that rate, a policy without the term permanently loses some
 contexts.

@@ -7,7 +7,7 @@ Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a resp
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
 and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the best final
 pass rate on 8 other seeds. Every arm samples 64 responses per step.
 

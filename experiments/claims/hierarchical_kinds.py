@@ -7,7 +7,7 @@ Setting: 8 contexts, 4 with codes of 3 tokens and 4 with codes of 9, from a voca
 its tokens are, and the reward is 1 or 0. The length is the kind of a problem, and kinds differ in difficulty. The
 initial policy differs from seed to seed. The arms use the trainer's part hierarchical.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
 divides by a standard deviation, because the document's equation does not. The optimizer is Adam; each arm uses the
 learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate during training on 8 other seeds.
 

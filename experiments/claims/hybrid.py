@@ -8,7 +8,7 @@ are, and the reward is 1 or 0. The verifier errs on one response in 20. The init
 response in four, and differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts
 in the arms that have one.
 
-Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. VAPO's share falls from 1
 to 0.05; the document states no values. GRPO has VAPO's clip, mean over tokens and loss on right responses, so the
 advantage is the only difference. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1,

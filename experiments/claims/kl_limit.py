@@ -8,7 +8,7 @@ Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a resp
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. There are
 16 passes over a rollout, with steps of length 1; the ratio is not clipped, so only the limit restrains the policy.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. A rollout is
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. A rollout is
 one mini-batch here, and its updates end once the divergence at the last update exceeds the limit; `--kl-limit` uses the
 mean over the updates so far. The documents state no delta; the arms try three values.
 

@@ -8,7 +8,7 @@ Each context has two logits for continuing and two for the answer, the same at e
 response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response is truncated.
 The verifier errs on one response in 20. Contexts differ in difficulty; the mean length is about 13.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "token
 mean" has the highest mean pass rate during training on 8 other seeds. The exponent is the document's strongest, -0.5;
 the reference length is 13 tokens, the mean of the initial policy. The document uses the median of the batch, which

@@ -10,7 +10,7 @@ truncated after 24 tokens, which counts as wrong. The three tokens (the right ne
 separate logits at each step. The initial policy differs from seed to seed. The advantage is the reward minus the
 group's mean, as in the document.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The document
 gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7, and
 both factors are 1; lambda and gamma are the document's 0.05 and 2, in a further arm 0.1 and 5. The arms use the
 trainer's part outcome_reward=length_shaped. The optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01,

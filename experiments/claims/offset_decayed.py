@@ -9,7 +9,7 @@ is right if all its tokens are, and the reward is 1 or 0. The verifier errs on o
 right on about one response in four, and differs from seed to seed. The critic has a value for every state and is
 pretrained on 50 rollouts in both arms; its own lambda is 1. The falling lambda is the trainer's part offset_decayed.
 
-Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
+Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. There is no complexity term. alpha is the document's 0.05, and the
 largest length is 32; at 16 tokens the weight is 0.95^16 times 0.67. The optimizer is Adam; each arm uses the learning
 rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds; the critic's learning rate is 0.05.

@@ -9,7 +9,7 @@ three tokens (the right next step, wandering, a wrong answer) have separate logi
 which differs from seed to seed, wanders with most of its tokens; two responses in five are truncated. So responses
 differ in length and in confidence. The arms use the trainer's parts length_quality and confidence_quality.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
 divides by a standard deviation, because the document's equation does not. Confidence is the geometric mean of the
 tokens' probabilities, because the product would give one response all the weight. The optimizer is Adam; each arm uses
 the learning rate among 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. By the end, in most seeds

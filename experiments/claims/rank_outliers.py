@@ -6,7 +6,7 @@ how much outliers lower the pass rate with each of the two advantages.
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; each arm uses the learning rate among 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the highest mean pass
 rate during training on 8 other seeds. One reward in fifty has an error of +100 or -100.
 

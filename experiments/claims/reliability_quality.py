@@ -9,7 +9,7 @@ Four raters give each response 1 or 0, and their mean is the reward. A random ha
 rater errs on these with probability 0.3, and on the others with 0.02. The initial policy is right on about one response
 in 40, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The document
 does not define reliability: we use the inverse variance, with a floor of 0.01 for the variance. Only the baseline is
 weighted, as in the document's equation, and no arm divides by a standard deviation. A further arm knows which responses
 are hard to judge, and weights by the inverse of the true variance of their rewards. The optimizer is Adam; each arm

@@ -6,9 +6,9 @@ removes the scale, nothing should change. With a critic that starts at 0, the re
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. The
-trainer's outcome_reward=rule turns rewards of 1 and 0 into +1 and -1.
+trainer's option outcome_reward=rule (a rule-based reward) turns rewards of 1 and 0 into +1 and -1.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam at a learning rate of 0.05.
 
 Command: rljax claims --rerun reward_values

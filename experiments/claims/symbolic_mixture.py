@@ -11,7 +11,7 @@ network is right on about one response in 150, and differs from seed to seed. On
 rules have a weight of 0.4; another trains the network alone. The pass rates of both are measured in this mixture, so
 the rules help both equally. In two further arms the weight is 0.9.
 
-Deviations from the paper: there is no paper, and the document learns the rules' weight, which is fixed here. The policy
+Deviations from the document: there is no paper, and the document learns the rules' weight, which is fixed here. The policy
 is a table of logits, so nothing learned on one prompt helps another: what the network learns at positions that the
 rules predict does not help it elsewhere. The algorithm is GRPO without a KL penalty, and the optimizer is Adam; each
 arm uses the learning rate among 0.03, 0.1, 0.3 and 1 with the highest mean pass rate in the mixture on 8 other seeds.

@@ -8,7 +8,7 @@ Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a resp
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
 and differs from seed to seed. Training has 150 steps; the rate rises during the first 15.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The document
 does not specify the length of the warm-up. The optimizer is Adam; each arm uses the learning rate among 0.03, 0.1, 0.3
 and 1 with the best final pass rate on 8 other seeds; with the schedule, this is the peak rate.
 

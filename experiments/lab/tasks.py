@@ -1,4 +1,4 @@
-"""Tasks of the claims, and facts about a task that are known before training.
+"""Tasks of the claims (experiments that decide a paper's claim, see `lab.claims`), and facts about a task before training.
 
 A task is an arm's setting without its algorithm, so arms that differ only in the algorithm and the learning rate share a task.
 Functions in two settings are compared by their results, because each arm may have built its own function.
@@ -21,7 +21,7 @@ from lab.worlds import exact
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 
-NUMBER = "area"
+PASS_RATE = "area"
 """Metric that scores an algorithm on a task: the mean pass rate during training."""
 SEEDS = 16
 """Number of seeds per task: the first seeds of its claim."""
@@ -35,7 +35,7 @@ class Task(NamedTuple):
     """A task that arms of one or more claims train on."""
 
     page: ClaimFile
-    """The first claim with this task."""
+    """The file of the first claim with this task."""
     arm: str
     """The first arm of that claim with this task."""
     setting: Setting
@@ -61,8 +61,8 @@ class Sources(NamedTuple):
     """The tasks, in the order of the claims' names."""
     without_setting: list[str]
     """Claims whose arms are not settings of a tabular training."""
-    without_number: list[str]
-    """Claims whose metrics do not include `NUMBER`, the mean pass rate during training."""
+    without_pass_rate: list[str]
+    """Claims whose metrics do not include `PASS_RATE`, the mean pass rate during training."""
     own_rewards: list[str]
     """Claims whose rewards only their own algorithms can decode."""
 
@@ -77,7 +77,7 @@ def setting_of(arm: Any) -> Setting | None:
 
 
 def with_algorithm(arm: Any, algorithm: Algorithm) -> Any:
-    """Replace the algorithm of an arm (of its first candidate), in the form that its claim's `measure` accepts.
+    """Replace the algorithm of an arm, in the form that its claim's `measure` accepts: a setting, or a tuple with other parts.
 
     Raises:
         ValueError: the arm has no setting.
@@ -92,7 +92,7 @@ def with_algorithm(arm: Any, algorithm: Algorithm) -> Any:
 
 
 def fingerprint(setting: Setting) -> tuple[Any, ...]:
-    """Compute a hashable key that identifies a task: everything in a setting except algorithm, critic, rates and `points`.
+    """Compute a hashable key that identifies a task: everything in a setting except algorithm, critic, learning rates and `points`.
 
     Each function in the setting is represented by its result for one random key.
     """
@@ -124,13 +124,13 @@ def sources(pages: Sequence[ClaimFile], results: Mapping[str, Results]) -> Sourc
     arms: dict[tuple[Any, ...], list[tuple[ClaimFile, str, Setting]]] = {}
     found = Sources([], [], [], [])
     for page in pages:
-        settings = {arm: setting for arm, of in page.claim.arms.items() if (setting := setting_of(of)) is not None}
+        settings = {name: setting for name, arm in page.claim.arms.items() if (setting := setting_of(arm)) is not None}
         if not settings:
             found.without_setting.append(page.name)
         elif page.name in OWN_REWARDS:
             found.own_rewards.append(page.name)
-        elif NUMBER not in _metric_names(results[page.name], page.name):
-            found.without_number.append(page.name)
+        elif PASS_RATE not in _metric_names(results[page.name], page.name):
+            found.without_pass_rate.append(page.name)
         else:
             for arm, setting in settings.items():
                 if setting.group > 1:  # most algorithms compare the responses of a group
@@ -174,7 +174,7 @@ def scores_in_results(
                 all(str(seed) in runs for seed in task.seeds),
             )
         ):
-            return f"{name}: {arm}", [runs[str(seed)][NUMBER] for seed in task.seeds]
+            return f"{name}: {arm}", [runs[str(seed)][PASS_RATE] for seed in task.seeds]
     return None
 
 

@@ -24,11 +24,12 @@ def a_star_po(*, beta1: float = 0.5, beta2: float = 1e-3) -> Algorithm:
         beta1: β₁ = 0.5 (the authors' value), KL weight in the optimal value V*, in reward per nat.
         beta2: β₂ = 0.001 (the authors' value), weight of the log-ratio in the loss, in reward per nat.
 
-    Deviations: the paper estimates V* once, before training, from 8 reference responses per prompt, and then samples one response
-    per prompt. Here V* is estimated from the group itself, with self-normalized importance weights π_ref/π; in the first step,
-    when the policy equals the reference, this is the paper's estimate. In every update of a rollout, our loss is the paper's
-    divided by 2β₂, up to a constant: with A = r - V* - β₂ log(π_old/π_ref), the paper's (β₂ log ρ - A)² has -2β₂ times the
-    gradient of our A log ρ - (β₂/2) log² ρ. The paper also removes prompts that no reference response solves; here they stay.
+    Deviations: the paper estimates V* once, before training, from 8 reference responses per prompt, and then samples one
+    response per prompt. Here V* is estimated from the group itself, with self-normalized importance weights π_ref/π; in the
+    first step, when the policy equals the reference, this is the paper's estimate. Our objective is the paper's loss divided by
+    -2β₂, up to a constant: with ρ = π/π_old and A = r - V* - β₂ log(π_old/π_ref), the paper's loss (β₂ log ρ - A)² has -2β₂
+    times the gradient of our objective A log ρ - (β₂/2) log² ρ. The paper also removes prompts that no reference response
+    solves; here they stay.
     """
     check_positive(beta1=beta1, beta2=beta2)
     return Algorithm(
@@ -53,7 +54,7 @@ def _credit(
     beta2: Number,
     valid: Array | None = None,
 ) -> Float[Array, "P G"]:
-    """Optimal advantage r - V* minus the part that the policy's log-ratio already expresses before the update."""
+    """Optimal advantage r - V* minus β₂ times the log-ratio of the policy before the update to the reference."""
     log_ratio = log_ratio_to_reference(policy_logp, ref_logp, mask)
     value = optimal_value(rewards, log_ratio, beta=beta1, valid=valid)
     return rewards - value[..., None] - beta2 * log_ratio

@@ -32,12 +32,13 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
 
     Args:
         threshold: δ = 0.15, how far a token's probability may move (Appendix C.1); most of the paper's runs use 0.2.
-        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap. If none is configured, the authors' code
-            uses 10, and verl 20.
+        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap. The default of the authors' code is
+            10, and that of verl 20.
 
-    μ is the sampling policy, with the log-probabilities that the sampler itself reported, because Section 5.2 warns against a trust
-    region around the policy as rescored by the learner. So the ratio's denominator is `behaviour_logp`, even if the sampler has
-    older parameters or is another engine. With top-k or top-p, μ is the probability after truncation.
+    μ is the sampling policy, with the log-probabilities that the sampler itself reported, because Section 5.2 warns against
+    measuring the trust region from log-probabilities that the learner recomputes. So the ratio's denominator is
+    `behaviour_logp`, even if the sampler has older parameters or is another engine. With top-k or top-p, μ is the probability
+    after truncation.
 
     Deviations: the mean is over all tokens of the optimizer batch. The objective has log ρ in place of log π, which changes its
     value but not its gradient. `rljax.ops.off_policy.binary_kl` is the paper's other binary divergence; divergences over the K

@@ -1,8 +1,8 @@
 """Feedback on a served model's responses, read from a queue of JSON lines that another process writes.
 
-A queue is a file that grows, or a folder of such files, `*.jsonl`. For each line already read, a `LineLocation` records the
-line's number, the byte at which the line ended, and a digest of the bytes before that. So a file that was rotated, cut or
-replaced is noticed.
+A queue is a file that grows; a source is a queue, or a folder of queues `*.jsonl`. For each line already read, a `LineLocation`
+records the line's number, the byte at which the line ended, and a digest of the bytes before that. So a file that was rotated,
+cut or replaced is noticed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _ROTATED = re.compile(r"[.-](\d+|\d{4}-\d\d-\d\d([_T-]\d\d(-\d\d){0,2})?)")
 
 
 OPTIONAL = ("thumbs", "reward", "id", "logp", "finished")
-"""Optional entries of a line. Each line needs either `thumbs` or `reward`."""
+"""Entries that a line may lack, although it needs exactly one of `thumbs` and `reward`."""
 
 
 class Feedback(NamedTuple):
@@ -53,7 +53,7 @@ class LineLocation(NamedTuple):
     """Position of the end of a line."""
 
     queue: str
-    """Name of the file while it grows."""
+    """Name of the queue's file, also after the file that contains the line was rotated."""
     file: str
     """Path of the file when the line was read; the name of a rotated file differs from its queue's."""
     line: int
@@ -116,12 +116,12 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[LineLocation]]) -> Iter
 
 
 def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
-    """Return the files that contain the lines after the last place, the oldest first.
+    """Return the files that contain the lines after the last location, the oldest first.
 
-    Usually this is the queue file itself. If the queue was rotated, these are the rotated file that contains the last place, the
-    rotated files that changed later, and the queue file from its beginning. Without a place, all rotated files and the queue file
-    are returned, so that a rotation before the first line is taken loses nothing. A cut file is read from the last place that it
-    still contains, and a replaced file is read from its beginning; both get a note.
+    Usually this is the queue file itself. If the queue was rotated, these are the rotated file that contains the last place,
+    the rotated files that changed later, and the queue file from its beginning. Without a place, all rotated files and the
+    queue file are returned, so that nothing is lost if the queue was rotated before any line was read. A cut file is read from
+    the last place that it still contains, and a replaced file is read from its beginning; both get a note.
 
     Args:
         queue: the file that grows.
@@ -187,7 +187,7 @@ def digest_of(content: bytes) -> str:
 
 
 def list_unfinished(source: Path) -> list[Path]:
-    """Return the files of a queue whose last line has no line end yet."""
+    """Return the queue files of a source whose last line has no line end yet."""
     return [file for file in list_queues(source) if file.is_file() and _last_byte(file) not in (b"", b"\n")]
 
 
@@ -218,7 +218,7 @@ def _read_lines(part: FilePart, queue: str) -> Iterator[Line]:
 
 
 def read_line(line: bytes) -> Feedback | BadRowError:
-    """Read the feedback of a line; the error says why it cannot be used.
+    """Return the feedback in a line, or an error that says why the line cannot be used.
 
     Example:
         >>> read_line(b'{"prompt": "1+1=", "response": "2", "thumbs": true}').reward
@@ -267,7 +267,7 @@ def _response(row: Mapping[str, object]) -> str | tuple[int, ...]:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise BadRowError(f"the response is not text ({error})", "correct it", column="response") from error
+            raise BadRowError(f"the response is not valid Unicode ({error})", "correct it", column="response") from error
         return value
     if isinstance(value, list) and value and all(type(token) is int for token in value):
         return tuple(value)
@@ -294,7 +294,11 @@ def _reward(row: Mapping[str, object]) -> float:
             )
         return float(value)
     if not _is_number(value):
-        raise BadRowError(f"the reward must be a finite number, not {describe_value(value)}", "correct it", column="reward")
+        raise BadRowError(
+            f"the reward must be a number between -1e30 and 1e30, not {describe_value(value)}",
+            "correct it",
+            column="reward",
+        )
     return float(value)  # pyright: ignore[reportArgumentType]  a number
 
 

@@ -102,7 +102,8 @@ DIALECTS = (
         "<|python_tag|>",
     ),
 )
-"""All dialects. A model uses the first one whose mark is in its template; `dialect_of` finds Llama 3 without its mark."""
+"""All dialects. A model uses the first one whose mark is in its template; `dialect_of` also
+recognizes a Llama 3 template that lacks the mark."""
 HERMES = next(dialect for dialect in DIALECTS if dialect.name == "hermes")
 """Dialect for models whose template does not describe tools; the prompt then describes this dialect."""
 LLAMA = next(dialect for dialect in DIALECTS if dialect.name == "llama")
@@ -119,7 +120,7 @@ To call one, write a JSON object with its name and arguments between these tags:
 
 
 def dialect_of(tokenizer: Tokenizer) -> Dialect:
-    """Return the dialect of a tokenizer's chat template; Hermes if there is no template.
+    """Return the dialect of a tokenizer's chat template; Hermes if there is no template or no dialect matches it.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -139,7 +140,7 @@ def read_turn(tokenizer: Tokenizer, ids: Sequence[int], *, is_first: bool) -> Tu
     Args:
         tokenizer: the policy's tokenizer.
         ids: the sampled tokens of the turn.
-        is_first: whether this is the first turn after the prompt, which may contain the turn's beginning.
+        is_first: whether the turn follows the prompt directly; the prompt may already contain its first tokens.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         tokenizer = tokenizer.configured(tokenizer.chat, keeps_special=True)
@@ -151,7 +152,7 @@ def parse_turn(text: str, dialect: Dialect = HERMES) -> Turn:
     """Parse the tool calls in a text.
 
     Args:
-        text: one turn, with the special tokens of calls and without the end of the turn.
+        text: one turn, with the special tokens of calls and without the end-of-turn token.
         dialect: the format of the calls.
 
     Example:
@@ -181,7 +182,7 @@ def _parse_calls(name: str | None, text: str, malformed: list[str]) -> Iterator[
         malformed.append(f"the tool call {_shorten(text)} is not JSON ({one_line(error)})")
         return
     if text.strip()[end:].strip():
-        malformed.append(f"the tool call {_shorten(text)} has more than one JSON value")
+        malformed.append(f"the tool call {_shorten(text)} has more text after its JSON value")
         return
     entries = value if isinstance(value, list) and not name else [value]
     for entry in entries:
@@ -265,7 +266,7 @@ def _without_state(tool: Callable) -> Callable:
         return tool
 
     def stand_in() -> None:
-        """Replace the tool."""
+        """Hold the name, the docstring and the signature, which are set below."""
 
     signature = inspect.signature(tool)
     parameters = [parameter for name, parameter in signature.parameters.items() if name != EPISODE_STATE]

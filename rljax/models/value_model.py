@@ -51,7 +51,7 @@ def value_model(policy: Model, size: int, *, surprisal: bool = False) -> ValueMo
 def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | None = None) -> Params:
     """Initialize a random head, and also a random trunk if there is no policy to copy it from.
 
-    The head is initialized with standard deviation 1/(D + 1), so that initial values are about a tenth of the reward's unit.
+    The head is initialized with standard deviation 1/(D + 1), so that initial values are small compared with a reward of 1.
     The vector that multiplies log-probabilities is initialized like an embedding, with standard deviation 0.02.
     """
     config = model.trunk.config
@@ -126,7 +126,7 @@ def load_value_model(
     Args:
         folder: folder with config.json and weights, which include `score.weight`.
         vocab_size: the policy's vocabulary size, which must also be the model's; None: any.
-        size: number of outputs that the algorithm's value head reads; None: any.
+        size: number of outputs per token that the algorithm needs; None: any.
         surprisal: whether the model must read log-probabilities; None: either.
         compute_dtype: precision of matrix products.
         remat: what layers recompute in the backward pass, one of `rljax.models.config.REMATS`.
@@ -144,8 +144,8 @@ def load_value_model(
     head = load_tensor(folder, HEAD)
     if head is None:
         raise InputError(
-            f"The model in {str(folder)!r} has no {HEAD!r}, so it is neither a critic nor a reward model; give a folder that a run "
-            "with a critic saved, or a sequence-classification model."
+            f"The model in {str(folder)!r} has no {HEAD!r}, so it is neither a critic nor a reward model; give the folder of a "
+            "critic that a run saved, or a sequence-classification model."
         )
     direction = load_tensor(folder, SURPRISAL)
     _check_shapes(folder, config.width, head, direction)

@@ -39,7 +39,7 @@ def generalized_jsd(
         P = softmax(teacher_logits)      Q = softmax(logits)
 
     Args:
-        logits: the student's logits divided by the sampling temperature, carry the gradient, `[..., V]`.
+        logits: the student's logits divided by the sampling temperature; they carry the gradient, `[..., V]`.
         teacher_logits: the teacher's logits at the same temperature, `[..., V]`.
         beta: β, strictly between 0 and 1; 1/2 is the symmetric divergence.
 
@@ -67,7 +67,7 @@ def generalized_jsd(
 
 
 def _check_beta(beta: Number) -> None:
-    """Reject β = 0 and β = 1, which need other equations."""
+    """Reject β outside (0, 1); the limits 0 and 1 need other equations."""
     if is_concrete(beta) and not 0 < np.asarray(beta) < 1:
         raise ValueError(
             f"beta must lie strictly between 0 and 1, got {beta}. For forward KL (beta -> 0) use exact_kl(teacher_logits, logits), "
@@ -76,7 +76,7 @@ def _check_beta(beta: Number) -> None:
 
 
 def _jsd(logp: Array, teacher_logp: Array, beta: Number) -> Float[Array, "*rows"]:
-    """Compute JSD(β) of log-probabilities, which need not sum to 1."""
+    """Compute JSD(β) from log-probabilities, whose probabilities need not sum to 1."""
     possible = ~(jnp.isneginf(logp) & jnp.isneginf(teacher_logp))
     weighted_logps = teacher_logp + jnp.log(beta), logp + jnp.log1p(-beta)
     mixture = jnp.logaddexp(*(zero_outside(weighted_logp, possible) for weighted_logp in weighted_logps))
@@ -99,12 +99,12 @@ def sorted_probability_distance(
 
     ::
 
-        L = Σ_i |p_(i) - q_(i)|        p = softmax(logits)      q = softmax(teacher_logits)
+        L = Σ_i |p_(i) - q_(i)|        p = softmax(teacher_logits)      q = softmax(logits)
 
     where p_(i) is the i-th largest probability, and the smaller vocabulary is padded with tokens of probability 0.
 
     Args:
-        logits: the student's logits divided by the sampling temperature, carry the gradient, `[..., V]`.
+        logits: the student's logits divided by the sampling temperature; they carry the gradient, `[..., V]`.
         teacher_logits: the teacher's logits at the same position in the text and the same temperature, `[..., W]`.
 
     Returns:
@@ -162,7 +162,7 @@ def matched_vocabulary_distance(
     probabilities of the tokens that are not matched, padded with 0.
 
     Args:
-        logits: the student's logits divided by the sampling temperature, carry the gradient, `[..., V]`.
+        logits: the student's logits divided by the sampling temperature; they carry the gradient, `[..., V]`.
         teacher_logits: the teacher's logits at the same position in the text and the same temperature, `[..., W]`.
         matched: the student's ids of the shared tokens, each once, `[M]`.
         teacher_matched: the teacher's ids of the same tokens, `[M]`.
@@ -221,7 +221,7 @@ def teacher_log_ratio(
 
     For tokens sampled from π, in a fixed context: E[A] = -KL(π‖π_T), and REINFORCE with this advantage follows, on average, exactly
     -∇KL(π‖π_T). A token's advantage ignores the tokens after it (discount 0). The equality requires loss weights that do not
-    depend on the token. The weight 1/|o| does, since a token may end the response.
+    depend on the token. The weight 1/|o|, with |o| the length of the response, does, because the end token determines |o|.
 
     ::
 
@@ -245,8 +245,8 @@ def teacher_log_ratio(
         [0.5, -1.5, 0.0]
 
     Source:
-        Lu, "On-Policy Distillation" (2025), the per-token reward; the same divergence as in MiniLLM, arXiv:2306.08543, and
-        GKD, arXiv:2306.13649, with the reverse KL on the student's own samples.
+        Lu, "On-Policy Distillation" (2025), the per-token reward. MiniLLM, arXiv:2306.08543, minimizes the same divergence,
+        and so does GKD, arXiv:2306.13649, if it uses the reverse KL on the student's own samples.
     """
     check_floating(logp=logp, teacher_logp=teacher_logp)
     check_mask(mask=mask)
@@ -260,7 +260,7 @@ def mean_later_log_ratio(
 ) -> Float[Array, "*rows T"]:
     """Credit of a token for the tokens after it: the mean of their log-ratios of teacher to student.
 
-    If the student is more likely than the teacher to emit most tokens of a response, a sum of log-ratios would decrease with the
+    If most tokens of a response are likelier under the student than under the teacher, a sum of log-ratios would decrease with the
     number of tokens left, so that short responses would be favored.
 
     ::

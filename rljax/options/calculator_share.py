@@ -1,4 +1,4 @@
-"""`--calculator-rate`: learn the calculator's share of the mixture, and report it after each step."""
+"""`--calculator-rate`: report the calculator's share of the policy's mixture, which the flag makes learnable."""
 
 from functools import partial
 
@@ -31,6 +31,6 @@ def install(setup: Setup) -> Setup:
 def report(
     state: TrainState, metrics: LearnMetrics, updates: Updates, *, share: float, rate: float
 ) -> tuple[TrainState, dict[str, float]]:
-    """Report the share after the updates of a rollout."""
+    """Report the share after each step."""
     del metrics, updates
     return state, {NAME: float(learned_share(state.params.shift, share=share, rate=rate))}

@@ -18,12 +18,12 @@ def install(setup: Setup) -> Setup:
     config = setup.config
     if config.adapter.rank is not None:
         raise InputError(
-            "keep_zeros: with lora_rank only an adapter is trained, which fills the zeros; leave one of them out."
+            "keep_zeros: lora_rank trains an adapter, whose product is added to all weights, zeros included; use only one."
         )
     if config.warm_start.steps and setup.demonstrations is not None:
         raise InputError(
             f"keep_zeros is for RL, but the warm start of {config.warm_start.steps} steps would fill the zeros first; set "
-            "warm_start_steps=0, or prune the model after it."
+            "warm_start_steps=0, or do the warm start in a run of its own and prune its model."
         )
     return setup._replace(optimizer=optax.chain(setup.optimizer, masked_updates()))
 

@@ -193,7 +193,7 @@ def make_chooser(settings: ExtensionSettings, opened: OpenPolicy, *, queue: int)
     if samples is None:
         return ()
     if not 2 <= samples <= queue:
-        raise InputError(f"{samples} samples per prompt cannot be compared: give 2 up to the queue, {queue}.")
+        raise InputError(f"{samples} samples per prompt cannot be compared: give 2 to {queue}, the length of the queue.")
     if settings.majority is not None:
         rank = by_votes(vote_for(opened.config.reward.name))
     elif settings.choose_by == CONFIDENCE:

@@ -23,11 +23,11 @@ _MEMORY = 2 * 2**30
 _TEXT = "tag:yaml.org,2002:str"
 SETTINGS = frozenset({"weight", "users"})
 """Optional keys of a rule, in addition to the key that is its kind."""
-Broken = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
+ViolationTest = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
 """(texts, progress) -> whether each text breaks a rule, or `Failed` if that could not be decided."""
 
 
-def _build_occurrence_test(value: object) -> Broken:
+def _build_occurrence_test(value: object) -> ViolationTest:
     """Build the test of `must_not`, a pattern. Worker processes search for it, because the search may never finish."""
     if not isinstance(value, str):
         raise TypeError("the pattern must be text")
@@ -36,27 +36,27 @@ def _build_occurrence_test(value: object) -> Broken:
 
     def occurs(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
         results = pool.map([{"pattern": value, "text": text} for text in texts], progress)
-        return [one if isinstance(one, Failed) else bool(one) for one in results]
+        return [result if isinstance(result, Failed) else bool(result) for result in results]
 
     return occurs
 
 
-def _build_absence_test(value: object) -> Broken:
+def _build_absence_test(value: object) -> ViolationTest:
     occurs = _build_occurrence_test(value)
 
     def is_absent(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
-        return [one if isinstance(one, Failed) else not one for one in occurs(texts, progress)]
+        return [result if isinstance(result, Failed) else not result for result in occurs(texts, progress)]
 
     return is_absent
 
 
-def _build_size_test(value: object, size: Callable[[str], int]) -> Broken:
+def _build_size_test(value: object, size: Callable[[str], int]) -> ViolationTest:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError("the limit must be a whole number, 0 or more")
     return lambda texts, _: [size(text) > value for text in texts]
 
 
-def _build_model_test(value: object) -> Broken:
+def _build_model_test(value: object) -> ViolationTest:
     """Build the test of `judged`: a model on a server answers a question, and the rule is broken if the answer is no."""
     if not (isinstance(value, Mapping) and {"question", "at"} <= value.keys() <= {"question", "at", "model"}):
         raise TypeError("give `question`, `at` (a server's address) and perhaps `model`")
@@ -72,7 +72,7 @@ def _build_model_test(value: object) -> Broken:
     return answered_no
 
 
-KINDS: Mapping[str, Callable[[object], Broken]] = MappingProxyType(
+KINDS: Mapping[str, Callable[[object], ViolationTest]] = MappingProxyType(
     {
         "must": _build_absence_test,
         "must_not": _build_occurrence_test,
@@ -94,8 +94,8 @@ def constitution(rules: object) -> Weighted:
     Args:
         rules: a mapping from a name to a rule. A rule is a mapping with exactly one of these keys: `must` or `must_not` (a regular
             expression that must or must not occur), `max_characters` or `max_words` (the most that is allowed), or `judged` (a
-            mapping of `question` and `at`: the model on the server at this address has to answer the question about the response
-            with yes; see `rljax.rewards.served_judge`). Optional keys are `weight`, by default 1, and `users`, a list of names. A
+            mapping of `question` and `at`: the model on the server at this address has to answer yes to the question about the
+            response; see `rljax.rewards.served_judge`). Optional keys are `weight`, by default 1, and `users`, a list of names. A
             rule with `users` applies only if the data's column `user` has one of the names; other responses do not break it. A
             pattern is searched for in the full response, for at most two seconds, in a worker process.
 
@@ -179,7 +179,9 @@ class _Loader(yaml.SafeLoader):
 def _read_rule(name: str, rule: object) -> tuple[Callable, float]:
     """Return a rule's reward and weight."""
     if not isinstance(rule, Mapping) or len(kinds := rule.keys() & KINDS.keys()) != 1 or rule.keys() - KINDS - SETTINGS:
-        raise InputError(f"the rule {name!r} is {rule!r}; give it one of {', '.join(KINDS)}, and `weight` if it is not 1.")
+        raise InputError(
+            f"the rule {name!r} is {rule!r}; a rule has exactly one of {', '.join(KINDS)}, and may have `weight` and `users`."
+        )
     (kind,) = kinds
     weight = rule.get("weight", 1.0)
     if not is_finite_number(weight) or weight < 0:
@@ -195,7 +197,7 @@ def _read_rule(name: str, rule: object) -> tuple[Callable, float]:
         completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
     ) -> list[float | Failed | None]:
         del columns
-        return [one if isinstance(one, Failed) else float(one) for one in find_broken(completions, progress)]
+        return [result if isinstance(result, Failed) else float(result) for result in find_broken(completions, progress)]
 
     part = broken if "users" not in rule else _for_users(name, broken, rule["users"])
     part.__qualname__ = f"constitution({name})"

@@ -1,8 +1,9 @@
 """The reward for problems from the package reasoning-gym: the score, from 0 to 1, that the problem's generator assigns.
 
 Some scorers evaluate the answer as a formula or even as Python. They therefore run in confined processes
-(`rljax.rewards.pool.Pool`), with a time limit per answer, and these return only a validated number or the reason for a failure. An
-answer that runs code can still tamper with its scoring process, and thus with its own score and the scores of later answers there.
+(`rljax.rewards.pool.Pool`), with a time limit per answer; the processes return only a validated number or the reason for a
+failure. An answer that runs code can still tamper with its scoring process, and thus with its own score and the scores of later
+answers there.
 """
 
 import pickle
@@ -48,7 +49,7 @@ def reasoning_gym(
         prompts: unused; every reward receives them.
         completions: the responses. The answer is read from the last `<answer>...</answer>`, or else is the full response.
         reasoning_gym: the problems, as the task `reasoning_gym:NAME` makes them; None for a problem of another kind.
-        progress: called with the number of answers scored and the number of all; or None.
+        progress: called with the number of answers scored so far and the total; or None.
         columns: unused.
 
     Returns:
@@ -62,8 +63,8 @@ def reasoning_gym(
     check_optional(PACKAGE, "reasoning-gym")
     judged = [position for position, problem in enumerate(reasoning_gym) if problem is not None]
     items = [{"problem": reasoning_gym[position], "answer": final_answer(completions[position])} for position in judged]
-    own = f"{__name__}:"
-    pool = shared_pool(f"{own}score", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{own}load", confined=True)
+    module = f"{__name__}:"
+    pool = shared_pool(f"{module}score", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{module}load", confined=True)
     scores: list[Any] = [None] * len(completions)
     for position, score_of_answer in zip(judged, pool.map(items, progress), strict=True):
         scores[position] = wrong_if_late(score_of_answer)

@@ -1,7 +1,8 @@
 # pyright: basic
 """Oracles of objectives that use a reference policy or a teacher, as loops over responses and tokens.
 
-They have the same arguments as the objectives in `rljax.testing.oracles`, whose `OBJECTIVES` contains them.
+They have the same arguments as the functions in `rljax.testing.oracles`, where `OBJECTIVES` lists them: the rollout, the policy's
+log-probabilities and a function that stops gradients.
 """
 
 from math import exp, log
@@ -52,7 +53,7 @@ def _nash_md(d, x, sg):
 
 
 def _a_star_po(d, x, sg):
-    """The paper's squared error, divided by -2 β₂, minus its value at the policy before the update."""
+    """The paper's squared error (β₁ = 0.6, β₂ = 0.3), divided by -2 β₂, minus its value at the policy before the update."""
     total = 0.0
     for p, i in d.rows:
         value = 0.6 * log(sum(_reference_weight(d, p, j) * exp(d.rewards[p, j] / 0.6) for j in range(d.group)))

@@ -58,7 +58,7 @@ def over_seeds(values: Iterable[float | None]) -> SeedMean:
         x̄ ± t_{0.975, n-1} s / √n        s² = Σ (x - x̄)² / (n - 1)
 
     Args:
-        values: one value per seed; None and NaN are ignored.
+        values: one value per seed; None, NaN and infinite values are ignored.
 
     Example:
         >>> [round(float(number), 2) for number in over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])]
@@ -88,12 +88,12 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
     """Group runs whose results are to be averaged.
 
     Args:
-        paths: folders of runs, or folders that contain runs; each folder of the second kind is a group.
-        by_settings: whether separate runs form a group if their settings differ only in their seeds.
+        paths: run folders, or folders that contain run folders; each folder of the second kind is a group.
+        by_settings: whether separate runs form a group if only seed, name, folder and number of steps differ.
 
     Returns:
         Label -> runs of a group, in the order of the paths. The label is the name of the folder that contains the runs, or of the
-        first of the separate runs; a label of several runs also has the number of seeds.
+        first of the separate runs; with several runs, the number of seeds is appended.
 
     Raises:
         InputError: a folder neither is nor contains a run, the runs in a folder differ in more than their seeds, or two groups
@@ -105,8 +105,8 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
         if inside:
             if len({hash_without_seed(run) for run in inside}) > 1:
                 raise InputError(
-                    f"the runs in {str(path)!r} differ in more than their seeds, so their mean would be meaningless; name them "
-                    "one by one."
+                    f"the runs in {str(path)!r} differ in more than their seeds, so their mean would be meaningless; pass the "
+                    "run folders one by one."
                 )
             groups[path] = (path.resolve().name, inside)
             continue

@@ -286,7 +286,7 @@ MALFORMED = [
     ("qwen", '<tool_call>{"name": "add", "arguments": 3}</tool_call>', "must have a JSON object as its arguments"),
     ("qwen", '<tool_call>{"arguments": {}}</tool_call>', 'must be a JSON object with "name" and "arguments"'),
     ("qwen", '<tool_call>"add"</tool_call>', "must be a JSON object"),
-    ("qwen", '<tool_call>{"name": "add", "arguments": {}} {"name"</tool_call>', "has more than one JSON value"),
+    ("qwen", '<tool_call>{"name": "add", "arguments": {}} {"name"</tool_call>', "has more text after its JSON value"),
     ("qwen", 'Let me see. <tool_call>{"name": "add"', "has no end"),
     ("mistral", '[TOOL_CALLS] [{"name": "add"', "is not JSON"),
     ("llama", '{"name": "add", "parameters": {"a": 1', "is not JSON"),

@@ -158,7 +158,7 @@ def test_claims_that_differ_only_in_the_algorithm_share_a_task(claims):
     pages, results = claims
     found = sources([*pages.values()], results)
     assert found.without_setting == ["k3_gradient"]
-    assert found.without_number == ["pkpo_pass_at_k"]
+    assert found.without_pass_rate == ["pkpo_pass_at_k"]
     assert found.own_rewards == ["reliability_quality"]
     assert [(task.page.name, task.arm) for task in found.tasks] == [
         ("cispo", "dapo's clip"),

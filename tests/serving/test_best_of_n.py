@@ -136,8 +136,8 @@ def test_requests_for_several_choices_are_rejected(folder):
     [
         (ExtensionSettings(best_of=4, majority=4), "give one of them"),
         (ExtensionSettings(choose_by="format"), "needs --best-of"),
-        (ExtensionSettings(best_of=1), "give 2 up to the queue, 256"),
-        (ExtensionSettings(majority=257), "give 2 up to the queue, 256"),
+        (ExtensionSettings(best_of=1), "give 2 to 256, the length of the queue"),
+        (ExtensionSettings(majority=257), "give 2 to 256, the length of the queue"),
         (ExtensionSettings(best_of=2, choose_by="exact"), "without a reference"),
         (ExtensionSettings(best_of=2, choose_by="model:/nowhere"), "/nowhere"),
         (ExtensionSettings(best_of=2, choose_by="formats"), "there is no reward 'formats'"),

@@ -52,7 +52,7 @@ def test_zero_weights_stay_zero_and_the_others_learn(pruned, tmp_path, optimizer
 
 def test_zeros_that_could_not_be_kept_are_refused(pruned, tmp_path):
     config = TINY.replace(**SHORT, keep_zeros=True, run=str(tmp_path / "run"))
-    with pytest.raises(InputError, match="only an adapter is trained"):
+    with pytest.raises(InputError, match="whose product is added to all weights"):
         rljax.train(config.replace(model=str(pruned), lora_rank=2), reward=even_length)
     with pytest.raises(InputError, match="would fill the zeros"):
         rljax.train(config.replace(warm_start_steps=2), reward=even_length)
