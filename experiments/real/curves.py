@@ -26,7 +26,13 @@ from rljax.tracking.rows import read_metrics
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SHOWN = 6
 """Number of held-out problems whose responses are kept, before and after."""
-CURVES = {"sampled": "accuracy", "entropy": "entropy", "length": "response_length", "sampler_gap": "sampler_gap"}
+CURVES = {
+    "sampled": "accuracy",
+    "entropy": "entropy",
+    "length": "response_length",
+    "sampler_gap": "sampler_gap",
+    "clipped": "clip_fraction",
+}
 """Name of a curve in a row -> the metric of an RL step."""
 ON_ACCELERATORS = {"scan_layers": True, "remat": "full"}
 """Settings on accelerators, where compiling the layers one by one takes longer than the steps; the results are the same."""

@@ -10,7 +10,7 @@ import lifted_claims
 import numpy as np
 import pytest
 from ladders import ARMS, DAPO_ROWS, LADDERS, SEEDS, config_of, hash_of, measurements, report
-from lifted_claims import CLAIMS, decide, read_inputs, summary
+from lifted_claims import CLAIMS, decide, on_smollm2, read_inputs, summary
 from scipy import stats
 
 from lab.ranks import kendall, permutation_test
@@ -130,6 +130,25 @@ def test_decide_needs_the_premise(truncated, gain, verdict):
 
     assert decide(claim, rows(truncated)).verdict == verdict
     assert decide(claim, rows(0.0)).verdict == "not decided"
+
+
+def make_real_row(arm, seed, end):
+    """One run of SmolLM2 that ends with this accuracy and clips a tenth of the tokens."""
+    return {"arm": arm, "seed": seed, "accuracy": {"0": 0.1, "24": end}, "clipped": [0.0, None, 0.2]}
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.0, "holds here"), (0.1, "contradicted")])
+def test_smollm2_needs_five_seeds_for_a_verdict(gain, verdict):
+    """Only seeds that both arms have are compared; the claim asks for equal accuracies."""
+    claim = next(claim for claim in CLAIMS if claim.real == ("Dr.GRPO", "GRPO"))
+    rows = [make_real_row("GRPO", seed, 0.7 + 0.01 * seed) for seed in range(6)]
+    rows += [make_real_row("Dr.GRPO", seed, 0.7 + 0.01 * seed + gain + 0.001 * (seed % 2)) for seed in range(5)]
+    found = on_smollm2(claim, rows)
+    assert (found["verdict"], found["statistic"]["seeds"], found["clipped"]) == (verdict, 5, 0.1)
+    assert found["statistic"]["value"] == pytest.approx(gain + 0.0004)
+    few = on_smollm2(claim, [row for row in rows if row["seed"] < 3])
+    assert (few["verdict"], few["statistic"]["seeds"]) == ("not decided", 3)
+    assert few["statistic"]["low"] < gain < few["statistic"]["high"], "three seeds have an interval"
 
 
 def page_body(name):

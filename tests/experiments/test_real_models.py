@@ -11,6 +11,7 @@ from conftest import SHARED_DATA
 from real import gsm8k
 from real.addition import ADDITION, last_number, write_sums
 from real.addition_algorithms import COMPARISON
+from real.addition_on_cpu import ON_CPU
 from real.calculator_tool import CALCULATOR_TOOL, COST, Sums, is_small
 from real.calculator_tool import write_sums as write_calculator_sums
 from real.curves import at_tokens, curves_of, plot, report, report_by_tokens, settings_of
@@ -20,7 +21,7 @@ from real.least_common_multiple import LEAST_COMMON_MULTIPLE, final_number
 import rljax
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "real"
-EXPERIMENTS = (ADDITION, CALCULATOR_TOOL, COMPARISON, JSON_ANSWERS, LEAST_COMMON_MULTIPLE)
+EXPERIMENTS = (ADDITION, CALCULATOR_TOOL, COMPARISON, JSON_ANSWERS, LEAST_COMMON_MULTIPLE, ON_CPU)
 COMMITTED = [experiment for experiment in EXPERIMENTS if (FOLDER / f"{experiment.name}.json").is_file()]
 
 
@@ -116,7 +117,7 @@ def test_committed_results_match_settings(experiment, tmp_path):
     assert (FOLDER / f"{experiment.name}.png").is_file()
 
 
-@pytest.mark.parametrize("experiment", [ADDITION, COMPARISON], ids=lambda experiment: experiment.name)
+@pytest.mark.parametrize("experiment", [ADDITION, COMPARISON, ON_CPU], ids=lambda experiment: experiment.name)
 def test_committed_runs_learned_to_add(experiment):
     for row in rows_of(experiment):
         first, *_, last = row["accuracy"].values()
