@@ -3,9 +3,11 @@
 import errno
 import gc
 import shutil
+import sys
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -90,6 +92,19 @@ def test_a_run_that_waits_can_be_stopped():
     assert len(messages) == 2
     assert messages[1].startswith("The run was stopped while the metrics could not be written")
     assert messages[1].endswith("this continues from that checkpoint: rljax train --resume runs/a")
+
+
+def test_writes_after_a_failed_one_show_no_tracebacks(tmp_path, monkeypatch):
+    """TensorStore reports each array whose write ends after Orbax's event loop was closed, through Python's hook."""
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    late, other = (SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "something else"))
+    with Saver(tmp_path, KEEP, disk_of([]), print):
+        sys.unraisablehook(late)
+        sys.unraisablehook(other)
+        assert shown == [other]
+    sys.unraisablehook(late)
+    assert shown == [other, late], "the hook is restored"
 
 
 def test_a_save_does_not_block_and_contains_the_state_at_its_call(tmp_path, monkeypatch):

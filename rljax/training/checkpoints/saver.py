@@ -7,12 +7,14 @@ Several processes begin a save together, and each finishes it in a thread. The t
 computations must have the same order in all processes. A single process that finds the disk full waits for room and tries again.
 """
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -121,6 +123,15 @@ class Save(NamedTuple):
     """Lengths and digests of the run folder's files when the save began."""
 
 
+def show_unless_late(show: Callable[[Any], object], unraisable: Any) -> None:
+    """Show an error that cannot be raised, unless it is from an array's write that ended after another array's write had failed.
+
+    On a full disk there is one such error per array, with a traceback; together they would hide the warning about the disk.
+    """
+    if str(unraisable.exc_value) != "Event loop is closed":
+        show(unraisable)
+
+
 class Saver:
     """Writes checkpoints in a background thread, one after the other. As a context manager, it waits for the last save at exit.
 
@@ -151,7 +162,9 @@ class Saver:
         """The last save, if it failed; the arrays of other saves are freed once they are written."""
 
     def __enter__(self) -> "Saver":
-        """Return the saver."""
+        """Return the saver. Until it exits, `show_unless_late` filters the errors that cannot be raised."""
+        self._show = sys.unraisablehook
+        sys.unraisablehook = partial(show_unless_late, self._show)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -167,6 +180,7 @@ class Saver:
                 self._tell(f"The last checkpoint could not be written: {error}")
         finally:
             self._pool.shutdown()
+            sys.unraisablehook = self._show
 
     @property
     def has_failed(self) -> bool:
