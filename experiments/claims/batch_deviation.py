@@ -1,19 +1,20 @@
-"""Does dividing by the batch's standard deviation teach the policy more than dividing by each group's?
+"""Does dividing advantages by the batch's standard deviation teach the policy more than dividing by each group's?
 
-The paper finds that the group's mean with the batch's standard deviation is the more robust choice, and its Lite PPO
-uses it. REINFORCE++ with the group's mean as its baseline also divides by the batch's deviation, and Dr.GRPO does not
-divide. If every step has the same size, the three differ only by a scale factor, so this experiment covers them all.
+The paper subtracts the group's mean from a reward and divides by the standard deviation of the full batch. It finds
+that this is more robust than dividing by the group's standard deviation, and its Lite PPO uses it. REINFORCE++ with the
+group's mean as its baseline also divides by the batch's standard deviation, and Dr.GRPO does not divide. If every step
+has the same size, these three algorithms differ only by a scale factor, so this experiment covers them all.
 
-Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
-and the reward is 1 or 0. The verifier errs on one response in 20. The initial logits have a standard deviation of 1.5,
-so contexts range from hopeless to easy and the standard deviations of groups of 32 differ. The initial policy differs
-from seed to seed.
+Setting: 16 contexts (distinct prompts), each with a code of 3 tokens from a vocabulary of 4. A response is right if all
+its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial logits (`leaning`: random,
+plus 1 for right tokens) have a standard deviation of 1.5, so contexts range from hopeless to easy, and the rewards of
+groups of 32 responses differ in their standard deviations. The initial policy differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; all steps of
-an arm have the same length, because Adam would hide how prompts are weighted against each other. Each arm uses the
-length, out of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4, with the highest mean pass rate during training on 8 other seeds.
-The claim is decided only if the true deviations of the contexts differ by a fifth of their mean, on average over
-training.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All steps of
+an arm have the same length, because Adam would hide how prompts are weighted against each other. Each arm uses its best
+length out of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4: the one with the highest mean pass rate during training on 8 other
+seeds. The claim is decided only if the true standard deviations of the contexts' rewards differ by more than a fifth of
+their mean, on average over training.
 
 Command: rljax claims --rerun batch_deviation
 """

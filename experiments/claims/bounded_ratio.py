@@ -1,18 +1,21 @@
 """Does bounding the importance ratio to a factor of ten improve training on stale data?
 
-The design document clips the importance ratio to the range from 1/C to C, with C = 10, before using it, to prevent
-extreme ratios. PPO's clip stays: it already bounds the ratio of a token with a positive advantage from above, and of a
-token with a negative advantage from below. The bound also removes the gradient in the other two cases: a ratio above
-ten with a negative advantage, and a ratio below a tenth with a positive advantage, as for a right token that has become
-rare.
+In rljax's design document (unpublished), the importance ratio is first clipped to the range from 1/C to C, with C = 10,
+to prevent extreme ratios. PPO's clip still follows: it already bounds the ratio of a token with a positive advantage
+from above, and of a token with a negative advantage from below. The bound also removes the gradient in the other two
+cases: if the ratio is above ten and the advantage negative, or if the ratio is below a tenth and the advantage
+positive, for example for a right token that has become rare.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed. The sampler is 64 rollouts old. GRPO without a penalty; one update on each rollout.
+Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
+its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
+logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. The data are
+stale: rollouts are sampled with the parameters of 64 rollouts earlier, except in the arm "clip, fresh data". All arms
+use GRPO without a KL penalty, and make one update per rollout.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The
-optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
-other seeds. Two further arms have no clip: one has the bound alone, and one leaves the ratio unlimited.
+optimizer is Adam. Each arm uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the best final pass
+rate on 8 other seeds. Two further arms do not use PPO's clip: "bound" has the bound alone, and "neither" leaves the
+ratio unlimited.
 
 Command: rljax claims --rerun bounded_ratio
 """

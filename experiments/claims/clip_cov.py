@@ -1,16 +1,18 @@
-"""Does Clip-Cov finish ahead of GRPO?
+"""Does Clip-Cov reach a higher final pass rate than GRPO?
 
-The paper finds that tokens whose log-probability and advantage have a high covariance lower the entropy. Clip-Cov
-removes the gradient of a few of these tokens, sampled at random, and ends at a better accuracy than GRPO.
+The paper finds that tokens whose log-probability and advantage have a high covariance lower the policy's entropy.
+Clip-Cov removes the gradient of a few of these tokens, sampled at random. The paper reports a better final accuracy
+than GRPO's.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed. 4 updates on each rollout.
+Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
+its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
+logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. Each rollout is
+used for 4 updates. A further arm, KL-Cov, penalizes the tokens with the highest covariance instead.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The share of
-tokens is 0.02, a hundred times the paper's, because a rollout has only 384 tokens; covariances are bounded by 0.2 and
-5. The optimizer is Adam; each arm uses the learning rate, out of 0.01, 0.03, 0.1 and 0.3, with the best final pass rate
-on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Clip-Cov and
+KL-Cov act on a share of 0.02 of the tokens, which for Clip-Cov is a hundred times the paper's, because a rollout has
+only 384 tokens. Clip-Cov samples them from the tokens with a covariance between 0.2 and 5. The optimizer is Adam. Each
+arm uses its best learning rate out of 0.01, 0.03, 0.1 and 0.3: the one with the best final pass rate on 8 other seeds.
 
 Command: rljax claims --rerun clip_cov
 """

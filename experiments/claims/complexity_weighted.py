@@ -1,20 +1,24 @@
-"""Does it help on long responses if lambda falls where the policy is uncertain?
+"""Does a policy learn more on long responses if lambda falls where the policy is uncertain?
 
-The design document lets lambda fall with a temporal difference's offset and with its state's complexity (Eqs. 11-12).
-The complexity enters as the factor 1 - beta * complexity / bound, with a recommended beta of 0.1; the document only
-says that complexity is syntactic or semantic.
+In rljax's design document (unpublished), the lambda that weights a later temporal difference in a token's advantage
+falls with two quantities: the distance (offset) of that difference from the token, and the complexity of the state
+there (Eqs. 11-12). The complexity enters as the factor 1 - beta * complexity / bound, with a recommended beta of 0.1.
+About the complexity, the document only says that it is syntactic or semantic.
 
-Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
-is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
-right on about one response in four, and differs from seed to seed. The critic has a value for every state and is
-pretrained on 50 rollouts in all arms; its own lambda is 1.
+Setting: 4 contexts (distinct prompts), each with one right response (its code) of 4, 8, 16 or 32 tokens from a
+vocabulary of 2. A response is right if all its tokens are; the reward is 1 or 0. The verifier errs on one response in
+20. The initial policy (`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and
+differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts in all arms; its
+targets use lambda = 1. The arm "0.95" uses this constant lambda for the policy's advantages; the other arms are named
+after beta.
 
-Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. Complexity is the policy's entropy before a token, divided by the
-largest entropy in the rollout, as in the trainer's part complexity_weighted. alpha is 0 in the arms that decide, so
-they differ only in complexity; a further arm also has the document's alpha of 0.05, with 32 as the largest length. The
-optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8
-other seeds; the critic's learning rate is 0.05.
+Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another. The critic
+also sees whether all tokens so far were right. The complexity of a state is the policy's entropy there, divided by the
+largest entropy in the rollout, as in the trainer's option `--with critic.advantage=complexity_weighted`. alpha, the
+weight of the offset, is 0 in the arms that decide the claim, so they differ only in the weight of the complexity. The
+arm "0.1 and offset" also has the document's alpha of 0.05, with 32 as the largest length. The optimizer is Adam. Each
+arm uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the highest mean pass rate during training on
+8 other seeds. The critic's learning rate is 0.05.
 
 Command: rljax claims --rerun complexity_weighted
 """

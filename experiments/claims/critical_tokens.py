@@ -1,18 +1,20 @@
-"""Does training learn more if it updates only the tokens that the reward depends on most?
+"""Does a policy learn more if training updates only the tokens that the reward depends on most?
 
-An unpublished document on DAPO updates only "critical" tokens, those that influence the reward, and says that this
-makes training more efficient. It defines neither critical tokens nor their share. Here, critical tokens are those with
-the largest absolute advantage under a critic, because the advantage is the change in expected reward due to a token.
+An unpublished document on DAPO proposes to update only "critical" tokens, those that influence the reward, and says
+that this makes training more efficient. It neither defines critical tokens precisely nor states their share. Here,
+critical tokens are those with the largest absolute advantage under a critic, because the advantage is the change in
+expected reward due to a token.
 
-Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
-is right if all its tokens are, and the reward is 1 or 0. The initial policy is right on about one response in four, and
-differs from seed to seed. The critic has a value for every state, which includes whether all tokens so far were right,
-and is pretrained on 50 rollouts. All arms use PPO with lambda = 0.95.
+Setting: 4 contexts (distinct prompts), each with one right response (its code) of 4, 8, 16 or 32 tokens from a
+vocabulary of 2. A response is right if all its tokens are; the reward is 1 or 0. The initial policy (`leaning`: random
+logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to seed. The critic has
+a value for every state, so it also sees whether all tokens so far were right; it is pretrained on 50 rollouts. All arms
+use PPO with lambda = 0.95.
 
 Deviations from the paper: the document uses GRPO, whose advantage is the same for all tokens of a response and cannot
 rank them, so an algorithm with a critic is used instead. Policy and critic are tables, so nothing learned on one prompt
-helps another. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest
-mean pass rate during training on 8 other seeds.
+helps another. The optimizer is Adam. Each arm uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the
+highest mean pass rate during training on 8 other seeds.
 
 Command: rljax claims --rerun critical_tokens
 """

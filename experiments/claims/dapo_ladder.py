@@ -1,21 +1,23 @@
-"""If DAPO's parts are added one by one, do the pass rates rise in the order of its table?
+"""If DAPO's parts are added to GRPO one by one, do the pass rates rise in the order of the paper's table?
 
-Table 1 begins with naive GRPO (30) and adds overlong filtering (36), clip-higher (38), the soft overlong penalty (41),
-a mean over tokens (42) and dynamic sampling (50). The statistic is Kendall's rank correlation of that order with the
-pass rates of a seed; a difference of up to 0.01 is a tie, which counts neither way.
+Table 1 of the paper begins with naive GRPO, which has an AIME score of 30. It then adds overlong filtering (36),
+clip-higher (38), the soft overlong penalty (41), a mean over tokens (42) and dynamic sampling (50). The statistic is
+Kendall's rank correlation of that order with the final pass rates of a seed. A difference of up to 0.01 between two
+pass rates is a tie, which counts neither for nor against the order.
 
-Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends the response. The reward is 1 or -1. A response is truncated after 16 tokens, which
-counts as wrong; the soft penalty begins after 12. The three tokens (the right next step, wandering, a wrong answer)
-have separate logits at each step. The initial policy wanders with most of its tokens, and two responses in five are
-truncated; it differs from seed to seed.
+Setting: 8 contexts (distinct prompts). A right response takes 4 steps of thought and then gives the answer. In between,
+it may wander, that is, use up tokens without effect. A wrong answer ends the response. The reward is 1 or -1. A
+response is truncated after 16 tokens, which counts as wrong; the soft overlong penalty begins after 12. The three
+tokens (the right next step, wandering, a wrong answer) have separate logits at each step. The initial policy
+(`wanderer`: random logits, plus 1.5 for wandering and -1.5 for a wrong answer) wanders with most of its tokens, so two
+responses in five are truncated. It differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
-optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
-other seeds. 4 updates on the mini-batches of a rollout of 16 prompts; the paper makes 16. Instead of sampling until the
-batch is full, dynamic sampling samples four times as many prompts. So the last row samples four times as many responses
-as the others, and its rank says little about dynamic sampling itself (the claim `dynamic_sampling` has an arm with
-equally many responses).
+optimizer is Adam. Each arm uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the best final pass
+rate on 8 other seeds. A rollout of 16 prompts is split into mini-batches for 4 updates; the paper makes 16 updates.
+Instead of sampling until the batch is full, dynamic sampling samples four times as many prompts. So the arm of the
+table's last row samples four times as many responses as the others, and its rank says little about dynamic sampling
+itself (the claim `dynamic_sampling` has an arm with equally many responses).
 
 Command: rljax claims --rerun dapo_ladder
 """

@@ -1,17 +1,19 @@
 """Does dividing by the group's standard deviation favor prompts that are too easy or too hard?
 
-Dr.GRPO calls this a difficulty bias: questions whose rewards hardly vary get a higher weight than those of intermediate
-difficulty.
+The Dr.GRPO paper calls this a difficulty bias: questions whose rewards hardly vary get a higher weight than questions
+of intermediate difficulty.
 
-Setting: 32 contexts, each with a code of 3 tokens from a vocabulary of 4, on which the initial policy ranges from
-almost never right to mostly right. Contexts with a pass rate below 0.2 or above 0.8 count as too hard or too easy; all
-others count as intermediate. The experiment samples 500 rollouts of one policy per seed, each with 32 prompts and 8
-responses per prompt. The statistic is the extreme contexts' share of the sum of gradient norms, where each norm is the
-size of the mean gradient of a context's logits. No training.
+Setting: 32 contexts (distinct prompts), each with a code of 3 tokens from a vocabulary of 4. The initial policy
+(`leaning`: random logits, plus 2.5 for right tokens) is almost never right on some contexts and mostly right on others.
+Contexts with a pass rate below 0.2 or above 0.8 count as too hard or too easy (extreme); all others count as
+intermediate. The experiment samples 500 rollouts of one policy per seed, each with 32 prompts and 8 responses per
+prompt. For each context, it computes the norm of the mean gradient with respect to the context's logits. The share of
+an algorithm is the sum of the extreme contexts' norms, divided by the sum of all norms; the statistic is GRPO's share
+minus Dr.GRPO's. Nothing is trained.
 
-Deviations from the paper: the policy is a table of logits, so each context has its own gradient. A group that is right
-or wrong throughout has no gradient in either algorithm, which the weight 1/deviation alone would not suggest, and which
-works against the claim. All responses have the same length, so GRPO's length bias plays no part.
+Deviations from the paper: the policy is a table of logits, so each context has its own gradient. In both algorithms, a
+group in which all responses are right or all are wrong has no gradient. The weight 1/deviation alone would not suggest
+this, and it works against the claim. All responses have the same length, so GRPO's length bias plays no part.
 
 Command: rljax claims --rerun difficulty_bias
 """

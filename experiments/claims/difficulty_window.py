@@ -1,20 +1,22 @@
-"""Does a step learn more from prompts of intermediate difficulty?
+"""Does a policy learn more per step from prompts of intermediate difficulty?
 
 Bae et al. keep prompts whose pass rate is in a window around one half, and report that training gets further in the
-same number of steps than without a filter.
+same number of steps than without this filter.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in
-four, and differs from seed to seed. Groups of 8 responses, so the window from 0.25 to 0.75 means 2 to 6 right
-responses. A hard start is right on about one response in 50.
+Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
+its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
+logits, plus 3 for right tokens) is right on about one response in four, and differs from seed to seed. Each group has 8
+responses, so the window from 0.25 to 0.75 keeps groups with 2 to 6 right responses. In the arms with a "hard start",
+the initial policy (1.5 instead of 3) is right on about one response in 50.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; GRPO without
-a penalty, and Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the highest mean
-pass rate during training on 8 other seeds. Instead of sampling until the batch is full, each step samples four times as
-many prompts, and trains on those in the window first. The arm "mixed outcomes" does the same with groups of 1 to 7
-right responses. Only the abstract of the paper was read; the bounds of the window are ours. At first, the hard start
-was the only setting. With it, the window leaves out groups with one right response in eight, from which such a policy
-learns first. So the claim is now decided by a policy that is right more often, and the hard start is a further figure.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All arms use
+GRPO without a KL penalty, and Adam. Each arm uses its best learning rate out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3:
+the one with the highest mean pass rate during training on 8 other seeds. Instead of sampling until the batch is full,
+each step samples four times as many prompts as it trains on, and takes those in the window first. The arm "mixed
+outcomes" does the same with groups of 1 to 7 right responses. We read only the abstract of the paper; the bounds of the
+window are ours. At first, the hard start was the only setting. But the window leaves out groups with one right response
+in eight, from which a policy with a hard start learns first. So the claim is now decided with a policy that is right
+more often, and the hard start is a further figure.
 
 Command: rljax claims --rerun difficulty_window
 """

@@ -1,21 +1,22 @@
-"""Does a critic that learns a distribution beat one that learns a number?
+"""Does a policy learn more with a critic that predicts a distribution than with one that predicts a number?
 
-The design document lets the critic learn probabilities of fixed support points instead of point estimates, as C51 does
-(Eq. 22 of the document). Farebrother et al. report that values fitted by cross-entropy to such distributions are better
-than values fitted by squared error, especially if targets are noisy.
+In rljax's design document (unpublished), the critic predicts probabilities of fixed support points instead of one
+number, as C51 does (Eq. 22 of the document). Farebrother et al. report that values fitted by cross-entropy to such
+distributions are better than values fitted by squared error, especially if targets are noisy.
 
-Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
-is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
-right on about one response in four, and differs from seed to seed. The critic has 21 points from -0.5 to 1.5, or one
-number, for every state; values begin at 0.5, and there is no pretraining. The target is the return, projected onto the
-support by two-hot encoding, which is C51's projection if the target is a full return without a next state's value;
-HL-Gauss spreads the target over neighboring points.
+Setting: 4 contexts (distinct prompts), each with one right response (its code) of 4, 8, 16 or 32 tokens from a
+vocabulary of 2. A response is right if all its tokens are; the reward is 1 or 0. The verifier errs on one response in
+20. The initial policy (`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and
+differs from seed to seed. For every state, the critic has probabilities of 21 points from -0.5 to 1.5, or one number.
+Its values begin at 0.5, and it is not pretrained. The target is the return. The arm "distribution" projects it onto the
+points by two-hot encoding, which is C51's projection if the target is a full return without a next state's value. The
+arm "HL-Gauss" spreads it over neighboring points.
 
-Deviations from the document: C51 has 51 points. Policy and critic are tables, so there are no network features that could
-gain from the richer target, where Farebrother et al. find most of the benefit. The critic's state includes whether all
-tokens so far were right. The optimizer is Adam; each arm uses the learning rates with the highest mean pass rate on 8
-other seeds: for the policy 0.03, 0.1 or 0.3, for the critic 0.0125, 0.05 or 0.2 (a number) and 0.8, 3.2 or 12.8 (a
-distribution).
+Deviations from the document: 21 points instead of C51's 51. Policy and critic are tables, so there are no network
+features that could gain from the richer target; Farebrother et al. find most of the benefit in such features. The
+critic also sees whether all tokens so far were right. The optimizer is Adam. Each arm uses its best pair of learning
+rates: the pair with the highest mean pass rate during training on 8 other seeds. The policy's rate is 0.03, 0.1 or 0.3.
+The critic's rate is 0.0125, 0.05 or 0.2 if it predicts a number, and 0.8, 3.2 or 12.8 if it predicts a distribution.
 
 Command: rljax claims --rerun distributional_critic
 """

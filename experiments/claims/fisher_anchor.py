@@ -1,21 +1,23 @@
 """If two tasks are learned one after the other, does a Fisher anchor help to keep both?
 
-Elastic weight consolidation pulls weights back to their values after the first task, each in proportion to how much
-that task depends on the weight. The paper reports that the network is then good at both tasks. Plain training forgets
-the first task, and a pull of equal strength on all weights prevents learning the second.
+Elastic weight consolidation pulls each weight back to its value after the first task, in proportion to how much that
+task depends on the weight (the Fisher anchor). The paper reports that the network is then good at both tasks. Plain
+training forgets the first task, and a pull of equal strength on all weights prevents learning the second.
 
-Setting: two tasks with 8 codes each, of 3 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The right token of the first task is token 0, of the second token 1. Each position of a code has
-its own weights, and 2 of 24 features that it shares with positions of both tasks; its logits are the sum of all of
-these. The initial policy is right on about one response in 12, and differs from seed to seed. Training on the first
-task is the same for all arms; they differ only on the second. The statistic is the mean of both pass rates at the end.
+Setting: two tasks with 8 codes each, of 3 tokens from a vocabulary of 4. A response is right if all its tokens are; the
+reward is 1 or 0. Token 0 is right everywhere in the first task, and token 1 in the second. Each position of a code has
+a feature of its own, and 2 of 24 features that it shares with positions of both tasks; its logits are the sum of the
+weights of these features. The initial policy is right on about one response in 12, and differs from seed to seed. All
+arms are trained in the same way on the first task, and differ only on the second. The arms are compared by the mean of
+both tasks' pass rates at the end.
 
 Deviations from the paper: codes instead of images, GRPO instead of supervised training, two tasks instead of many, and
-the exact Fisher information of the policy after the first task. Adam, which rescales the sum of both gradients. Each
-arm uses the learning rate on the second task, out of 0.01, 0.03, 0.1 and 0.3, and the weight of its anchor, out of 1,
-10, 100 and 1000, with the highest mean of both pass rates on 8 other seeds. The anchor of equal strength uses the mean
-Fisher information for all weights. For the Fisher anchor, the search chose the largest rate and the smallest weight, so
-a wider search might improve it. The same experiment with the trainer is `experiments/continual_anchor.py`.
+the exact Fisher information of the policy after the first task. The optimizer is Adam, which rescales the sum of the
+gradients of the loss and of the anchor. Each arm uses its best pair of a learning rate on the second task, out of 0.01,
+0.03, 0.1 and 0.3, and a weight of its anchor, out of 1, 10, 100 and 1000: the pair with the highest mean of both pass
+rates on 8 other seeds. The anchor of equal strength uses the mean Fisher information for all weights. For the Fisher
+anchor, the search chose the largest rate and the smallest weight, so a wider search might improve it. The same
+experiment with the trainer is `experiments/continual_anchor.py`.
 
 Command: rljax claims --rerun fisher_anchor
 """
@@ -71,7 +73,7 @@ class Memory(NamedTuple):
 
 
 def linear(rate: Array | float, weight: Array | float, even: Array | bool) -> optax.GradientTransformation:
-    """Build Adam on the feature weights, with its steps mapped to the logits; the anchor pulls the weights back."""
+    """Build an optimizer: Adam on the features' weights, with its steps mapped to the logits. The anchor pulls the weights back."""
     adam = optax.scale_by_adam()
 
     def init(params: Any) -> Memory:
@@ -127,7 +129,7 @@ def program() -> Any:
 
 
 def pass_rates(arm: Arm, tried: Sequence[tuple[float, float]], seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Return the pass rates; axis 0 is the pair of learning rate and weight, axis 1 the seed."""
+    """Train an arm with pairs of a learning rate and an anchor weight; return pass rates `[pair, seed]`."""
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     rates, weights = (jnp.asarray(numbers, jnp.float32) for numbers in zip(*tried, strict=True))
     with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count
@@ -137,7 +139,7 @@ def pass_rates(arm: Arm, tried: Sequence[tuple[float, float]], seeds: Sequence[i
 
 
 def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Train an arm with several seeds, at the learning rate and weight that are best on other seeds."""
+    """Train an arm with several seeds, at the learning rate and anchor weight that are best on other seeds."""
     tried = [(rate, weight) for rate in RATES for weight in arm.weights]
     best = tried[int(pass_rates(arm, tried, TUNING_SEEDS)["both"].mean(-1).argmax())]
     chosen = zip(("learning_rate", "weight"), best, strict=True)

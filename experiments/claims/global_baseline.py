@@ -1,17 +1,19 @@
-"""Is a baseline over the full batch better than the group's if prompts differ in difficulty?
+"""If prompts differ in difficulty, is one baseline for the full batch better than a baseline for each group?
 
-REINFORCE++ normalizes rewards over the batch, without a group, and reports more stable training than GRPO, whose
-statistics come from a few responses and are noisy. If some prompts are easy and others hopeless, a single baseline is
-far from the expected reward of most of them.
+REINFORCE++ normalizes rewards over the full batch and needs no groups. The paper reports more stable training than with
+GRPO, whose statistics come from a few responses and are noisy. If some prompts are easy and others hopeless, a single
+baseline is far from the expected reward of most of them.
 
-Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
-and the reward is 1 or 0. The verifier errs on one response in 20. The initial logits have a standard deviation of 2, so
-contexts range from hopeless to easy; the initial policy differs from seed to seed. A step has 8 prompts with 8
-responses each; in one arm, it has 64 prompts with one response each.
+Setting: 16 contexts (distinct prompts), each with a code of 3 tokens from a vocabulary of 4. A response is right if all
+its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial logits (`leaning`: random,
+plus 1 for right tokens) have a standard deviation of 2, so contexts range from hopeless to easy; the initial policy
+differs from seed to seed. A step has 8 prompts with 8 responses each; in one arm, it has 64 prompts with one response
+each. A further arm is REINFORCE++ with the group's mean as its baseline.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. REINFORCE++
-needs only one response per prompt, which is why one arm has no groups. No KL penalty in any arm. The optimizer is Adam;
-each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
+needs only one response per prompt, which is why one arm has no groups. No arm has a KL penalty. The optimizer is Adam.
+Each arm uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the highest mean pass rate during
+training on 8 other seeds.
 
 Command: rljax claims --rerun global_baseline
 """

@@ -1,14 +1,15 @@
-"""Is the geometric mean of ratios safer than the arithmetic one?
+"""Does the geometric mean of a response's ratios finish ahead of their arithmetic mean?
 
-GMPO takes the geometric mean of a response's clipped ratios, and reports more stable training and a better accuracy
-than GRPO, with wider bounds.
+GMPO takes the geometric mean of a response's clipped importance ratios, with wider clip bounds than GRPO, which takes
+the arithmetic mean. The paper reports more stable training and a better accuracy than GRPO's.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
+Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
+its tokens are; the reward is 1 or 0. The initial policy (`leaning`: random logits, plus 1 for right tokens) is right on
+about one response in 150, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
-optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
-other seeds. There are 8 updates per rollout, so that ratios move away from 1.
+optimizer is Adam. Each arm uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the best final pass
+rate on 8 other seeds. Each rollout is used for 8 updates, so that ratios move away from 1.
 
 Command: rljax claims --rerun gmpo_stability
 """

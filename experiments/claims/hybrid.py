@@ -1,21 +1,21 @@
-"""Is a mixture of VAPO's and GRPO's advantages better than either?
+"""Is a mixture of VAPO's and GRPO's advantages better than either alone?
 
-The design document begins with VAPO's advantage and moves to GRPO's during training (Eqs. 58-59 of the document), to
-combine the precision of the former with the robustness of the latter.
+The design document of rljax (unpublished) begins training with VAPO's advantage and gradually moves to GRPO's (Eqs.
+58-59 of the document), to combine VAPO's precision with GRPO's robustness.
 
-Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
-are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
-response in four, and differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts
-in the arms that have one.
+Setting: 4 contexts (distinct prompts) with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response is right
+if all its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`:
+random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to seed. The
+critic has a value for every state and is pretrained on 50 rollouts in the arms that have one.
 
-Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. VAPO's share falls from 1
-to 0.05; the document states no values. GRPO has VAPO's clip, mean over tokens and loss on right responses, so the
-advantage is the only difference. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1,
-with the best final pass rate on 8 other seeds; the critic's learning rate is 0.05. On each half of the seeds, the
-mixture is compared with the parent (VAPO or GRPO) that is better on the other half. By the end, in most seeds and every
-arm, each context is either solved or lost for good. If the pass rate no longer changes, its final value cannot tell the
-arms apart, and the claim is not decided.
+Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another. The critic
+also sees whether all tokens so far were right. VAPO's lambda is 1 - 1 / (alpha * length), with alpha = 1.25, so it is
+0.8 to 0.975. VAPO's share of the mixture falls from 1 to 0.05; the document states no values. GRPO has VAPO's clip,
+mean over tokens and loss on right responses, so the arms differ only in the advantage. The optimizer is Adam. Each arm
+uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the best final pass rate on 8 other seeds. The
+critic's learning rate is 0.05. On each half of the seeds, the mixture is compared with its parent (VAPO or GRPO) that
+is better on the other half. By the end, in most seeds and every arm, each context is either solved or lost for good. If
+the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun hybrid
 """
@@ -49,7 +49,7 @@ ARMS = {
 
 
 def lead(arms):
-    """Gain of the mixture over the parent that is better on the other half of the seeds."""
+    """Compute, for each seed, the gain of the mixture over the parent that is better on the other half of the seeds."""
     seeds = np.arange(len(arms["mixed"]["success"]))
     leads = np.zeros(len(seeds))
     for half in (seeds < len(seeds) // 2, seeds >= len(seeds) // 2):

@@ -1,20 +1,21 @@
 """If preferences are certain, does IPO stay closer to its reference than DPO?
 
-IPO's authors show that DPO's pull towards the reference fades as preferences become certain: it drives the probability
-of a rejected response to 0 at any strength, while IPO stops at a margin of 1/(2 tau).
+IPO's authors show that DPO's pull towards the reference fades as preferences become certain. At any strength of this
+pull, DPO drives the probability of a rejected response to 0, while IPO stops at a margin of 1/(2 tau).
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4. 256 pairs of responses of the initial policy,
-which is the reference; the one with more right tokens is always preferred, and ties are broken once, at random. 2,000
-updates on all pairs. The initial policy and the pairs differ from seed to seed. Strengths of 0.01, 0.1 and 1 for
-both losses; for each seed, the strength with the smallest difference between them counts.
+Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. The initial policy, which
+is also the reference, samples 256 pairs of responses. In each pair, the response with more right tokens is always
+preferred, and ties are broken once, at random. Training makes 2,000 updates on all pairs. The initial policy and the
+pairs differ from seed to seed. Both losses are trained with the strengths 0.01, 0.1 and 1 (beta of DPO, tau of IPO);
+for each seed, the strength with the smallest difference, IPO minus DPO, counts.
 
 Deviations from the paper: it follows from the minima of the two losses that, at a given strength, IPO stops and DPO
 does not; the experiment can only show that this happens within this training. It does not show that IPO is the better
-choice, because IPO's best pass rate, at 0.01, is below that of DPO at 1, which has lowered rejected responses less, as
-the figures show. The policy is a table of logits over tokens, so pairs share the logits of their tokens; the paper's
-example has one logit per response. Pairs that share tokens contradict each other, which also holds DPO back. The
-optimizer is Adam at a learning rate of 0.05, untuned. A finite training shows how far each loss has moved the policy,
-not the limit.
+choice: as the figures show, IPO's best pass rate, at strength 0.01, is below DPO's at strength 1, and DPO at strength 1
+has lowered rejected responses less. The policy is a table of logits over tokens, so pairs share the logits of their
+tokens; the paper's example has one logit per response. Pairs that share tokens contradict each other, which also holds
+DPO back. The optimizer is Adam with an untuned learning rate of 0.05. A finite training shows how far each loss has
+moved the policy, not the limit.
 
 Command: rljax claims --rerun ipo_certain
 """

@@ -1,10 +1,11 @@
-"""Is the gradient of k3 in the loss the gradient of the KL divergence?
+"""Is the mean gradient of k3 in the loss the gradient of the KL divergence?
 
-k3 is an unbiased estimate of the divergence, and GRPO puts it into the loss. DeepSeek-V3.2 says that the gradient of k3
-is biased if the policy differs from the sampler, and multiplies k3 by the importance ratio.
+k3 is an unbiased estimate of the policy's KL divergence from its reference, and GRPO puts it into the loss.
+DeepSeek-V3.2 says that the gradient of k3 is biased if the policy differs from the sampler, and multiplies k3 by the
+importance ratio.
 
-Setting: a policy over 16 tokens, its reference and a sampler that is some updates behind; all are softmax functions of
-normal logits. Means and gradients are exact sums over the tokens. No training.
+Setting: a policy over 16 tokens, its reference, and a sampler, which stands for the policy some updates earlier. All
+three are softmax functions of normal logits. Means and gradients are exact sums over the tokens. Nothing is trained.
 
 Deviations from the paper: none in the equations; the policies are random, not trained.
 

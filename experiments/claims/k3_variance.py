@@ -1,10 +1,11 @@
-"""Does k3 have less variance than k1?
+"""As an estimate of the KL divergence, does k3 have less variance than k1?
 
-The note derives k3 as k1 with a control variate: unbiased like k1, never negative, and with less variance, in one
-example close to the reference and in another further away.
+Schulman's note derives k3 as k1 with a control variate. Like k1, k3 is unbiased; it is never negative, and it has less
+variance in both examples of the note: a policy close to the reference, and one further away.
 
-Setting: a policy over 16 tokens and its reference, softmax functions of normal logits that differ by noise of 0.3
-(near), 1 (which decides the claim) or 3 (far). Means and variances are exact sums over the tokens. No training.
+Setting: a policy over 16 tokens and its reference, both softmax functions of normal logits. Their logits differ by
+normal noise with a standard deviation of 0.3 (near), 1 (apart, which decides the claim) or 3 (far). Means and variances
+are exact sums over the tokens. Nothing is trained.
 
 Deviations from the paper: softmax policies instead of the note's normal distributions.
 
@@ -43,7 +44,7 @@ def measure(distance, seeds):
 
 
 def gain(arms, arm):
-    """Log of the ratio of variances, k1 to k3."""
+    """Compute the log of k1's variance divided by k3's, for each seed."""
     return arms[arm]["log_variance_k1"] - arms[arm]["log_variance_k3"]
 
 

@@ -1,16 +1,19 @@
-"""Does a limit on the divergence help with many passes over a rollout?
+"""Does it help to stop updates at a limit on the KL divergence if training makes many passes over a rollout?
 
-The design document limits the mean KL divergence of an update to a delta (Eq. 8 of the document), as does a second
-unpublished document. With many passes over a rollout, arms whose updates stop at a limit should finish ahead of arms
-without one.
+The design document of rljax (unpublished) limits the mean KL divergence of an update to a delta (Eq. 8 of the
+document), as does a second unpublished document. If there are many passes over a rollout, arms whose updates stop at a
+limit should finish ahead of arms without one.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. There are
-16 passes over a rollout, with steps of length 1; the ratio is not clipped, so only the limit restrains the policy.
+Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
+its tokens are; the reward is 1 or 0. The initial policy (`leaning`: random logits, plus 1 for right tokens) is right on
+about one response in 150, and differs from seed to seed. There are 16 passes over a rollout, with steps of length 1.
+The importance ratio is not clipped, so only the limit restrains the policy; for comparison, one arm has PPO's clip and
+no limit.
 
-Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. A rollout is
-one mini-batch here, and its updates end once the divergence at the last update exceeds the limit; `--kl-limit` uses the
-mean over the updates so far. The documents state no delta; the arms try three values.
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. A rollout
+is one mini-batch here, and its updates end once the divergence at the last update exceeds the limit; the trainer's
+`--kl-limit` compares the mean over the updates so far with the limit. The documents state no delta; the arms try three
+values.
 
 Command: rljax claims --rerun kl_limit
 """
@@ -28,7 +31,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def within(limit):
-    """Build a mask of all tokens while the divergence is within the limit; beyond it, of none, so gradient and step are 0."""
+    """Build a mask that keeps all tokens while the divergence is within the limit; beyond it, none, so that the gradient is 0."""
 
     def mask(inputs, advantage, mask):
         del advantage
