@@ -1,19 +1,19 @@
 """Do token weights that fall with the response length shorten responses without a loss of accuracy?
 
-The design document (unpublished) multiplies the weights of tokens by (length / median length) to a power between -0.5
-and 0, to keep responses short without a loss of quality.
+An unpublished design document multiplies each token's weight in the loss by (response length / median length) to a
+power between -0.5 and 0, to keep responses short without a loss of quality.
 
-Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
-Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
-response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response is truncated.
-The verifier errs on one response in 20. Contexts differ in difficulty; the mean length is about 13.
+Setting: 8 contexts (prompts). A token of thought either continues the thought or ends it; then one token answers, right
+or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every position, so
+the length of a response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response
+is truncated. The verifier errs on one response in 20. Contexts differ in difficulty; the responses of the initial
+policy (`undecided`) have about 13 tokens on average.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "token
-mean" has the highest mean pass rate during training on 8 other seeds. The exponent is the document's strongest, -0.5;
-the reference length is 13 tokens, the mean of the initial policy. The document uses the median of the batch, which
-changes the scale of the loss from batch to batch; a third arm also uses that median, through the trainer's option
-weights=length_reweighted.
+mean" has the highest mean pass rate during training on 8 other seeds. The power is the document's strongest, -0.5.
+Lengths are divided by 13 tokens, the initial policy's mean length. The document divides them by the batch's median
+length, which changes the scale of the loss from batch to batch; a third arm does so too (`weights=length_reweighted`).
 
 Command: rljax claims --rerun length_reweighted
 """
@@ -41,7 +41,7 @@ def make_arm(algorithm, **settings):
 
 
 def tilted(mask):
-    """Compute a token mean with lower weights for long responses."""
+    """Compute the weights of a token mean, lowered for long responses."""
     return length_reweighted(token_mean(mask), mask, alpha=0.5, reference=13.0)
 
 

@@ -1,22 +1,23 @@
 """Does the length-shaped reward shorten responses to simple problems only, and not to difficult ones?
 
-The design document subtracts a penalty for length from the reward, logarithmic and light for good responses, quadratic
-for others (Eqs. 31-33 of the document), and says that this penalty encourages thorough reasoning on difficult problems
-and discourages verbosity on simple ones.
+An unpublished design document subtracts a length penalty from the reward (Eqs. 31-33 of the document): logarithmic and
+light for good responses, quadratic for others. The document says that this penalty encourages thorough reasoning on
+difficult problems and discourages verbosity on simple ones.
 
-Setting: 8 contexts. A right response needs some steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends the response. Simple problems take 1 step, difficult ones 6. A response is
-truncated after 24 tokens, which counts as wrong. The three tokens (the right next step, wandering, a wrong answer) have
-separate logits at each step. The initial policy differs from seed to seed. The advantage is the reward minus the
-group's mean, as in the document.
+Setting: 8 contexts (prompts): 4 simple problems, which take 1 step of thought, and 4 difficult ones, which take 6. A
+right response takes these steps and answers; wandering tokens in between have no effect. A wrong answer ends the
+response. A response is truncated after 24 tokens and then counts as wrong. The three tokens (the right next step,
+wandering, a wrong answer) have separate logits for each context and step. The initial policy (`wanderer`) wanders more
+often than it takes a step, and differs from seed to seed. The advantage is the reward minus the group's mean, as in the
+document.
 
-Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The document
-gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7, and
-both factors are 1; lambda and gamma are the document's 0.05 and 2, in a further arm 0.1 and 5. The arms use the
-trainer's part outcome_reward=length_shaped. The optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01,
-0.03, 0.1, 0.3, 1 and 3, at which the arm "plain" has the highest mean pass rate during training on 8 other seeds. Only
-right responses are measured, because a wrong answer ends a response early. A response needs at least 2 tokens for a
-simple problem and 7 for a difficult one; only tokens beyond that can be saved.
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The
+document gives no target length (here 8 tokens, one more than a difficult problem needs) and no penalty scales alpha and
+beta (here both 1). The penalty's weight lambda and this weight's decay rate gamma are the document's 0.05 and 2, or 0.1
+and 5 in a further arm. The optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and
+3, at which the arm "plain" has the highest mean pass rate during training on 8 other seeds. Only right responses are
+measured, because a wrong answer ends a response early. They need at least 2 tokens on a simple problem and 7 on a
+difficult one; only further tokens can be saved.
 
 Command: rljax claims --rerun length_shaped
 """
@@ -37,17 +38,17 @@ SIMPLE = np.array(NEEDED) == 1
 
 
 def thoughts(needed, *, budget):
-    """Build a world like `wandering`, but with a different number of steps in each context."""
+    """Build a world like `wandering`, but with the number of steps per context in `needed`."""
     begins = np.concatenate([[0], np.cumsum(np.array(needed) + 1)])
     states = int(begins[-1])
     right, wrong = states, states + 1
-    number = np.arange(states + 2)
-    onward = np.stack([number + 1, number, np.full(states + 2, wrong)], -1).astype(np.int32)
+    state = np.arange(states + 2)
+    onward = np.stack([state + 1, state, np.full(states + 2, wrong)], -1).astype(np.int32)
     onward[begins[1:] - 1, 0] = right
     onward[states:] = np.array([[right], [wrong]])
-    reward = (number == right).astype(np.float32)
-    row = np.minimum(number, states - 1).astype(np.int32)
-    return World(onward, number >= states, reward, row, begins[:-1].astype(np.int32), budget)
+    reward = (state == right).astype(np.float32)
+    row = np.minimum(state, states - 1).astype(np.int32)
+    return World(onward, state >= states, reward, row, begins[:-1].astype(np.int32), budget)
 
 
 WORLD = thoughts(NEEDED, budget=24)
@@ -68,11 +69,11 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Measure final pass rate and length of right responses, for simple and difficult problems, and the pass rate curve."""
+    """Measure the final pass rate and length of right responses, for simple and difficult problems, and the pass-rate curve."""
     rate = tune([ARMS["plain"]], rates=WIDE_RATES).learning_rate
     curves, tables = train_seeds(setting._replace(learning_rate=rate), seeds)
-    alone = [WORLD._replace(start=WORLD.start[at : at + 1]) for at in range(len(NEEDED))]
-    length_of = jax.jit(jax.vmap(lambda table: jnp.stack([exact(world, table).right_length for world in alone])))
+    one_context = [WORLD._replace(start=WORLD.start[at : at + 1]) for at in range(len(NEEDED))]
+    length_of = jax.jit(jax.vmap(lambda table: jnp.stack([exact(world, table).right_length for world in one_context])))
     length, success = np.asarray(length_of(tables)), np.asarray(curves.success)
     return {
         "simple_length": length[:, SIMPLE].mean(-1),
@@ -87,7 +88,7 @@ def measure(setting, seeds):
 
 
 def shorter(arms, name, kind):
-    """Return the log of the length without the shaped reward over the length with it."""
+    """Return the log of (length with the plain reward / length with the shaped reward `name`), on problems of one kind."""
     return np.log(arms["plain"][f"{kind}_length"] / arms[name][f"{kind}_length"])
 
 

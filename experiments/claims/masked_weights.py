@@ -1,21 +1,24 @@
-"""Is it better to drop tokens with extreme ratios than to cap their weight?
+"""Is it better to drop tokens with extreme importance ratios than to cap their weights?
 
-IcePop drops tokens if the ratio of the learner's probability to the engine's is outside (0.5, 5); truncated importance
-sampling caps the ratio at 2. The authors report stable training where capping is not enough.
+IcePop drops a token if the ratio of the learner's probability to the sampling engine's is outside (0.5, 5); truncated
+importance sampling caps the ratio at 2. IcePop's authors report stable training in cases in which capping is not
+enough.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed. The engine rounds log-probabilities to multiples of 4 nats. Of the tokens that it samples
-with the initial policy, the mask drops one in 7, and one in 110 has a ratio above 5. Two further arms sample with top-p
-0.9, while the learner's probabilities are those before truncation. There the ratio is between 0.9 and 1, so nothing is
-masked and capping and masking give the same weight. The ratio is the same for all tokens that can be sampled at a
-position, so weights change little; the other tokens are never sampled, which no weight can repair.
+Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
+a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`) favors right tokens,
+is right on about one response in 40, and differs from seed to seed. The engine rounds log-probabilities to multiples of
+4 nats. Of the tokens that it samples with the initial policy, IcePop's mask drops one in 7, and one in 110 has a ratio
+above 5. Two further arms sample with top-p 0.9, while the learner's probabilities are those before truncation. In these
+arms, the ratio is between 0.9 and 1, so the mask drops nothing, and a cap would give the same weights. The ratio is the
+same for all tokens that can be sampled at a position, so weights change little. The tokens that top-p excludes are
+never sampled, which no weight can repair.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. It has no
-experts, whose routing makes ratios extreme in the paper; there, the mask drops far fewer tokens. The rounding is coarse
-so that the mask has something to drop in a vocabulary of 4. Most of what it drops has a ratio below 0.5, which the cap
-leaves with a small weight. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with
-the best final pass rate on 8 other seeds. One update per rollout, so only the engine makes the data off-policy.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The policy
+has no experts, whose routing makes ratios extreme in the paper; the paper's mask drops far fewer tokens. The rounding
+is coarse so that the mask has something to drop in a vocabulary of 4. Most of the dropped tokens have a ratio below
+0.5; the arm with the cap keeps them with this small weight. The optimizer is Adam; each arm's learning rate is the one
+of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. There is one update per rollout, so only the
+engine makes the data off-policy.
 
 Command: rljax claims --rerun masked_weights
 """
@@ -43,7 +46,7 @@ def rounded(key, logp):
 
 
 def nucleus(key, logp):
-    """Return log-probabilities of an engine that samples with top-p 0.9; excluded tokens are practically impossible."""
+    """Compute the log-probabilities of an engine with top-p 0.9; excluded tokens get -60, so they are never sampled."""
     del key
     return jnp.maximum(keep_top_p(logp, 0.9), -60.0)
 
@@ -78,7 +81,7 @@ def masked_share(setting, seed):
 
 
 def measure(setting, seeds):
-    """Train at the best rate; return the metrics and the masked share."""
+    """Train at the best learning rate; return the metrics, and the share of the initial policy's tokens that the mask drops."""
     share = np.array([masked_share(setting, seed) for seed in seeds])
     return measure_tuned(setting, seeds, number="success") | {"masked_share": share}
 

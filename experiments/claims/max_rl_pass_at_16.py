@@ -1,16 +1,16 @@
 """At the same pass@1, does MaxRL have a higher pass@16 than RLOO?
 
-MaxRL maximizes the log of the pass rate, which gives hard prompts a higher weight, and reports a better pass@k than
-GRPO and RLOO at the same pass@1.
+MaxRL maximizes the log of the pass rate, which gives hard prompts a higher weight. The paper reports a better pass@k
+than with GRPO and RLOO at the same pass@1.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed.
+Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
+a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`) favors right tokens,
+is right on about one response in 40, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; all steps of
-an arm have the same length, because Adam would hide how prompts are weighted against each other. Each arm uses the
-length, out of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4, with the highest mean pass rate during training on 8 other seeds.
-pass@16 is exact, from the pass rate of each context.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All steps of
+an arm have the same length (norm of the change in logits), because Adam would hide how prompts are weighted against
+each other. Each arm's step length is the one of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4 with the highest mean pass rate
+during training on 8 other seeds. pass@16 is computed exactly, from each context's pass rate.
 
 Command: rljax claims --rerun max_rl_pass_at_16
 """

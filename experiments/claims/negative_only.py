@@ -1,17 +1,18 @@
-"""Does training on wrong responses only end with a better pass@16 than training on right ones only?
+"""Is the final pass@16 better after training only on wrong responses than after training only on right ones?
 
-The paper trains on wrong responses only, or on right ones only. It reports that training on wrong responses raises
+The paper trains only on wrong responses, or only on right ones. It reports that training on wrong responses raises
 pass@k for every k up to 256 and often matches PPO and GRPO, while training on right ones lowers pass@k at large k.
 
-Setting: 8 contexts with codes of 6 tokens from a vocabulary of 4, two of which are right at each position, so that a
-policy that is always right may keep its diversity or lose it; a response is right if all its tokens are. The verifier
-errs on one response in 20. The reward is 1 or -1, without a baseline, as in the paper. The initial policy is right on
-about one response in 20, and differs from seed to seed. pass@16 is exact, from the pass rate of each context.
+Setting: 8 contexts (prompts); responses have 6 tokens from a vocabulary of 4. At each position two tokens are right,
+and a response is right if all its tokens are right. So a policy that is always right may keep its diversity or lose it.
+The verifier errs on one response in 20. A right response has a reward of 1, a wrong one -1. The two compared arms
+subtract no baseline, as in the paper. The initial policy (`leaning`) favors right tokens, is right on about one
+response in 20, and differs from seed to seed. pass@16 is computed exactly, from each context's pass rate.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps or harms another.
-Therefore, pass@16 can only fall if a context itself gets worse, and the reason for the paper's losses at large k is
-mostly missing. The paper's k goes up to 256. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1,
-0.3 and 1, with the best final pass rate on 8 other seeds.
+Therefore, pass@16 can fall only if a context itself gets worse, and the reason for the paper's losses at large k is
+mostly missing. The paper's k goes up to 256. The optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1,
+0.3 and 1 with the best final pass rate on 8 other seeds.
 
 Command: rljax claims --rerun negative_only
 """

@@ -1,15 +1,17 @@
-"""Do baselines derived as optimal give gradients with less variance?
+"""Do baselines that were derived as optimal give gradients with less variance?
 
-OPO weights the rewards in the baseline by response length, and OTB by the accumulated gradient norm of the tokens. Both
-derive that their baseline minimizes the gradient's variance, and report smaller gradient norms and stable training.
+OPO's baseline is a mean of the rewards weighted by response length; OTB weights the rewards by the accumulated gradient
+norm of the tokens. Both papers derive that their baseline minimizes the gradient's variance, and report smaller
+gradient norms and stable training.
 
-Setting: 4 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
-Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
-response says nothing about its answer. After 32 tokens of thought the answer is forced, so no response is truncated.
-Contexts differ in difficulty; the mean length is about 12. The experiment samples 400 rollouts of one policy per seed,
-each with 4 prompts and 8 responses per prompt, and trains nothing.
+Setting: 4 contexts (prompts). A token of thought either continues the thought or ends it; then one token answers, right
+or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every position, so
+the length of a response says nothing about its answer. After 32 tokens of thought the answer is forced, so no response
+is truncated. Contexts differ in difficulty; the responses of the initial policy (`undecided`) have about 12 tokens on
+average. The experiment samples 400 rollouts of one policy per seed, each with 4 prompts and 8 responses per prompt, and
+trains nothing.
 
-Deviations from the paper: the variance itself is measured instead of its effects on training.
+Deviations from the paper: the variance itself is measured, not its effects on training.
 
 Command: rljax claims --rerun optimal_baselines
 """
@@ -35,15 +37,15 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Compute the variance of a rollout's gradient, summed over its entries, divided by the squared norm of its mean."""
+    """Compute the log of the gradient's variance across rollouts, summed over entries and divided by |mean gradient|²."""
 
-    def one(key):
+    def relative_variance(key):
         table = setting.initial(key)
         keys = jax.random.split(jax.random.fold_in(key, 1), 400)
         gradients = jax.vmap(partial(rollout_gradient, setting, table))(keys)
         return gradients.var(0).sum() / jnp.square(gradients.mean(0)).sum()
 
-    variance = jax.jit(partial(jax.lax.map, one))(jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32)))
+    variance = jax.jit(partial(jax.lax.map, relative_variance))(jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32)))
     return {"log_variance": np.log(np.asarray(variance))}
 
 

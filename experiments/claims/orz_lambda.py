@@ -1,19 +1,19 @@
 """Is PPO better with lambda = 1 than with 0.95?
 
-Open-Reasoner-Zero uses lambda = gamma = 1 and reports that this scales best, which contradicts VC-PPO's choice of the
-policy's lambda (`decoupled_lambda`).
+Open-Reasoner-Zero uses lambda = gamma = 1, and its paper reports that this scales best. VC-PPO, in contrast, chooses a
+lower lambda for the policy (see the claim `decoupled_lambda`).
 
-Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
-is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
-right on about one response in four, and differs from seed to seed. The critic has a value for every state, and starts
-at 0, without pretraining.
+Setting: 4 contexts (prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that equals its
+context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`)
+favors right tokens, is right on about one response in four, and differs from seed to seed. The critic is a table with
+one value per state; it starts at 0, without pretraining.
 
-Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. The paper makes 12 critic updates per policy update; here there is
-one. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate
-on 8 other seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either
-solved or lost for good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim
-is not decided.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
+sees whether all tokens so far were right. The paper makes 12 critic updates per policy update; here there is one. The
+optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other
+seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either solved or
+permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not
+decided.
 
 Command: rljax claims --rerun orz_lambda
 """

@@ -1,20 +1,20 @@
 """Does RL raise pass@1 and lower pass@k for large k?
 
-The paper reports that models trained with verifiable rewards are better than their base models at k = 1, that base
-models are better at large k, and that models can solve fewer problems as training continues.
+The paper reports that models trained with verifiable rewards have a better pass@k than their base models at k = 1, that
+base models have the better one at large k, and that models can solve fewer problems as training continues.
 
-Setting: 16 contexts. The first of a response's 4 tokens chooses one of 4 approaches. Each context needs one approach;
-the others fail. All contexts share the logits of this choice, because the policy does not see which approach a prompt
-needs: 7 contexts need the first approach, and 4, 3 and 2 need the others. The next 3 tokens, from a vocabulary of 4,
-must all be right; each context has its own logits for them. The initial policy, which differs from seed to seed, takes
-every approach about equally often and is right on about one response in 60. Groups have 16 responses. pass@k is exact,
-computed from each context's pass rate.
+Setting: 16 contexts (prompts). The first of a response's 4 tokens chooses one of 4 approaches. Each context needs one
+approach; the others fail. All contexts share the logits of this choice, as if the policy did not see which approach a
+prompt needs: 7 contexts need the first approach, and 4, 3 and 2 need the others. The next 3 tokens, from a vocabulary
+of 4, must all be right; each context has its own logits for them. The initial policy, which differs from seed to seed,
+takes every approach about equally often and is right on about one response in 60. Groups have 16 responses. pass@k is
+computed exactly, from each context's pass rate.
 
-Deviations from the paper: the policy is a table of logits. If every context has its own logits, no useful approach is
-permanently lost, and RL can hardly lower pass@k; one arm shows this. So contexts that need different approaches share
-logits. This setting was chosen because RL could lower pass@k in it; the claim is that it does. The optimizer is Adam;
-each arm uses the learning rate among 0.03, 0.1, 0.3, 1 and 3 with the best pass@1 at the end on 8 other seeds. One
-further arm has a KL penalty, and another trains for pass@8.
+Deviations from the paper: the policy is a table of logits. If every context has its own logits for the choice, no
+useful approach is permanently lost, and RL can hardly lower pass@k; one arm shows this. So contexts that need different
+approaches share these logits. This setting was chosen because RL could lower pass@k in it; the claim is that RL does
+lower it. The optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1, 0.3, 1 and 3 with the best final
+pass@1 on 8 other seeds. One further arm has a KL penalty, and another trains for pass@8.
 
 Command: rljax claims --rerun pass_at_k_after_rl
 """
@@ -32,7 +32,7 @@ KS = (1, 4, 16, 64, 256)
 
 
 def approaches(*, shared):
-    """Build codes whose first token chooses the approach; `shared`: all contexts have the same logits for this choice."""
+    """Build codes whose first token chooses the approach; `shared`: all contexts share its logits."""
     world = codes(contexts=len(NEEDED), length=4, tokens=4)
     onward, row = world.next_state.copy(), world.row.copy()
     for start, right in zip(world.start, NEEDED, strict=True):
@@ -80,7 +80,7 @@ def measure(setting, seeds):
 
 
 def gain(arms, name, k):
-    """Return the change in pass@k due to training."""
+    """Return pass@k after training minus pass@k before."""
     return arms[name][f"pass_at_{k}"] - arms[name][f"first_pass_at_{k}"]
 
 

@@ -3,20 +3,21 @@
 PKPO gives unbiased gradients of pass@k, which favor prompts that the policy rarely solves. The paper reports that
 training for a larger k solves more and harder problems when training for pass@1 stalls.
 
-Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
-and the reward is 1 or 0. The initial logits have a standard deviation of 2, so contexts range from hopeless to easy;
-the initial policy differs from seed to seed. Groups have 16 responses. pass@8 is exact, computed from each context's
-pass rate. Two arms have a verifier that errs on one response in 20, and two have steps of a fixed length of 0.2, which
-is not tuned. Of two further arms, one trains for pass@16, and the other for pass@8 by `pass_at_k`, which uses z-scores.
+Setting: 16 contexts (prompts), each with its own code of 3 tokens from a vocabulary of 4. A response that equals the
+code gets a reward of 1, any other 0. The initial logits (`leaning`) have a standard deviation of 2, so contexts range
+from hopeless to easy; the initial policy differs from seed to seed. Groups have 16 responses. pass@8 is computed
+exactly, from each context's pass rate. Two arms have a verifier that errs on one response in 20, and two have steps
+with a fixed length of 0.2, which is not tuned. Of two further arms, one trains for pass@16, and the other for pass@8
+with the algorithm `pass_at_k`, which uses z-scores.
 
-Deviations from the paper: the paper compares final results. Here, with a verifier that does not err, both arms solve
-every context in which they sample a right response, and the final pass@8 is the same. So the arms are compared earlier,
-at the same pass@1, 80 % of the way to the final pass@1. The policy is a table of logits, so nothing learned on one
-prompt helps or harms another. If the verifier errs, a response that counts as right in a hopeless group is usually the
-verifier's error. Favoring such groups favors errors, so training for pass@8 ends worse. The paper has no such verifier.
-Every step has the same length, because Adam would hide how prompts are weighted against each other; each arm, except
-those with 0.2, uses the length among 0.03, 0.1, 0.3, 1 and 3 with the best final pass@8 on 8 other seeds. If the
-verifier does not err, this is the longest.
+Deviations from the paper: the paper compares final results. Here, if the verifier does not err, both arms solve every
+context in which they sample a right response, and their final pass@8 is the same. So the arms are compared earlier, at
+the same pass@1, 80 % of the way from the initial to the final one. The policy is a table of logits, so nothing learned
+on one prompt helps or harms another. If the verifier errs, a response that counts as right in a hopeless group is
+usually the verifier's error. Favoring such groups favors errors, so training for pass@8 ends with worse results. The
+paper has no such verifier. Every step has the same length (norm of the change in logits), because Adam would hide how
+prompts are weighted against each other. Except in the arms with 0.2, the step length is the one of 0.03, 0.1, 0.3, 1
+and 3 with the best final pass@8 on 8 other seeds. If the verifier does not err, this is the longest.
 
 Command: rljax claims --rerun pkpo_pass_at_k
 """
@@ -35,7 +36,7 @@ LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def make_arm(algorithm, **settings):
-    """Build an arm: its settings with each candidate step length."""
+    """Build the settings of an arm, one for each step length to try."""
     common = Setting(WORLD, leaning(WORLD, spread=2.0), algorithm, group=16, points=50, optimizer=unit_steps(), **settings)
     return [common] if settings.get("learning_rate") else [common._replace(learning_rate=length) for length in LENGTHS]
 
@@ -57,7 +58,7 @@ def pass_rates(setting, seeds):
 
 
 def measure(candidates, seeds):
-    """Measure the candidate with the best final pass@8 on other seeds."""
+    """Measure an arm at the step length with the best final pass@8 on other seeds."""
     best = candidates[0]
     if len(candidates) > 1:
         best = max(candidates, key=lambda one: pass_rates(one, TUNING_SEEDS)[1][:, -1].mean())

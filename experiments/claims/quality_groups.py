@@ -1,20 +1,21 @@
 """Does a baseline weighted by quality help?
 
-The design document weights the responses in a group's baseline by a quality, such as 1/sqrt(length) or the policy's
-confidence (Eq. 52 of the document), and gains 1.6 points on GSM8K in its Table 6.
+An unpublished design document weights the responses in a group's baseline by a quality, such as 1/sqrt(length) or the
+policy's confidence (Eq. 52 of the document), and gains 1.6 points on GSM8K in its Table 6.
 
-Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends the response. A response is cut off after 16 tokens, which counts as wrong. The
-three tokens (the right next step, wandering, a wrong answer) have separate logits at each step. The initial policy,
-which differs from seed to seed, wanders with most of its tokens; two responses in five are truncated. So responses
-differ in length and in confidence. The arms use the trainer's parts length_quality and confidence_quality.
+Setting: 8 contexts (prompts). A right response takes 4 steps of thought and then answers; wandering tokens in between
+have no effect. A wrong answer ends the response. A response is truncated after 16 tokens and then counts as wrong. The
+three tokens (the right next step, wandering, a wrong answer) have separate logits for each context and step. The
+initial policy (`wanderer`) wanders with most of its tokens and differs from seed to seed; two in five of its responses
+are truncated. So responses differ in length and in confidence. One arm weights by 1/sqrt(length) (`length_quality`),
+another by confidence (`confidence_quality`).
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
 divides by a standard deviation, because the document's equation does not. Confidence is the geometric mean of the
-tokens' probabilities, because the product would give one response all the weight. The optimizer is Adam; each arm uses
-the learning rate among 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. By the end, in most seeds
-and every arm, each context is either solved or lost for good. If the pass rate no longer changes, its final value
-cannot tell the arms apart, and the claim is not decided.
+tokens' probabilities, because their product would give one response all the weight. The optimizer is Adam; each arm's
+learning rate is the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. By the end, in most
+seeds and every arm, each context is either solved or permanently lost. If the pass rate no longer changes, its final
+value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun quality_groups
 """

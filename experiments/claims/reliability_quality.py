@@ -1,19 +1,20 @@
 """If the reward is noisy, does a baseline weighted by the reliability of rewards help?
 
-The design document weights the responses in a group's baseline by a quality, for example the reliability of the reward
-(Eq. 52 of the document). The trainer's reliability_quality takes several ratings of each response and weights the
-response by their inverse variance.
+An unpublished design document weights the responses in a group's baseline by a quality, for example the reliability of
+the reward (Eq. 52 of the document). The part `advantage=reliability_quality` weights each response by the inverse
+variance of its ratings.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are.
-Four raters give each response 1 or 0, and their mean is the reward. A random half of the responses is hard to judge: a
-rater errs on these with probability 0.3, and on the others with 0.02. The initial policy is right on about one response
-in 40, and differs from seed to seed.
+Setting: 8 contexts (prompts), each with its own code of 6 tokens from a vocabulary of 4; a response that equals the
+code is right. Four raters give each response 1 or 0, and the mean of their ratings is the reward. A random half of the
+responses is hard to judge: a rater errs on these with probability 0.3, and on the others with probability 0.02. The
+initial policy (`leaning`) favors right tokens, is right on about one response in 40, and differs from seed to seed.
 
-Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The document
-does not define reliability: we use the inverse variance, with a floor of 0.01 for the variance. Only the baseline is
-weighted, as in the document's equation, and no arm divides by a standard deviation. A further arm knows which responses
-are hard to judge, and weights by the inverse of the true variance of their rewards. The optimizer is Adam; each arm
-uses the learning rate among 0.03, 0.1, 0.3 and 1 with the highest mean pass rate on 8 other seeds.
+Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The
+document does not define reliability: we use the inverse variance, with a floor of 0.01 for the variance. Only the
+baseline is weighted, as in the document's equation, and no arm divides by a standard deviation. A further arm knows
+which responses are hard to judge, and weights each by the inverse of its reward's true variance. The optimizer is Adam;
+each arm's learning rate is the one of 0.03, 0.1, 0.3 and 1 with the highest mean pass rate during training on 8 other
+seeds.
 
 Command: rljax claims --rerun reliability_quality
 """
@@ -66,13 +67,13 @@ def equal(numbers):
 
 
 def by_reliability(numbers):
-    """Reward minus a mean weighted by how well a response's ratings agree, as the trainer computes it."""
+    """Reward minus a mean in which responses whose ratings agree weigh more; the library's part `reliability_quality`."""
     verdicts, _ = read(numbers)
     return BY_RELIABILITY.advantage.function(mean_of(verdicts), verdicts)
 
 
 def by_truth(numbers):
-    """Reward minus a mean weighted by the inverse of the mean rating's true variance, which is higher if a response is hard."""
+    """Reward minus a mean in which the weight of a response is the inverse of the true variance of its reward."""
     verdicts, hard = read(numbers)
     error = jnp.where(hard, HARD, EASY)
     return weighted_centered(mean_of(verdicts), RATERS / (error * (1 - error)))

@@ -1,12 +1,12 @@
 """Does it matter whether right and wrong answers are worth 1 and 0, or +1 and -1?
 
-The design document's Theorem 5.1 says that an affine change of the rewards only scales group-relative advantages, and
-DAPO uses +1 and -1 where GRPO uses 1 and 0. If advantages are divided by the standard deviation, or the optimizer
-removes the scale, nothing should change. With a critic that starts at 0, the result may change.
+Theorem 5.1 of an unpublished design document says that an affine change of the rewards only scales group-relative
+advantages. DAPO uses +1 and -1, and GRPO uses 1 and 0. If advantages are divided by the standard deviation, or the
+optimizer removes the scale, training should not change. With a critic that starts at 0, it may change.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. The
-trainer's option outcome_reward=rule (a rule-based reward) turns rewards of 1 and 0 into +1 and -1.
+Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
+a reward of 1, any other 0. The initial policy (`leaning`) favors right tokens, is right on about one response in 150,
+and differs from seed to seed. In half of the arms, the rewards are +1 and -1 instead (`outcome_reward=rule`).
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam at a learning rate of 0.05.

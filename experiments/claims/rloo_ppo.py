@@ -3,15 +3,16 @@
 The paper argues that most of PPO is unnecessary for language models, and reports that RLOO ends with better rewards
 than PPO.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed. PPO's critic has a value for every state, and starts at 0.
+Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
+a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`) favors right tokens,
+is right on about one response in 40, and differs from seed to seed. PPO's critic is a table with one value per state,
+and starts at 0.
 
-Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right, which a language model's critic would have to learn. There is no KL
-penalty. The optimizer is Adam; each arm has 8 trials: the learning rates 0.03, 0.1, 0.3 and 1, each with two variants.
-PPO's variants have a lambda of 0.95 or 1; RLOO's divide the 64 responses into groups of 8 or 4. The trial with the best
-final pass rate on 8 other seeds is used. The critic's learning rate is 0.05.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
+sees whether all tokens so far were right, which a language model's critic would have to learn. There is no KL penalty.
+The optimizer is Adam; each arm has 8 candidates: the learning rates 0.03, 0.1, 0.3 and 1, each with two variants. PPO's
+variants have a lambda of 0.95 or 1; RLOO's divide the 64 responses of a rollout into groups of 8 or 4. The candidate
+with the best final pass rate on 8 other seeds is used. The critic's learning rate is 0.05.
 
 Command: rljax claims --rerun rloo_ppo
 """
@@ -29,7 +30,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def make_arm(algorithm, **settings):
-    """Build the settings of a candidate."""
+    """Build the settings of one variant of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), **({"steps": 150} | settings))
 
 

@@ -1,20 +1,20 @@
 """Does a length penalty that begins before the limit raise the final pass rate?
 
 Over the last tokens before the length limit, DAPO's penalty rises gradually from 0 to 1, instead of all at once at the
-limit. The paper reports that accuracy rises from 38 to 41, with less noise in the reward.
+limit. The paper reports that accuracy rises from 38 to 41 %, with less noise in the reward.
 
-Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends the response. The reward is 1 or -1. A response is truncated after 16 tokens, which
-counts as wrong; the penalty begins after 12. The three tokens (the right next step, wandering, a wrong answer) have
-separate logits at each step. The initial policy, which differs from seed to seed, wanders with most of its tokens; two
-responses in five are truncated.
+Setting: 8 contexts (prompts). A right response takes 4 steps of thought and then answers; wandering tokens in between
+have no effect. A wrong answer ends the response. A right response has a reward of 1, a wrong one -1. A response is
+truncated after 16 tokens and then counts as wrong; the penalty begins after 12. The three tokens (the right next step,
+wandering, a wrong answer) have separate logits for each context and step. The initial policy (`wanderer`) wanders with
+most of its tokens and differs from seed to seed; two in five of its responses are truncated.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
-optimizer is Adam; each arm uses the learning rate among 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other
-seeds. The penalty is added to plain GRPO; the paper adds it after the clip and the filter, as in the two rows of the
-claim `dapo_ladder` that differ only by the penalty. Wandering never helps here. The initial policy is right on one
-response in 18, so most groups of 8 have no right response. There the rewards differ only by the penalty, which teaches
-the policy to answer early, right or wrong. A policy that is right more often would be affected less.
+optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other
+seeds. The penalty is added to plain GRPO; the paper adds it to GRPO with overlong filtering and clip-higher, as the
+claim `dapo_ladder` does. Wandering never helps here. The initial policy is right on one response in 18, so most groups
+of 8 have no right response. In such a group, the rewards differ only by the penalty, which teaches the policy to answer
+early, right or wrong. A policy that is right more often would be affected less.
 
 Command: rljax claims --rerun soft_overlong
 """

@@ -4,18 +4,18 @@ GEPO's importance weights have the group's expected probability in the denominat
 the sampler is far from the learner. The paper reports that GEPO loses 3 % between no delay and the largest delay, and
 that GRPO and GSPO lose more.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed.
+Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
+a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`) favors right tokens,
+is right on about one response in 40, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam; each arm uses the learning rate among 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the highest mean pass
-rate during training on 8 other seeds. The delay is in steps: sampling uses a table from that many steps ago; GSPO's
-bounds are a hundred times the paper's, while GRPO and GEPO keep their bounds of 0.2. The probabilities of responses to
-one prompt differ far more in a table of 4 tokens than in a language model, so GEPO's weights are outside its clip range
-even without delay, and GEPO learns about half as much as GRPO. A method that learns less loses less to a delay. So the
-claim is decided only if GEPO, without delay, learns at least half as much as GRPO; at delay 64, too, GRPO learns more
-here.
+optimizer is Adam; each arm's learning rate is the one of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the highest mean
+pass rate during training on 8 other seeds. The delay is in steps: responses are sampled from the table of that many
+steps ago. GSPO's clip bounds are a hundred times the paper's, while GRPO and GEPO keep their bounds of 0.2. The
+probabilities of responses to one prompt differ far more with a vocabulary of 4 than in a language model, so GEPO's
+weights are outside its clip range even without delay, and GEPO learns about half as much as GRPO. A method that learns
+less also loses less to a delay. So the claim is decided only if GEPO, without delay, learns at least half as much as
+GRPO. GRPO learns more than GEPO at delay 64, too.
 
 Command: rljax claims --rerun staleness_gepo
 """
@@ -55,7 +55,7 @@ ARMS = {
 
 
 def delay_cost(arms, name, delay):
-    """Return the mean pass rate that a delay costs an algorithm, for each seed."""
+    """Return how much a delay lowers an algorithm's mean pass rate during training, for each seed."""
     return arms[f"{name}, delay 0"]["area"] - arms[f"{name}, delay {delay}"]["area"]
 
 

@@ -1,20 +1,20 @@
-"""Is it better to train in a mixture with rules than to add the rules after training?
+"""Is it better to train a network in a mixture with rules than to add the rules after training?
 
-The design document mixes a network with symbolic rules (Eq. 64 of the document): a token's probability is alpha times
-the network's plus 1 - alpha times the rules'. The document does not say what the network learns better in the mixture,
-or how good the network is alone.
+An unpublished design document mixes a network with symbolic rules (Eq. 64 of the document): a token's probability is
+alpha times the network's plus 1 - alpha times the rules'. The document does not say what the network learns better in
+the mixture, or how good the network is alone.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The rules predict the last 3 tokens, and are always
-right; on the first 3 they abstain, and the network alone decides, as with `rljax train --calculator`. The initial
-network is right on about one response in 150, and differs from seed to seed. One arm trains in a mixture in which the
-rules have a weight of 0.4; another trains the network alone. The pass rates of both are measured in this mixture, so
-the rules help both equally. In two further arms the weight is 0.9.
+Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
+a reward of 1, any other 0. The verifier errs on one response in 20. The rules predict the last 3 tokens, and are always
+right; on the first 3 the rules abstain, and the network alone decides, as with `rljax train --calculator`. The initial
+network (`leaning`) favors right tokens, is right on about one response in 150, and differs from seed to seed. One arm
+trains in a mixture in which the rules have a weight of 0.4; another trains the network alone. The pass rates of both
+are measured in this mixture, so the rules help both equally. In two further arms the weight is 0.9.
 
-Deviations from the document: there is no paper, and the document learns the rules' weight, which is fixed here. The policy
-is a table of logits, so nothing learned on one prompt helps another: what the network learns at positions that the
-rules predict does not help it elsewhere. The algorithm is GRPO without a KL penalty, and the optimizer is Adam; each
-arm uses the learning rate among 0.03, 0.1, 0.3 and 1 with the highest mean pass rate in the mixture on 8 other seeds.
+Deviations from the document: the document learns the rules' weight, which is fixed here. The policy is a table of
+logits, so nothing learned on one prompt helps another: what the network learns at positions that the rules predict does
+not help it elsewhere. The algorithm is GRPO without a KL penalty, and the optimizer is Adam; each arm's learning rate
+is the one of 0.03, 0.1, 0.3 and 1 with the highest mean pass rate in the mixture during training on 8 other seeds.
 `experiments/calculator.py` is the same experiment with the trainer.
 
 Command: rljax claims --rerun symbolic_mixture
@@ -46,7 +46,7 @@ RULES_PREDICT = (jnp.arange(WORLD.rows) % WORLD.horizon >= 3)[:, None]
 
 
 class Arm(NamedTuple):
-    """Settings of the training and of the evaluation of a network."""
+    """How a network is trained and evaluated."""
 
     algorithm: Algorithm
     """The algorithm that trains the network."""

@@ -1,21 +1,21 @@
-"""Does truncated importance sampling repair the damage of a quantized engine?
+"""Does truncated importance sampling repair the damage done by a quantized engine?
 
 The engine that samples does not compute exactly the learner's probabilities, especially if the engine is quantized. Yao
 et al. weight each token by the ratio of the learner's probability to the engine's, at most 2, and report that this
 restores what quantized rollouts lose.
 
-Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed. The engine rounds log-probabilities to multiples of 2 nats: one in 15 of the tokens that
-the engine samples with the initial policy has a ratio above 2. Two further arms sample with top-p 0.9 from the exact
-probabilities, while the learner uses the probabilities before top-p. In these arms the ratio is between 0.9 and 1, and
-the same for all tokens that can be sampled at a position, so weighting has little effect. The other tokens are never
-sampled, which no weight can repair.
+Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
+a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`) favors right tokens,
+is right on about one response in 40, and differs from seed to seed. The engine rounds log-probabilities to multiples of
+2 nats: of the tokens that it samples with the initial policy, one in 15 has a ratio above 2. Two further arms sample
+with top-p 0.9 from the exact probabilities, while the learner uses the probabilities before top-p. In these arms the
+ratio is between 0.9 and 1, and the same for all tokens that can be sampled at a position, so weighting has little
+effect. The other tokens are never sampled, which no weight can repair.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The rounding
-is coarser than 8-bit quantization, and applies only to the output. The optimizer is Adam; each arm uses the
-learning rate among 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. There is one update per
-rollout, so only the engine makes the data off-policy.
+is coarser than 8-bit quantization, and applies only to the output. The optimizer is Adam; each arm's learning rate is
+the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. There is one update per rollout, so only
+the engine makes the data off-policy.
 
 Command: rljax claims --rerun truncated_weights
 """

@@ -1,20 +1,20 @@
 """Does a policy learn more if its critic was pretrained?
 
-VC-PPO names the bias of the critic's initial values as one of two causes of PPO's failure on long chains of thought,
-and lets the critic learn from returns of the fixed initial policy before training.
+VC-PPO's paper names the bias of the critic's initial values as one of two causes of PPO's failure on long chains of
+thought. So the critic first learns from returns of the fixed initial policy, before training.
 
-Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
-is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
-right on about one response in four, and differs from seed to seed. The critic has a value for every state; it starts at
-0.5 everywhere, well above the truth. Pretraining uses 50 rollouts.
+Setting: 4 contexts (prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that equals its
+context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`)
+favors right tokens, is right on about one response in four, and differs from seed to seed. The critic is a table with
+one value per state; every value starts at 0.5, well above the true value. Pretraining uses 50 rollouts.
 
-Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. The critic's initial bias is a constant, while a reward model's
-depends on the position. The optimizer is Adam; each arm uses the learning rate among 0.03, 0.1, 0.3 and 1 with the
-highest mean pass rate on 8 other seeds; the critic's learning rate is 0.05. Pretraining needs 50 additional rollouts,
-which the statistic does not count. A further arm trains the policy on 50 additional rollouts instead. Compared with
-that arm, the final difference is undecided, and the mean over all 150 rollouts is lower with pretraining, because the
-policy does not learn during pretraining.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
+sees whether all tokens so far were right. The critic's initial bias is a constant here; that of a critic initialized
+from a reward model depends on the position. The optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1,
+0.3 and 1 with the highest mean pass rate during training on 8 other seeds; the critic's learning rate is 0.05.
+Pretraining needs 50 additional rollouts, which the statistic does not count. A further arm trains the policy on 50
+additional rollouts instead. Compared with that arm, the final difference is undecided, and the mean pass rate over all
+150 rollouts is lower with pretraining, because the policy does not learn during pretraining.
 
 Command: rljax claims --rerun value_pretraining
 """

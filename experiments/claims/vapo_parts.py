@@ -1,23 +1,25 @@
 """Do VAPO's parts matter in the order of its table?
 
-In Table 1, one part is left out at a time. From the full method's 60, the AIME score falls to 11 without value
+Each row of the paper's Table 1 leaves out one part. From the full method's 60, the AIME score falls to 11 without value
 pretraining, 33 without decoupled GAE, 45 without the length-adaptive lambda, 46 without clip-higher, 53 without the
 mean over tokens, 54 without the loss on right responses and 55 without groups. The statistic is Kendall's rank
-correlation of this order with a seed's mean pass rates during training; a difference of up to 0.005 is a tie, which
-counts neither way.
+correlation of this order with the arms' mean pass rates during training in one seed; a difference of up to 0.005 is a
+tie, which counts neither way.
 
-Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
-is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
-right on about one response in four, and differs from seed to seed. The critic has a value for every state, which starts
-at 0.5, and is pretrained on 50 rollouts. A rollout has 8 prompts with 8 responses each, or without groups, 64 prompts
-with one response each. It is split into 4 mini-batches with one update each.
+Setting: 4 contexts (prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that equals its
+context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`)
+favors right tokens, is right on about one response in four, and differs from seed to seed. The critic is a table with
+one value per state; every value starts at 0.5, and the critic is pretrained on 50 rollouts. A rollout has 8 prompts
+with 8 responses each, or without groups, 64 prompts with one response each. It is split into 4 mini-batches with one
+update each.
 
-Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. The optimizer is Adam.
-All arms use one learning rate, because the paper keeps the settings of the full method: the rate among 0.03, 0.1, 0.3
-and 1 at which the full method has the highest mean pass rate during training on 8 other seeds. The critic's rate is
-0.05. By the end, every arm but one has permanently solved or lost every context, so final pass rates cannot tell the
-arms apart; they are shown next to the statistic. The effects of most parts differ by so little that they tie.
+Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
+sees whether all tokens so far were right. The policy's lambda grows with the length; with an alpha of 1.25, it is 0.8
+to 0.975. The optimizer is Adam. All arms use one learning rate, because the paper keeps the settings of the full
+method: the rate among 0.03, 0.1, 0.3 and 1 at which the full method has the highest mean pass rate during training on 8
+other seeds. The critic's rate is 0.05. By the end, every arm but one has permanently solved or lost every context, so
+final pass rates cannot tell the arms apart; the correlation for them is shown next to the statistic. The effects of
+most parts differ by so little that the parts tie.
 
 Command: rljax claims --rerun vapo_parts
 """
@@ -42,7 +44,7 @@ TABLE = {
     "positive_examples": 54,
     "group_sampling": 55,
 }
-"""Part that is left out -> the paper's score."""
+"""Part that is left out -> the paper's AIME score without the part."""
 ORDER = [f"without {part}" for part in TABLE]
 assert TABLE.keys() == ABLATIONS["vapo"].keys()
 

@@ -1,18 +1,20 @@
-"""If prompts differ in difficulty, do rewards minus a leave-one-out mean teach more than z-scores?
+"""If prompts differ in difficulty, is more learned from rewards minus a leave-one-out mean than from z-scores?
 
-GRPO divides by the standard deviation of a group. Dr.GRPO calls this a difficulty bias, and omits the division; what
-remains is, up to a factor, RLOO's advantage. Prompts whose responses are nearly all right or nearly all wrong then have
-less weight. That the policy learns more this way is our interpretation; the paper compares complete algorithms.
+GRPO divides advantages by the standard deviation of the group's rewards. Dr.GRPO's paper calls this a difficulty bias,
+and omits the division; what remains is, up to a factor, RLOO's advantage. Without the division, prompts whose responses
+are nearly all right or nearly all wrong have less weight. That the policy learns more this way is our interpretation;
+the paper compares complete algorithms.
 
-Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
-and the reward is 1 or 0. The verifier errs on one response in 20. The initial logits have a standard deviation of 2, so
-contexts range from hopeless to easy; the initial policy differs from seed to seed. The arms differ only in the
-advantage. All responses have the same length.
+Setting: 16 contexts (prompts), each with its own code of 3 tokens from a vocabulary of 4. A response that equals the
+code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial logits (`leaning`) have a
+standard deviation of 2, so contexts range from hopeless to easy; the initial policy differs from seed to seed. The arms
+differ only in the advantage. All responses have the same length.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. There is no
-KL penalty. Every step has the same length, because Adam would hide how prompts are weighted against each other; each
-arm uses the length among 0.3, 1, 3 and 10 with the highest mean pass rate on 8 other seeds. Two further arms use Adam,
-each with the learning rate among 0.03, 0.1, 0.3 and 1 that is best by the same criterion.
+KL penalty. Every step has the same length (norm of the change in logits), because Adam would hide how prompts are
+weighted against each other; each arm's step length is the one of 0.3, 1, 3 and 10 with the highest mean pass rate
+during training on 8 other seeds. Two further arms use Adam, each with the learning rate among 0.03, 0.1, 0.3 and 1 that
+is best by the same criterion.
 
 Command: rljax claims --rerun zscore_rloo
 """
@@ -33,7 +35,7 @@ OPTIMIZERS = {"": unit_steps(), ", Adam": optax.scale_by_adam()}
 
 
 def make_arm(algorithm, words):
-    """Build an arm: a setting, and the learning rates to search."""
+    """Build an arm: its settings, and the learning rates to try."""
     setting = Setting(
         WORLD, leaning(WORLD, spread=2.0), algorithm, judge=fallible(0.05), steps=150, optimizer=OPTIMIZERS[words]
     )
@@ -48,7 +50,7 @@ ARMS = {
 
 
 def measure(arm, seeds):
-    """Measure a training at the best rate."""
+    """Train an arm at its best learning rate, and return the metrics."""
     setting, rates = arm
     return measure_tuned(setting, seeds, rates=rates)
 
