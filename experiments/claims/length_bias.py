@@ -3,11 +3,11 @@
 Dr.GRPO's paper shows that 1/|o|, one over the response length, penalizes the tokens of a long wrong response less than
 those of a short one, and that wrong responses grow longer under GRPO, but not once GRPO's two biases are removed.
 
-Setting: 8 contexts (prompts). A token of thought either continues the thought or ends it; then one token answers, right
-or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every position, so
-the length of a response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response
-is truncated. The verifier errs on one response in 20. Contexts differ in difficulty; the responses of the initial
-policy (`undecided`) have about 13 tokens on average.
+Setting: 8 contexts (distinct prompts). A token of thought either continues the thought or ends it; then one token
+answers, right or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every
+position, so the length of a response says nothing about its answer. After 64 tokens of thought the answer is forced, so
+no response is truncated. The verifier errs on one response in 20. Contexts differ in difficulty; the responses of the
+initial policy (`undecided`) have about 13 tokens on average.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "grpo"

@@ -1,23 +1,23 @@
 """Are two techniques enough to beat DAPO?
 
 Lite PPO has only two techniques: advantages use the group's mean and the batch's standard deviation, and the loss is a
-mean over tokens. The paper reports that Lite PPO surpasses GRPO and DAPO, although DAPO has many more parts.
+mean over tokens. The paper reports that Lite PPO surpasses GRPO, and DAPO, which has many more parts.
 
-Setting: 8 contexts (prompts). A right response takes 4 steps of thought and then answers; wandering tokens in between
-have no effect. A wrong answer ends the response. A right response has a reward of 1, a wrong one -1. A response is
-truncated after 16 tokens and then counts as wrong; DAPO's soft length penalty begins after 12. The three tokens (the
-right next step, wandering, a wrong answer) have separate logits for each context and step. The initial policy
-(`wanderer`) wanders with most of its tokens and differs from seed to seed; two in five of its responses are truncated.
-Every arm samples 64 prompts per step; DAPO trains on the first 16 that its dynamic sampling keeps, the other arms on
-all.
+Setting: 8 contexts (distinct prompts). A right response takes 4 steps of thought and then answers; wandering tokens in
+between have no effect. A wrong answer ends the response. The reward is 1 for a right response, otherwise -1. A response
+is truncated after 16 tokens and then counts as wrong; DAPO's soft length penalty begins after 12. The three tokens (the
+right next step, wandering, a wrong answer) have separate logits at each step. The initial policy (`wanderer`: random
+logits, plus 1.5 for wandering and -1.5 for a wrong answer) wanders with most of its tokens and differs from seed to
+seed; two in five of its responses are truncated. Every arm samples 64 prompts per step; DAPO trains on the first 16
+that its dynamic sampling keeps, the other arms on all.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm's learning rate is the one of 0.01, 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8
-other seeds. Each rollout is split into 4 mini-batches with one update each. In the paper, DAPO keeps sampling until it
-has enough prompts; here it samples four times as many as it needs. In this world, DAPO's soft penalty is a disadvantage
-(see the claim `soft_overlong`), which favors Lite PPO. By the end, in most seeds and both compared arms, each context
-is either solved or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart,
-and the claim is not decided.
+other seeds. The 4 mini-batches of a rollout have one update each. In the paper, DAPO keeps sampling until it has enough
+prompts; here it samples four times as many as it needs. In this world, DAPO's soft penalty is a disadvantage (see the
+claim `soft_overlong`), which favors Lite PPO. By the end, in most seeds and both compared arms, each context is either
+solved or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart, and the
+claim is not decided.
 
 Command: rljax claims --rerun lite_ppo
 """

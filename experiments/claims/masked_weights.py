@@ -1,17 +1,16 @@
 """Is it better to drop tokens with extreme importance ratios than to cap their weights?
 
 IcePop drops a token if the ratio of the learner's probability to the sampling engine's is outside (0.5, 5); truncated
-importance sampling caps the ratio at 2. IcePop's authors report stable training in cases in which capping is not
-enough.
+importance sampling caps the ratio at 2. IcePop's authors report stable training when capping is not enough.
 
-Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
-a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`) favors right tokens,
-is right on about one response in 40, and differs from seed to seed. The engine rounds log-probabilities to multiples of
-4 nats. Of the tokens that it samples with the initial policy, IcePop's mask drops one in 7, and one in 110 has a ratio
-above 5. Two further arms sample with top-p 0.9, while the learner's probabilities are those before truncation. In these
-arms, the ratio is between 0.9 and 1, so the mask drops nothing, and a cap would give the same weights. The ratio is the
-same for all tokens that can be sampled at a position, so weights change little. The tokens that top-p excludes are
-never sampled, which no weight can repair.
+Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
+code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
+logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. The engine
+rounds log-probabilities to multiples of 4 nats. Of the tokens that it samples with the initial policy, IcePop's mask
+drops one in 7, and one in 110 has a ratio above 5. Two further arms sample with top-p 0.9, while the learner's
+probabilities are those before truncation. In these arms, the ratio is between 0.9 and 1, so the mask drops nothing, and
+a cap would give the same weights. The ratio is the same for all tokens that can be sampled at a position, so weights
+change little. The tokens that top-p excludes are never sampled, which no weight can repair.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The policy
 has no experts, whose routing makes ratios extreme in the paper; the paper's mask drops far fewer tokens. The rounding

@@ -3,11 +3,12 @@
 The paper trains only on wrong responses, or only on right ones. It reports that training on wrong responses raises
 pass@k for every k up to 256 and often matches PPO and GRPO, while training on right ones lowers pass@k at large k.
 
-Setting: 8 contexts (prompts); responses have 6 tokens from a vocabulary of 4. At each position two tokens are right,
-and a response is right if all its tokens are right. So a policy that is always right may keep its diversity or lose it.
-The verifier errs on one response in 20. A right response has a reward of 1, a wrong one -1. The two compared arms
-subtract no baseline, as in the paper. The initial policy (`leaning`) favors right tokens, is right on about one
-response in 20, and differs from seed to seed. pass@16 is computed exactly, from each context's pass rate.
+Setting: 8 contexts (distinct prompts); responses have 6 tokens from a vocabulary of 4. At each position two tokens are
+right, and a response is right if all its tokens are right. So a policy that is always right may keep its diversity or
+lose it. The verifier errs on one response in 20. The reward is 1 for a right response, otherwise -1. The two compared
+arms subtract no baseline, as in the paper. The initial policy (`leaning`: random logits, plus 1 for one of the two
+right tokens) is right on about one response in 20, and differs from seed to seed. pass@16 is computed exactly, from
+each context's pass rate.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps or harms another.
 Therefore, pass@16 can fall only if a context itself gets worse, and the reason for the paper's losses at large k is

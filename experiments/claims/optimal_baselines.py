@@ -4,12 +4,12 @@ OPO's baseline is a mean of the rewards weighted by response length; OTB weights
 norm of the tokens. Both papers derive that their baseline minimizes the gradient's variance, and report smaller
 gradient norms and stable training.
 
-Setting: 4 contexts (prompts). A token of thought either continues the thought or ends it; then one token answers, right
-or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every position, so
-the length of a response says nothing about its answer. After 32 tokens of thought the answer is forced, so no response
-is truncated. Contexts differ in difficulty; the responses of the initial policy (`undecided`) have about 12 tokens on
-average. The experiment samples 400 rollouts of one policy per seed, each with 4 prompts and 8 responses per prompt, and
-trains nothing.
+Setting: 4 contexts (distinct prompts). A token of thought either continues the thought or ends it; then one token
+answers, right or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every
+position, so the length of a response says nothing about its answer. After 32 tokens of thought the answer is forced, so
+no response is truncated. Contexts differ in difficulty; the responses of the initial policy (`undecided`) have about 12
+tokens on average. The experiment samples 400 rollouts of one policy per seed, each with 4 prompts and 8 responses per
+prompt, and trains nothing.
 
 Deviations from the paper: the variance itself is measured, not its effects on training.
 

@@ -3,10 +3,10 @@
 Open-Reasoner-Zero uses lambda = gamma = 1, and its paper reports that this scales best. VC-PPO, in contrast, chooses a
 lower lambda for the policy (see the claim `decoupled_lambda`).
 
-Setting: 4 contexts (prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that equals its
-context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`)
-favors right tokens, is right on about one response in four, and differs from seed to seed. The critic is a table with
-one value per state; it starts at 0, without pretraining.
+Setting: 4 contexts (distinct prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that
+equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy
+(`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to
+seed. The critic is a table with one value per state; it starts at 0, without pretraining.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
 sees whether all tokens so far were right. The paper makes 12 critic updates per policy update; here there is one. The

@@ -3,12 +3,12 @@
 The paper reports that models trained with verifiable rewards have a better pass@k than their base models at k = 1, that
 base models have the better one at large k, and that models can solve fewer problems as training continues.
 
-Setting: 16 contexts (prompts). The first of a response's 4 tokens chooses one of 4 approaches. Each context needs one
-approach; the others fail. All contexts share the logits of this choice, as if the policy did not see which approach a
-prompt needs: 7 contexts need the first approach, and 4, 3 and 2 need the others. The next 3 tokens, from a vocabulary
-of 4, must all be right; each context has its own logits for them. The initial policy, which differs from seed to seed,
-takes every approach about equally often and is right on about one response in 60. Groups have 16 responses. pass@k is
-computed exactly, from each context's pass rate.
+Setting: 16 contexts (distinct prompts). The first of a response's 4 tokens chooses one of 4 approaches. Each context
+needs one approach; the others fail. All contexts share the logits of this choice, as if the policy did not see which
+approach a prompt needs: 7 contexts need the first approach, and 4, 3 and 2 need the others. The next 3 tokens, from a
+vocabulary of 4, must all be right; each context has its own logits for them. The initial policy, which differs from
+seed to seed, takes every approach about equally often and is right on about one response in 60. Groups have 16
+responses. pass@k is computed exactly, from each context's pass rate.
 
 Deviations from the paper: the policy is a table of logits. If every context has its own logits for the choice, no
 useful approach is permanently lost, and RL can hardly lower pass@k; one arm shows this. So contexts that need different

@@ -3,12 +3,12 @@
 PKPO gives unbiased gradients of pass@k, which favor prompts that the policy rarely solves. The paper reports that
 training for a larger k solves more and harder problems when training for pass@1 stalls.
 
-Setting: 16 contexts (prompts), each with its own code of 3 tokens from a vocabulary of 4. A response that equals the
-code gets a reward of 1, any other 0. The initial logits (`leaning`) have a standard deviation of 2, so contexts range
-from hopeless to easy; the initial policy differs from seed to seed. Groups have 16 responses. pass@8 is computed
-exactly, from each context's pass rate. Two arms have a verifier that errs on one response in 20, and two have steps
-with a fixed length of 0.2, which is not tuned. Of two further arms, one trains for pass@16, and the other for pass@8
-with the algorithm `pass_at_k`, which uses z-scores.
+Setting: 16 contexts (distinct prompts), each with its own code of 3 tokens from a vocabulary of 4. A response that
+equals the code gets a reward of 1, any other 0. The initial logits (`leaning`) have a standard deviation of 2, so
+contexts range from hopeless to easy; the initial policy differs from seed to seed. Groups have 16 responses. pass@8 is
+computed exactly, from each context's pass rate. Two arms have a verifier that errs on one response in 20, and two have
+steps with a fixed length of 0.2, which is not tuned. Of two further arms, one trains for pass@16, and the other for
+pass@8 with the algorithm `pass_at_k`, which uses z-scores.
 
 Deviations from the paper: the paper compares final results. Here, if the verifier does not err, both arms solve every
 context in which they sample a right response, and their final pass@8 is the same. So the arms are compared earlier, at

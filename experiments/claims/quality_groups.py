@@ -3,12 +3,12 @@
 An unpublished design document weights the responses in a group's baseline by a quality, such as 1/sqrt(length) or the
 policy's confidence (Eq. 52 of the document), and gains 1.6 points on GSM8K in its Table 6.
 
-Setting: 8 contexts (prompts). A right response takes 4 steps of thought and then answers; wandering tokens in between
-have no effect. A wrong answer ends the response. A response is truncated after 16 tokens and then counts as wrong. The
-three tokens (the right next step, wandering, a wrong answer) have separate logits for each context and step. The
-initial policy (`wanderer`) wanders with most of its tokens and differs from seed to seed; two in five of its responses
-are truncated. So responses differ in length and in confidence. One arm weights by 1/sqrt(length) (`length_quality`),
-another by confidence (`confidence_quality`).
+Setting: 8 contexts (distinct prompts). A right response takes 4 steps of thought and then answers; wandering tokens in
+between have no effect. A wrong answer ends the response. A response is truncated after 16 tokens and then counts as
+wrong. The three tokens (the right next step, wandering, a wrong answer) have separate logits at each step. The initial
+policy (`wanderer`: random logits, plus 1.5 for wandering and -1.5 for a wrong answer) wanders with most of its tokens
+and differs from seed to seed; two in five of its responses are truncated. So responses differ in length and in
+confidence. One arm weights by 1/sqrt(length) (`length_quality`), another by confidence (`confidence_quality`).
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
 divides by a standard deviation, because the document's equation does not. Confidence is the geometric mean of the

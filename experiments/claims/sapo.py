@@ -1,11 +1,12 @@
 """Is a soft gate better than a hard clip?
 
-SAPO replaces the clip with a gate that closes smoothly as the ratio leaves 1, faster for negative advantages. The paper
-reports a better pass@1 than with GSPO and GRPO at the same training budget.
+SAPO replaces the clip with a gate that closes smoothly as the ratio moves away from 1, faster for negative advantages.
+The paper reports a better pass@1 than with GSPO and GRPO at the same training budget.
 
-Setting: 8 contexts (prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the code gets
-a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`) favors right tokens,
-is right on about one response in 40, and differs from seed to seed. Each rollout is used for 8 updates.
+Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
+code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
+logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. Each rollout is
+used for 8 updates.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; each arm's learning rate is the one of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the best final pass

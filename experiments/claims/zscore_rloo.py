@@ -5,10 +5,10 @@ and omits the division; what remains is, up to a factor, RLOO's advantage. Witho
 are nearly all right or nearly all wrong have less weight. That the policy learns more this way is our interpretation;
 the paper compares complete algorithms.
 
-Setting: 16 contexts (prompts), each with its own code of 3 tokens from a vocabulary of 4. A response that equals the
-code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial logits (`leaning`) have a
-standard deviation of 2, so contexts range from hopeless to easy; the initial policy differs from seed to seed. The arms
-differ only in the advantage. All responses have the same length.
+Setting: 16 contexts (distinct prompts), each with its own code of 3 tokens from a vocabulary of 4. A response that
+equals the code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial logits (`leaning`)
+have a standard deviation of 2, so contexts range from hopeless to easy; the initial policy differs from seed to seed.
+The arms differ only in the advantage. All responses have the same length.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. There is no
 KL penalty. Every step has the same length (norm of the change in logits), because Adam would hide how prompts are
