@@ -22,7 +22,7 @@ class CorrectionState(NamedTuple):
 
     problem: Problem
     """The problem of the episode."""
-    proposal: float | None = None
+    proposal_reward: float | None = None
     """Reward of the proposal; None until there is one."""
 
 
@@ -92,7 +92,7 @@ class SelfCorrection:
 
     def is_others_turn(self, state: CorrectionState) -> bool:
         """Return True if the other policy has the role of the next turn."""
-        return self.role not in (None, ROLES[state.proposal is not None])
+        return self.role not in (None, ROLES[state.proposal_reward is not None])
 
     def step(self, state: CorrectionState, completion: str) -> Step:
         """Judge the proposal and ask for a check, or judge the final answer.
@@ -103,9 +103,9 @@ class SelfCorrection:
         score, correct = judge_answer(self.reward, state.problem, completion)
         if score is None:
             raise RuntimeError(f"the reward gives no verdict on the answer {completion!r:.80}")
-        if state.proposal is None:
+        if state.proposal_reward is None:
             request = [{"role": "user", "content": self.request}]
-            return Step(state._replace(proposal=score), request, reward=score, done=False, correct=correct)
-        progress = score - state.proposal
+            return Step(state._replace(proposal_reward=score), request, reward=score, done=False, correct=correct)
+        progress = score - state.proposal_reward
         metrics = {"corrected": float(progress > 0), "spoiled": float(progress < 0)}
         return Step(state, reward=score + self.bonus * progress, correct=correct, metrics=metrics)

@@ -50,7 +50,7 @@ def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
     The sampling policy is taken before top-k or top-p truncation, if the rollout has those log-probabilities; with truncated ones,
     k3 would not be 0 for the sampler itself.
     """
-    check_nonnegative(coefficient=coefficient)
+    check_nonnegative(**{"coefficient of the KL to the sampler": coefficient})
     if not coefficient:
         return ()
     return (Term("sampler_kl", coefficient, lambda inputs: k3(inputs.logp, inputs.policy_logp)),)
@@ -126,7 +126,7 @@ def _reads_reference(term: Term) -> bool:
 
 def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
     """Entropy in the objective, `-c Σ w · H`; no term at all if c is 0."""
-    check_nonnegative(coefficient=coefficient)
+    check_nonnegative(**{"coefficient of the entropy bonus": coefficient})
     if not coefficient:
         return ()
     return (Term("entropy_bonus", -coefficient, _entropy, needs="entropy"),)
@@ -150,7 +150,7 @@ def adaptive_entropy_bonus(*, target: float, step: float, initial: float, high: 
 
 def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
     """Divergence from the teacher in the loss, `c Σ w · D`, with D from `teacher_divergence`; no term at all if c is 0."""
-    check_nonnegative(coefficient=coefficient)
+    check_nonnegative(**{"coefficient of the divergence from the teacher": coefficient})
     if not coefficient:
         return ()
     return (Term("teacher_divergence", coefficient, _teacher_divergence, needs="teacher_divergence"),)
@@ -162,7 +162,7 @@ def positive_examples(coefficient: float) -> tuple[Term, ...]:
     A response is correct if a verifier judges it correct or, without a verifier, if its unshaped reward is above 0. No term at all
     if c is 0.
     """
-    check_nonnegative(coefficient=coefficient)
+    check_nonnegative(**{"coefficient of the loss on correct responses": coefficient})
     if not coefficient:
         return ()
     return (Term("positive_examples", coefficient, _negative_logp, weights=_on_correct_tokens),)

@@ -20,7 +20,7 @@ class ValueHead(NamedTuple):
     value: Callable[[Float[Array, "B T N"]], Float[Array, "B T"]]
     """Outputs at each token -> the value, in the reward's unit."""
     distribution: Callable[[Float[Array, "B T"]], Float[Array, "B T N"]] | None = None
-    """Returns -> target distributions. The outputs are logits, trained by cross-entropy instead of `Critic.loss`."""
+    """Maps returns to target distributions. The outputs are then logits, trained by cross-entropy instead of `Critic.loss`."""
     support: tuple[float, float] | None = None
     """Lowest and highest return that the head can represent; None: any."""
 
@@ -36,7 +36,7 @@ def scalar() -> ValueHead:
 
 
 def mixture(*, heads: int = 4) -> ValueHead:
-    """Several values, with separate weights for each state.
+    """A weighted mean of several values, with weights that depend on the state.
 
     ::
 

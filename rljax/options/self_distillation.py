@@ -1,7 +1,7 @@
 """`--teacher self`: the model is its own teacher, whose prompt also shows a demonstration, a successful response or feedback.
 
 The student samples from the plain prompt. The teacher scores the same response after the longer prompt, and the log-ratio is the
-student's advantage (`rljax.ops.distillation.teacher_log_ratio`), which on average gives the gradient of the reverse KL per token ::
+student's advantage (`rljax.ops.distillation.teacher_log_ratio`). On average, it gives the gradient of the reverse KL per token ::
 
     A_it = log π_ϕ(o_it | s(x), o_i,<t) - log π(o_it | x, o_i,<t)        ϕ ← (1 - r) ϕ + r θ after each step
 
@@ -11,7 +11,7 @@ where s(x) is the prompt with the text shown to the teacher, θ and ϕ are the p
 Sources: SDFT, arXiv:2601.19897, which shows a demonstration; SDPO, arXiv:2601.20802, which shows a successful response of the
 group, and feedback. In both, the teacher slowly follows the student. Both papers compute the KL over the vocabulary, or its most
 likely tokens; here the sampled token estimates the KL. If nothing is shown for a response, the response has no gradient, but
-counts in the mean.
+still counts in the denominator of the loss.
 """
 
 import re
@@ -60,7 +60,7 @@ class SelfTeacher(NamedTuple):
 def install(setup: Setup) -> Setup:
     """Make the model its own teacher."""
     check_settings(setup.algorithm, setup.config)
-    if setup.tokenizer is None:  # a plan, which leaves the teacher out
+    if setup.tokenizer is None:  # `rljax plan` has no tokenizer, and does not count the teacher
         return setup
     problems, shown = setup.train.prompts.problems, setup.config.algorithm.teacher_shows
     if shown != SUCCESS and not any(text_shown(problem, shown or "") for problem in problems):

@@ -28,7 +28,8 @@ class AnswerSettings:
     """Settings common to all these programs."""
 
     dataset: str | None = None
-    """Problems (file or hub id); by default the run's: held-out ones, or training problems if the answers become training data."""
+    """Problems (file or hub id); by default the run's held-out problems, or its training problems if the answers become training
+    data."""
     reward: str | None = None
     """Reward that judges the answers; by default the run's."""
     reward_messages: MessagesSwitch = None
@@ -61,8 +62,8 @@ class AnswerSettings:
         check_types(self)
         check_seed(self.seed)
 
-    def refuse_rounded_critic(self, names: Iterable[str]) -> None:
-        """Reject a critic if the weights are quantized: it was trained with exact weights, and contains some of them."""
+    def refuse_quantized_critic(self, names: Iterable[str]) -> None:
+        """Reject a critic if the policy is quantized: the critic was trained with the exact policy, and may share its layers."""
         if self.quantize is not None and "critic" in names:
             raise InputError(
                 f"--quantize {self.quantize} rounds the policy, but the critic was trained with exact weights; leave --quantize "
@@ -82,7 +83,7 @@ class BatchSettings(AnswerSettings):
     def check(self) -> None:
         """Reject numbers that are out of range."""
         super().check()
-        check_at_least_one(limit=self.limit, batch=self.batch)
+        check_positive_counts(limit=self.limit, batch=self.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +102,9 @@ class EvalSettings(BatchSettings):
     samples: int = 1
     """Number of answers to each problem."""
     k: Sequence[int] | None = None
-    """Values of k for pass@k and maj@k, at most --samples; by default the powers of two up to --samples, and --samples."""
+    """Values of k for pass@k and maj@k, at most --samples; by default the powers of two below --samples, and --samples itself."""
     choose: Sequence[str] = ()
-    """Also report the accuracy of the answer that each of these choosers selects from k: verifier, votes, critic (of the run),
+    """Also report the accuracy of the answer that each of these choosers selects from k answers: verifier, votes, critic (of the run),
     model:FOLDER (a reward model)."""
     least_tokens: int | None = None
     """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
@@ -120,13 +121,13 @@ class EvalSettings(BatchSettings):
     by: Sequence[str] | None = None
     """Columns to group problems by; by default subject, type, level, difficulty and operands, if the data has them."""
     out: Path | None = None
-    """File in which every answer is saved as it arrives, with a summary next to it. A name without a suffix is a folder. With
+    """File in which every answer is saved as it arrives, with a summary next to it; for a name without a suffix, a folder with both. With
     --vote or --perturb, a JSON file for the results, which must not exist yet."""
 
     def check(self) -> None:
         """Reject invalid values and combinations."""
         super().check()
-        check_at_least_one(samples=self.samples)
+        check_positive_counts(samples=self.samples)
         for number in self.k or ():
             if not 1 <= number <= self.samples:
                 raise InputError(
@@ -134,7 +135,7 @@ class EvalSettings(BatchSettings):
                 )
         if self.choose and self.samples == 1:
             raise InputError("--choose selects one of several answers, but there is only one; also give --samples.")
-        self.refuse_rounded_critic(self.choose)
+        self.refuse_quantized_critic(self.choose)
         self._check_temperature()
 
     def _check_temperature(self) -> None:
@@ -176,7 +177,7 @@ class EvalSettings(BatchSettings):
 
     @property
     def choosers(self) -> list[str]:
-        """Choosers of one answer from k, each once.
+        """`choose` without repetitions, in order.
 
         Example:
             >>> EvalSettings(samples=2, choose=("votes", "critic", "votes")).choosers
@@ -195,13 +196,13 @@ class SearchSettings(BatchSettings):
     """beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and visit counts.
     revision: the answer is resampled from its weakest step, and the better version is kept."""
     samples: Sequence[int] = (4, 16)
-    """Values of N, with one search for each. N is the number of steps sampled per problem, at a time (beam) or in total (tree), or
-    the number of versions of the answer (revision)."""
+    """Values of N, with one search for each. For beam, N is the number of steps sampled at a time per problem; for tree, the number
+    of steps in total; for revision, the number of versions of the answer."""
     expand: int = 4
     """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, maximum number of
     continuations of a prefix."""
     exploration: float = 0.5
-    """With --method tree: weight c of the uncertainty c √(ln N / n), in the value's unit."""
+    """With --method tree: weight c of the uncertainty c √(ln V / v), with V visits of the prefix before and v of this one."""
     step_ends: Sequence[str] | None = None
     """Texts that end a step; by default those of the task's step reward, else the end of a line."""
     temperature: float = 1.0
@@ -215,9 +216,9 @@ class SearchSettings(BatchSettings):
         super().check()
         if not self.samples or min(self.samples) < 1:
             raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
-        check_at_least_one(expand=self.expand)
+        check_positive_counts(expand=self.expand)
         check_temperature(self.temperature)
-        self.refuse_rounded_critic([self.value])
+        self.refuse_quantized_critic([self.value])
         if self.step_ends is not None and not (self.step_ends and all(self.step_ends)):
             raise InputError(
                 f"--step-ends is {' '.join(map(repr, self.step_ends))}; give one or more texts, none of them empty, or leave "
@@ -233,14 +234,14 @@ class GenerateSettings(BatchSettings):
 
     keep: Literal["verifier", "votes"] | None = None
     """verifier (default): right responses; with a step reward, every step must also be right. votes: responses with the answer that
-    most responses to a problem agree on, which replaces the reference as the answer of the row."""
+    most responses to a problem agree on; this answer then replaces the reference in the row."""
     most: int | None = None
     """Maximum number of kept responses per problem; by default 2."""
     similarity: float | None = None
     """Maximum similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
     step_reward: str | None = None
     """With --keep verifier: a kept response has no step that this step reward (equations, model:FOLDER, file.py:function)
-    finds false. By default the run's, or its task's for the task's own problems. none: only the final answer counts."""
+    finds false. By default the run's; for problems that the run's task generates, the task's. none: only the final answer counts."""
     contradicted: Literal["drop", "replace"] | None = None
     """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration with a response that has
     the agreed answer."""
@@ -256,7 +257,7 @@ class GenerateSettings(BatchSettings):
     def check(self) -> None:
         """Reject numbers that are out of range."""
         super().check()
-        check_at_least_one(samples=self.samples, most=self.most)
+        check_positive_counts(samples=self.samples, most=self.most)
         check_temperature(self.temperature)
         if self.similarity is not None and not 0 <= self.similarity <= 1:
             raise InputError(f"--similarity is {self.similarity}; it must be from 0 to 1.")
@@ -280,11 +281,11 @@ class PairSettings(AnswerSettings):
     def check(self) -> None:
         """Reject numbers that are out of range."""
         super().check()
-        check_at_least_one(prompts=self.prompts, samples=self.samples)
+        check_positive_counts(prompts=self.prompts, samples=self.samples)
         check_temperature(self.temperature)
 
 
-def check_at_least_one(**numbers: float | None) -> None:
+def check_positive_counts(**numbers: float | None) -> None:
     """Reject numbers below 1; None passes.
 
     Raises:
@@ -299,7 +300,7 @@ def check_temperature(temperature: float) -> None:
     """Reject a temperature at which all responses to a prompt would be identical.
 
     Raises:
-        InputError: it is not above 0.
+        InputError: it is not finite, or not above 0.
     """
     if not 0 < temperature < math.inf:
         raise InputError(f"--temperature is {temperature}; responses are sampled at a finite temperature above 0.")

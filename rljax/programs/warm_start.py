@@ -2,7 +2,7 @@
 
 The result depends on the settings that a warm start reads, rljax's code, the packages and the machine. The name of the cached file
 is a hash of all of these, so the file contains bit for bit what the run would compute. A result is cached only if nothing else can
-matter: the model starts from random weights, the problems are generated, and the caller passed no components.
+matter (see `place_of`): for example, the model starts from random weights, and the problems are generated.
 """
 
 import hashlib
@@ -119,7 +119,7 @@ SETTINGS_UNREAD = MappingProxyType(
         "devices": ("host_timeout",),
     }
 )
-"""Settings of these groups that a cached warm start does not read (see `place_of`). New settings count as read."""
+"""Settings of these groups that cannot change a warm start that `place_of` allows to be cached. New settings count as read."""
 
 
 class CachedWarmStart(NamedTuple):
@@ -165,8 +165,8 @@ def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
         config.model.path is None and config.generated_task is not None and not run.folder.config.get("seams", ())
     )
     is_fixed = config.warm_start.accuracy is None and config.model.tokenizer in (None, "characters", "bytes")
-    is_alone = jax.process_count() == 1 and config.adapter.rank is None and config.algorithm.anchor is None
-    is_possible = config.warm_start.keep and is_generated and is_fixed and is_alone
+    is_plain = jax.process_count() == 1 and config.adapter.rank is None and config.algorithm.anchor is None
+    is_possible = config.warm_start.keep and is_generated and is_fixed and is_plain
     if folder is None or not is_possible or int(checkpoint.state.warm_step):
         return None
     return folder / f"warm-start-{key_of(config)[:32]}.npz"
@@ -257,7 +257,7 @@ def after_cached(run: Run, checkpoint: Checkpoint, earlier: CachedWarmStart) -> 
         run.record("warm_start", row["step"], metrics)
     run.display.message(
         f"warm start: {len(earlier.rows)} steps, taken from an earlier run with the same settings, seed, sources, packages and "
-        "machine. --no-keep-warm-start makes them again."
+        "machine. --no-keep-warm-start computes them again."
     )
     state = checkpoint.state._replace(params=earlier.params, warm_step=jnp.int32(len(earlier.rows)))
     return checkpoint._replace(state=place_state(run.setup, state))

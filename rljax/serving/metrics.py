@@ -31,7 +31,7 @@ class Metrics:
         )
         gauges = {
             "running": "Responses that are being sampled.",
-            "waiting": "Responses that wait for a row.",
+            "waiting": "Responses that wait for a free row of the batch.",
             "version": "Version of the weights.",
         }
         for name, text in gauges.items():

@@ -70,10 +70,10 @@ class StopRequest:
 
 
 class GracePeriod:
-    """A timer that ends the process from a background thread, because the main thread may be in compiled code or in a reward.
+    """A timer that abandons a part of a step from a background thread, because the main thread may be in compiled code or a reward.
 
     Args:
-        seconds: time from the signal to the end of the process.
+        seconds: time from `begin` until the process ends, if the main thread is then inside `within`; elsewhere nothing happens.
     """
 
     def __init__(self, seconds: float):
@@ -94,7 +94,7 @@ class GracePeriod:
         try:
             yield
         finally:
-            with self._lock:  # waits forever if `leave` is ending the process
+            with self._lock:  # blocks, on purpose, while `leave` ends the process
                 self._leave = None
 
     def _end(self) -> None:

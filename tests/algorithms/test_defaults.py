@@ -224,7 +224,7 @@ def test_training_loop_settings(name):
         ("gkd", {"beta": 1.5}, r"beta must lie in \[0, 1\], got 1\.5"),
         ("gpg", {"norm": 0.0}, r"norm must be positive, got 0\.0"),
         ("grpo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
-        ("gepo", {"sampler_kl": -1.0}, r"coefficient must not be negative, got -1\.0"),
+        ("gepo", {"sampler_kl": -1.0}, r"coefficient of the KL to the sampler must not be negative, got -1\.0"),
         ("a_star_po", {"beta1": 0.0}, r"beta1 must be positive, got 0\.0"),
         ("a_star_po", {"beta2": 0.0}, r"beta2 must be positive, got 0\.0"),
         ("nash_md", {"mixture": 1.5}, r"mixture must lie in \[0, 1\], got 1\.5"),
@@ -234,10 +234,10 @@ def test_training_loop_settings(name):
         ("xpo", {"beta": 0.0}, r"beta must be positive, got 0\.0"),
         ("kimi_k15", {"tau": -0.1}, r"tau must not be negative, got -0\.1"),
         ("rloo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
-        ("ppo", {"entropy": -1.0}, r"coefficient must not be negative, got -1\.0"),
+        ("ppo", {"entropy": -1.0}, r"coefficient of the entropy bonus must not be negative, got -1\.0"),
         ("t1", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
         ("t1", {"reference_rate": 2.0}, r"reference_rate must lie in \[0, 1\], got 2\.0"),
-        ("vapo", {"positive": -1.0}, r"coefficient must not be negative, got -1\.0"),
+        ("vapo", {"positive": -1.0}, r"coefficient of the loss on correct responses must not be negative, got -1\.0"),
     ],
 )
 def test_invalid_arguments_are_refused(name, options, message):
