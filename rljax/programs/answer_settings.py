@@ -104,8 +104,8 @@ class EvalSettings(BatchSettings):
     k: Sequence[int] | None = None
     """Values of k for pass@k and maj@k, at most --samples; by default the powers of two below --samples, and --samples itself."""
     choose: Sequence[str] = ()
-    """Also report the accuracy of the answer that each of these choosers selects from k answers: verifier, votes, critic (of the run),
-    model:FOLDER (a reward model)."""
+    """Also report the accuracy of the answer that each of these choosers selects from k answers: verifier, votes, critic (of
+    the run), model:FOLDER (a reward model)."""
     least_tokens: int | None = None
     """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
     continuation: str = "Wait"
@@ -121,8 +121,8 @@ class EvalSettings(BatchSettings):
     by: Sequence[str] | None = None
     """Columns to group problems by; by default subject, type, level, difficulty and operands, if the data has them."""
     out: Path | None = None
-    """File in which every answer is saved as it arrives, with a summary next to it; for a name without a suffix, a folder with both. With
-    --vote or --perturb, a JSON file for the results, which must not exist yet."""
+    """File in which every answer is saved as it arrives, with a summary next to it; for a name without a suffix, a folder with
+    both. With --vote or --perturb, a JSON file for the results, which must not exist yet."""
 
     def check(self) -> None:
         """Reject invalid values and combinations."""
@@ -196,8 +196,8 @@ class SearchSettings(BatchSettings):
     """beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and visit counts.
     revision: the answer is resampled from its weakest step, and the better version is kept."""
     samples: Sequence[int] = (4, 16)
-    """Values of N, with one search for each. For beam, N is the number of steps sampled at a time per problem; for tree, the number
-    of steps in total; for revision, the number of versions of the answer."""
+    """Values of N, with one search for each. For beam, N is the number of steps sampled at a time per problem; for tree, the
+    number of steps in total; for revision, the number of versions of the answer."""
     expand: int = 4
     """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, maximum number of
     continuations of a prefix."""
@@ -240,8 +240,8 @@ class GenerateSettings(BatchSettings):
     similarity: float | None = None
     """Maximum similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
     step_reward: str | None = None
-    """With --keep verifier: a kept response has no step that this step reward (equations, model:FOLDER, file.py:function)
-    finds false. By default the run's; for problems that the run's task generates, the task's. none: only the final answer counts."""
+    """With --keep verifier: a kept response has no step that this step reward (equations, model:FOLDER, file.py:function) finds
+    false. By default the run's; for problems that the run's task generates, the task's. none: only the final answer counts."""
     contradicted: Literal["drop", "replace"] | None = None
     """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration with a response that has
     the agreed answer."""
