@@ -22,7 +22,7 @@ SHAPES = {
     "qwen3": replace(LLAMA, qk_norm=True, head_dim=8),
 }
 EVERYTHING = ("attention", "feed_forward")
-SCALE = jnp.float32(1.5)
+ADAPTER_SCALE = jnp.float32(1.5)
 
 
 def random_params(config):

@@ -161,7 +161,7 @@ def test_one_clip_applies_to_both_sides(name):
 
 
 @pytest.mark.parametrize("name", [name for name, defaults in DEFAULTS.items() if "gamma" in defaults])
-def test_policy_and_critic_share_coupled_settings(name):
+def test_advantage_and_value_target_share_gamma_and_lambda(name):
     shared = [argument for argument in ("gamma", "lambda_") if argument in DEFAULTS[name]]
     critic = BY_NAME[name](**dict.fromkeys(shared, 0.125)).critic
     for side in (critic.advantage, critic.target):

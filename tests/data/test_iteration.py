@@ -69,7 +69,7 @@ def test_iteration_invalid_arguments(arguments, message):
         iteration(**{"split": "train", "count": 3, "seed": 0, **arguments})
 
 
-def test_lapses_at_every_tenth_step():
+def test_some_of_every_tenth_step_lapse():
     problems = lapses(iteration("train", 1500, seed=0), share=0.65)
     steps = [replay(problem) for problem in problems]
     lapsed = [k for some, _ in steps for k in some]
@@ -91,7 +91,7 @@ def test_lapses_share_0_changes_nothing():
         lapses(problems, share=1.5)
 
 
-def test_iteration_starts_have_long_periods():
+def test_first_digits_give_sequences_that_do_not_soon_repeat():
     for problem in iteration("train", 200, seed=2, steps=(70, 80)):
         digits = [int(line[-1]) for line in problem.demonstration.split(";")[:-1]]
         pairs = [*pairwise(digits)]

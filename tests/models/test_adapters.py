@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from models.families import write_folder
 from safetensors.numpy import load_file
-from small_models import EVERYTHING, LLAMA, SCALE, SHAPES, make_packed, random_adapter, random_params
+from small_models import ADAPTER_SCALE, EVERYTHING, LLAMA, SHAPES, make_packed, random_adapter, random_params
 
 from rljax.errors import InputError
 from rljax.models import score_tokens, transformer_policy
@@ -45,10 +45,10 @@ def test_a_new_adapter_leaves_the_model_unchanged(name):
     config = SHAPES[name]
     params = random_params(config)
     adapter = init_adapter(jax.random.key(0), params, rank=4, targets=EVERYTHING)
-    merged = effective_params(Base(params, SCALE), adapter)
+    merged = effective_params(Base(params, ADAPTER_SCALE), adapter)
     jax.tree.map(np.testing.assert_array_equal, merged, params)
     np.testing.assert_array_equal(logp_of(merged, config), logp_of(params, config))
-    assert effective_params(Base(params, SCALE), None) is params
+    assert effective_params(Base(params, ADAPTER_SCALE), None) is params
     assert effective_params(None, params) is params
 
 
@@ -57,7 +57,7 @@ def test_a_new_adapter_leaves_the_model_unchanged(name):
 def test_separate_and_merged_adapters_agree(targets, remat):
     """Compare log-probabilities and the gradients with respect to every factor."""
     config = replace(LLAMA, remat=remat)
-    base, adapter = Base(random_params(config), SCALE), random_adapter(random_params(config), targets=targets)
+    base, adapter = Base(random_params(config), ADAPTER_SCALE), random_adapter(random_params(config), targets=targets)
     weights = jax.random.normal(jax.random.key(5), (2, 5))
 
     def differentiate(build_params):
@@ -81,7 +81,7 @@ def test_separate_and_merged_adapters_agree(targets, remat):
 def test_merge_adds_the_product_of_the_factors():
     params = random_params(LLAMA)
     adapter = random_adapter(params, targets=("output",))
-    merged = merge(params, adapter, SCALE)
+    merged = merge(params, adapter, ADAPTER_SCALE)
     a, b = adapter["layers"][1]["attention"]["output"]
     before, after = (np.asarray(tree["layers"][1]["attention"]["output"]) for tree in (params, merged))
     for head in range(4):
@@ -101,8 +101,8 @@ def test_factor_gradients_follow_the_chain_rule():
     def loss(params):
         return jnp.sin(logp_of(params)).sum()
 
-    by_adapter = jax.jit(jax.grad(lambda adapter: loss(merge(params, adapter, SCALE))))(adapter)
-    by_matrix = jax.jit(jax.grad(loss))(merge(params, adapter, SCALE))
+    by_adapter = jax.jit(jax.grad(lambda adapter: loss(merge(params, adapter, ADAPTER_SCALE))))(adapter)
+    by_matrix = jax.jit(jax.grad(loss))(merge(params, adapter, ADAPTER_SCALE))
     for part, name in (("attention", "query"), ("attention", "output"), ("feed_forward", "down")):
         a, b = adapter["layers"][0][part][name]
         found, matrix = by_adapter["layers"][0][part][name], np.asarray(by_matrix["layers"][0][part][name])
@@ -117,9 +117,9 @@ def test_an_adapter_of_full_rank_can_express_any_change():
     params = random_params(LLAMA)
     wanted = jax.random.normal(jax.random.key(9), (16, 24))
     now = params["layers"][0]["feed_forward"]["gate"]
-    change = {"layers": {0: {"feed_forward": {"gate": LowRank(jnp.eye(16), (wanted - now) / SCALE)}}}}
+    change = {"layers": {0: {"feed_forward": {"gate": LowRank(jnp.eye(16), (wanted - now) / ADAPTER_SCALE)}}}}
     np.testing.assert_allclose(
-        merge(params, change, SCALE)["layers"][0]["feed_forward"]["gate"], wanted, rtol=1e-4, atol=1e-5
+        merge(params, change, ADAPTER_SCALE)["layers"][0]["feed_forward"]["gate"], wanted, rtol=1e-4, atol=1e-5
     )
 
 
@@ -145,7 +145,7 @@ def test_each_expert_has_its_own_adapter(tmp_path, name):
     """Each expert's matrix changes by the product of its own factors; separate and merged adapters have equal gradients."""
     config = read_config(write_folder(tmp_path / "model", name))
     params = random_params(config)
-    base, adapter = Base(params, SCALE), random_adapter(params, targets=("feed_forward",))
+    base, adapter = Base(params, ADAPTER_SCALE), random_adapter(params, targets=("feed_forward",))
     layer = adapter["layers"][1]["feed_forward"]
     assert set(layer) == {"expert_gate", "expert_up", "expert_down"}
     merged = effective_params(base, adapter)
@@ -180,7 +180,9 @@ def test_expert_adapters_are_sharded_like_the_experts(tmp_path):
     assert specs["expert_down"] == (("tensor", None, None), ("tensor", None, "fsdp"))
 
     def loss(adapter, mesh=None):
-        return score_tokens(Model(config, mesh), scoring_params(Base(params, SCALE), adapter), make_packed()).logp.sum()
+        return score_tokens(
+            Model(config, mesh), scoring_params(Base(params, ADAPTER_SCALE), adapter), make_packed()
+        ).logp.sum()
 
     found = jax.jit(jax.grad(partial(loss, mesh=mesh)))(put(adapter, shardings))
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), found, jax.jit(jax.grad(loss))(adapter))
@@ -217,9 +219,11 @@ def test_an_adapter_is_sharded_like_its_matrices():
     assert specs["attention"]["output"] == (("tensor", None, None), (None, "fsdp"))
     assert specs["feed_forward"]["down"] == (("tensor", None), (None, "fsdp"))
     on_mesh = put(params, policy_shardings(mesh, params, params, policy.partition))
-    merged = jax.jit(merge)(on_mesh, put(adapter, shardings), SCALE)
+    merged = jax.jit(merge)(on_mesh, put(adapter, shardings), ADAPTER_SCALE)
     jax.tree.map(
-        partial(np.testing.assert_allclose, atol=1e-6), jax.device_get(merged), jax.jit(merge)(params, adapter, SCALE)
+        partial(np.testing.assert_allclose, atol=1e-6),
+        jax.device_get(merged),
+        jax.jit(merge)(params, adapter, ADAPTER_SCALE),
     )
 
 
@@ -244,7 +248,7 @@ def test_peft_tensors_give_the_merged_checkpoint(tmp_path, name):
     assert settings["target_modules"] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
     assert (settings["r"], settings["lora_alpha"], settings["base_model_name_or_path"]) == (3, 4.5, "a/base")
     tensors = load_file(tmp_path / "adapter" / ADAPTER_WEIGHTS)
-    merged = merge(params, adapter, SCALE)
+    merged = merge(params, adapter, ADAPTER_SCALE)
     matrices = 0
     for entry in entries(config):
         module = f"base_model.model.{entry.name.removesuffix('.weight')}"

@@ -57,7 +57,7 @@ def test_a_published_model_has_its_number_of_parameters(tmp_path, name):
     assert count_parameters(abstract_params(read_config(tmp_path))) == count
 
 
-def test_a_window_longer_than_any_sequence_is_ignored(tmp_path):
+def test_phi_window_rotation_and_longrope_are_read(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["microsoft/Phi-4-mini-instruct"][1]))
     config = read_config(tmp_path)
     assert (config.window, config.longest, config.rotated) == (None, 4_096, 96)

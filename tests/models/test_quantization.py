@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import norm
-from small_models import LLAMA, SCALE, SHAPES, make_packed, random_adapter, random_params
+from small_models import ADAPTER_SCALE, LLAMA, SHAPES, make_packed, random_adapter, random_params
 
 from rljax.errors import InputError
 from rljax.models import abstract_params, count_parameters, score_tokens, transformer_policy
@@ -128,8 +128,8 @@ def test_an_adapter_learns_the_same_as_on_the_dequantized_model(kind, name, targ
     """Compare log-probabilities, every factor's gradient and the sampler's merged copy; some matrices have no adapter."""
     config = replace(SHAPES[name], remat="full" if name == "qwen3" else "none")
     params = random_params(config)
-    quantized = Base(quantize_params(params, kind=kind, dtype="float32"), SCALE)
-    plain, adapter = Base(dequantize_params(quantized.params), SCALE), random_adapter(params, targets=targets)
+    quantized = Base(quantize_params(params, kind=kind, dtype="float32"), ADAPTER_SCALE)
+    plain, adapter = Base(dequantize_params(quantized.params), ADAPTER_SCALE), random_adapter(params, targets=targets)
     weights = jax.random.normal(jax.random.key(5), (2, 5))
 
     @jax.jit
@@ -180,7 +180,7 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
 
     @partial(jax.jit, static_argnames="on")
     def score(params, *, on):
-        return score_tokens(Model(WIDE, on), scoring_params(Base(params, SCALE), adapter), twice).logp
+        return score_tokens(Model(WIDE, on), scoring_params(Base(params, ADAPTER_SCALE), adapter), twice).logp
 
     np.testing.assert_allclose(score(on_mesh, on=mesh), score(quantized, on=None), atol=1e-4)
 
@@ -195,7 +195,9 @@ def test_a_backward_pass_keeps_one_layer_of_full_matrices():
         adapter = jax.eval_shape(lambda: random_adapter(params))
 
         def loss(adapter, params):
-            return score_tokens(Model(config), scoring_params(Base(params, SCALE), adapter), make_packed()).logp.sum()
+            return score_tokens(
+                Model(config), scoring_params(Base(params, ADAPTER_SCALE), adapter), make_packed()
+            ).logp.sum()
 
         options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}
         program = jax.jit(jax.grad(loss)).lower(adapter, quantized).compile(compiler_options=options)

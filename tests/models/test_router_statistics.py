@@ -73,7 +73,7 @@ def test_padding_changes_nothing():
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (2, 2, 1)])
-def test_a_mesh_and_recomputation_give_the_same_statistics(shape):
+def test_statistics_do_not_depend_on_mesh_remat_or_scan(shape):
     params = init_params(CONFIG, jax.random.key(1))
     expected = statistics_by_layer(Model(CONFIG), params, *make_rows())
     config = TransformerConfig(**{**vars(CONFIG), "remat": "full", "scan_layers": True})

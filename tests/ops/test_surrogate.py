@@ -276,7 +276,7 @@ def test_dual_clip_bounds_the_open_side_of_the_plain_clip():
     assert surrogate.clipped(log_ratio, advantage).tolist() == [-np.inf]
 
 
-def test_design_document_eq_26_never_clips_negative_advantages():
+def test_eq_26_of_the_design_document_never_clips_negative_advantages():
     """For A <= 0, Eq. 26's max(ρA, (1 - low)A) inside Eq. 29's min gives ρA at every ratio; PPO clips at 1 - low."""
     low, advantage = 0.2, -1.0
     for rho in (0.1, 0.5, 0.9, 1.5):

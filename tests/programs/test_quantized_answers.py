@@ -51,7 +51,7 @@ def test_nf4_changes_these_answers(folder):
     assert open_model(folder, quantize="nf4").sample_ids(PROMPTS) != open_model(folder).sample_ids(PROMPTS)
 
 
-def test_runs_adapter_is_merged_before_quantization(tmp_path, folder):
+def test_adapter_of_a_run_is_merged_before_quantization(tmp_path, folder):
     run = tmp_path / "run"
     rljax.train(TINY.replace(run=str(run), model=str(folder), lora_rank=2, steps=1, learning_rate=0.1), even_length)
     merged = open_model(run, which="last")
@@ -74,7 +74,7 @@ def change_weights(url, **body):
     return httpx.post(f"{url}/weights", json=body, timeout=60, trust_env=False)
 
 
-def test_server_quantizes_first_and_new_weights(folder, tmp_path):
+def test_server_quantizes_initial_and_updated_weights(folder, tmp_path):
     other = make_model(tmp_path / NAME, seed=1)
     with serving(folder, quantize="nf4") as (url, _):
         for source, version in ((folder, 0), (other, 1)):

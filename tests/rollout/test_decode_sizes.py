@@ -227,7 +227,7 @@ class SilentEnvironment:
         return Step(state)
 
 
-def test_environment_needs_memory_for_a_row_and_its_copy():
+def test_environment_needs_memory_for_two_full_rows():
     """The needed memory is computed before any weights are initialized."""
 
     def needed_bytes(**parts):

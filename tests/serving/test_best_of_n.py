@@ -87,7 +87,7 @@ def test_choose_by_sends_the_sample_with_the_best_reward(folder, samples, tmp_pa
     assert choice["score"] == 0
 
 
-def test_majority_votes_by_the_results_that_the_reward_reads(folder, samples, monkeypatch):
+def test_majority_counts_the_answers_that_the_reward_extracts(folder, samples, monkeypatch):
     rewards = []
 
     def first_letter(name):
@@ -111,7 +111,7 @@ class FakeChoice:
         self.text, self.logp = text, logp
 
 
-def test_votes_count_equal_results_and_break_ties_by_confidence():
+def test_equal_answers_are_counted_and_confidence_breaks_ties():
     texts = ["7+5=12;#12", "12", "so it is #12.0", "#13", "#13"]
     answers = [SampledAnswer(Prompt((1,), {}), None, FakeChoice(text, [-0.1])) for text in texts]
     ranking = by_votes(vote_for("exact"))(answers)

@@ -66,7 +66,7 @@ def rows(finished):
 
 
 @pytest.fixture(scope="module")
-def learned():
+def begin_run():
     """(settings) -> setup, state at the start of RL, and a rollout whose groups contain both rewards.
 
     The policy is a bigram model, or a transformer if the settings have an adapter.
@@ -114,27 +114,27 @@ def test_a_run_resumed_after_a_reset_continues_bit_for_bit(finished, tmp_path):
 
 
 @pytest.mark.parametrize("rank", [None, 2])
-def test_a_reset_restarts_the_optimizer(learned, rank):
+def test_a_reset_restarts_the_optimizer(begin_run, rank):
     """Also with an adapter: the reference is then the base with the current adapter."""
-    setup, state, sampled = learned(TINY.replace(reference_period=2, lora_rank=rank))
+    setup, state, sampled = begin_run(TINY.replace(reference_period=2, lora_rank=rank))
     first = jax.device_get(state.params)
     score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)
     state, _, _ = learn(state, score_rollout(state, sampled))
     equal(state.reference, first)
-    assert any(leaf.any() for leaf in jax.tree.leaves(jax.device_get(state.opt_state)) if leaf.ndim), "moments"
+    assert any(leaf.any() for leaf in jax.tree.leaves(jax.device_get(state.opt_state)) if leaf.ndim), "no moments to reset"
     state, _, _ = learn(state, score_rollout(state, sampled))
     equal(state.reference, state.params)
     equal(state.opt_state, setup.optimizer.init(state.params))
     assert max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (state.params, first)), strict=True)) > 0
     state, metrics, _ = learn(state, score_rollout(state, sampled))
-    assert metrics.options["kl_to_reference"] > 0, "the samples are older than the reference"
+    assert metrics.options["kl_to_reference"] > 0, "the rollout was sampled by the policy before the reset"
 
 
-def test_the_loss_uses_the_coefficient_of_the_state(learned):
+def test_the_loss_uses_the_coefficient_of_the_state(begin_run):
     """The update is the same as if the run had started with this coefficient."""
     after = []
     for beta, options in ((0.7, {}), (BETA, {"kl_target": TARGET})):
-        setup, state, sampled = learned(TINY.replace(algorithm_options={"beta": beta}, **options))
+        setup, state, sampled = begin_run(TINY.replace(algorithm_options={"beta": beta}, **options))
         state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.9, state.reference))
         if options:
             state = state._replace(options=state.options | {KL: state.options[KL] * 7})
@@ -155,11 +155,11 @@ def test_a_penalty_in_the_reward_uses_the_coefficient_of_the_state():
     assert np.abs(found.advantage - make_prepare(weak)(rollout).advantage).max() > 0.01
 
 
-def test_rewards_in_memory_include_the_penalty_with_the_states_coefficient(learned):
+def test_remembered_rewards_include_the_kl_penalty(begin_run):
     memories = []
     for beta, target in ((0.6, None), (0.1, TARGET)):
         settings = {"algorithm": "rloo", "algorithm_options": {"beta": beta}, "remembered_rewards": 4}
-        setup, state, sampled = learned(TINY.replace(kl_target=target, **settings))
+        setup, state, sampled = begin_run(TINY.replace(kl_target=target, **settings))
         state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.5, state.reference))
         if target is not None:
             state = state._replace(options=state.options | {KL: jnp.float32(0.6)})
@@ -169,9 +169,9 @@ def test_rewards_in_memory_include_the_penalty_with_the_states_coefficient(learn
     assert len(set(memories[0].rewards.ravel().tolist())) > 3, "the penalty differs between responses"
 
 
-def test_a_replay_uses_the_coefficient_of_the_checkpoint(learned):
+def test_a_replay_uses_the_coefficient_of_the_checkpoint(begin_run):
     config = TINY.replace(algorithm="rloo", kl_target=TARGET, warm_start_steps=0)
-    setup, state, sampled = learned(config)
+    setup, state, sampled = begin_run(config)
     state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.5, state.reference))
     kept = StoppedBatch(make_rollout_scorer(setup)(state, sampled), 1, 1, None)
     found = replay(setup, state._replace(options=state.options | {KL: state.options[KL] * 100}), kept).terms
@@ -187,8 +187,8 @@ def test_a_replay_uses_the_coefficient_of_the_checkpoint(learned):
     assert expected > 2 * own
 
 
-def test_a_step_without_an_update_keeps_the_coefficient(learned):
-    setup, state, _ = learned(TINY.replace(kl_target=TARGET))
+def test_a_step_without_an_update_keeps_the_coefficient(begin_run):
+    setup, state, _ = begin_run(TINY.replace(kl_target=TARGET))
     (follow,) = (option.after_updates for option in setup.options if option.name == KL)
     made, skipped = (UpdateMetrics(loss=SimpleNamespace(), grad_norm=1.0, skipped_updates=share) for share in (0.0, 1.0))
     for divergence, updates in (({"kl_to_reference": 1.0}, []), ({"kl_to_reference": np.nan}, [skipped]), ({}, [made])):
@@ -198,8 +198,8 @@ def test_a_step_without_an_update_keeps_the_coefficient(learned):
     assert moved.options[KL].sharding == state.options[KL].sharding
 
 
-def test_a_step_whose_updates_were_skipped_resets_nothing(learned):
-    setup, state, _ = learned(TINY.replace(reference_period=1))
+def test_a_step_whose_updates_were_skipped_resets_nothing(begin_run):
+    setup, state, _ = begin_run(TINY.replace(reference_period=1))
     state = state._replace(reference=jax.tree.map(lambda leaf: leaf * 0.9, state.reference), step=state.step + 1)
     move = make_restart(setup.optimizer, 1)
     for updates in ([], [UpdateMetrics(None, None, 1.0)]):
@@ -211,7 +211,7 @@ def install_options(algorithm, config):
     return plan_setup(config, algorithm, make_mesh(1, 1), BIGRAM, policy_optimizer(config), INSTALLERS).options
 
 
-OWN = BY_NAME["rloo"]()
+RLOO = BY_NAME["rloo"]()
 NO_PENALTY = "got none; choose an algorithm with one, such as grpo with --algorithm-options beta=0.04"
 
 
@@ -222,17 +222,17 @@ NO_PENALTY = "got none; choose an algorithm with one, such as grpo with --algori
         (BY_NAME["grpo"](beta=0.0), {"kl_target": 0.1}, NO_PENALTY),
         (BY_NAME["gkd"](), {"kl_target": 0.1}, NO_PENALTY),
         (
-            OWN._replace(reward_kl=kl_penalty(0.1), terms=kl_to_reference(0.1)),
+            RLOO._replace(reward_kl=kl_penalty(0.1), terms=kl_to_reference(0.1)),
             {"kl_target": 0.1},
             "must have one KL penalty .* got the term 'reference_kl' and reward_kl",
         ),
         (
-            OWN._replace(reward_kl=lambda *arrays: kl_in_reward(*arrays, beta=0.1)),
+            RLOO._replace(reward_kl=lambda *arrays: kl_in_reward(*arrays, beta=0.1)),
             {"kl_target": 0.1},
             "reward_kl must be a partial function with the keyword beta",
         ),
         (
-            OWN._replace(terms=(kl_to_reference(0.1)[0]._replace(coefficient=-0.1),)),
+            RLOO._replace(terms=(kl_to_reference(0.1)[0]._replace(coefficient=-0.1),)),
             {"kl_target": 0.1},
             "coefficient of the KL penalty must be positive, got -0.1",
         ),
