@@ -137,7 +137,7 @@ def rejection_rate(rng, sample_values, shift, *, heldout, windows=4000):
 )
 def test_false_alarms_are_rare_and_shifts_are_detected(sample_values, heldout):
     rng = np.random.default_rng(1)
-    # ALPHA is the false-alarm rate per window of both measures together, so that of one is half; skewed data may reach 4 times that.
+    # ALPHA is the rate of false alarms per window for both measures together, so ALPHA / 2 for one; skewed data may have more.
     assert rejection_rate(rng, sample_values, 0.0, heldout=heldout, windows=20_000) < 2 * ALPHA
     assert rejection_rate(rng, sample_values, 1.0, heldout=heldout) > 0.9
 
