@@ -207,7 +207,7 @@ def damage_run(family: str, seed: int) -> dict[str, Any]:
         if process.returncode
         else "; ".join(find_differences(run, reference))[:2000]
     )
-    has_message = refused or " is damaged: " in output
+    has_message = refused or " cannot be used: " in output
     return {
         "family": family,
         "seed": seed,

@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_is_skipped_and_set_aside(folder, damage, message):
     assert damaged[0].startswith(f"{folder / '2'}: ")
     assert message in damaged[0]
     (damage,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
-    assert damage.startswith(f"{folder / '2'} is damaged: ")
+    assert damage.startswith(f"{folder / '2'} cannot be used: ")
     assert [path.name[:7] for path in (folder.parent / "damaged").iterdir()] == ["last-2-"]
     assert (folder / "3.orbax-checkpoint-tmp-1").exists(), "a reader leaves a save in progress alone"
     save(folder, Checkpoint(state_of(7), no_history(2)), FILE_STATES)

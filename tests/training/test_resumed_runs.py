@@ -72,7 +72,7 @@ def test_damaged_saves_are_skipped(finished, tmp_path):
     (path / "samples.jsonl").unlink()
     rljax.train(None, even_length, resume=path)
     shown = (path / "log.txt").read_text()
-    assert re.search(rf"last/{newest} is damaged: \S+ has \d+ bytes instead of \d+\.", shown), shown
+    assert re.search(rf"last/{newest} cannot be used: \S+ has \d+ bytes instead of \d+\.", shown), shown
     assert "samples.jsonl is gone: its rows up to the checkpoint are lost." in shown
     assert [save.name.rpartition("-")[0] for save in (path / "checkpoints" / "damaged").iterdir()] == [f"last-{newest}"]
     chex.assert_trees_all_equal(last_checkpoint(path).state, last_checkpoint(finished.run).state)

@@ -468,7 +468,7 @@ def set_aside(damaged: Collection[UnusableCheckpoint]) -> list[str]:
         target.parent.mkdir(exist_ok=True)
         path.rename(target)
         moves.append(
-            f"{path} is damaged: {fault}. It is now in {target}, which can be deleted; the run continues from an earlier one."
+            f"{path} cannot be used: {fault}. It is now in {target}, which can be deleted; the run continues from an earlier one."
         )
     return moves
 
