@@ -100,8 +100,8 @@ class Response(NamedTuple):
 class Engine(Protocol):
     """Samples responses, in training and in evaluation. It takes token ids and returns token ids, never text.
 
-    An engine follows every field of a request's `Sampling`, or raises an `InputError`. `check_responses` validates the responses, but
-    cannot see how their tokens were sampled. On several hosts every process makes the same call.
+    An engine follows every field of a request's `Sampling`, or raises an `InputError`. `check_responses` validates the responses,
+    but cannot see how their tokens were sampled. On several hosts every process makes the same call.
     """
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
