@@ -165,7 +165,10 @@ def test_defaults_are_used_and_shown(capsys):
 def test_stale_sampler_cites_the_trainer_experiment(capsys):
     text = " ".join(printed(capsys, "recommend", "--staleness", "32").split())
     assert "is open staleness_gepo: " in text
-    assert "is open sampler_delay: with the trainer: How much accuracy do GRPO, GSPO and GEPO lose if the sampler's parameters are up to 64 steps old?" in text
+    assert (
+        "is open sampler_delay: with the trainer: How much accuracy do GRPO, GSPO and GEPO lose"
+        " if the sampler's parameters are up to 64 steps old?"
+    ) in text
     assert "gepo: not seen at this scale (1), not decided (1); `rljax claims sampler_delay` has the table" in text
 
 
