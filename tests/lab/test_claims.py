@@ -342,7 +342,8 @@ def test_a_file_without_a_claim_is_refused(tmp_path, text, message):
 @pytest.mark.parametrize("name", claim_files())
 def test_committed_claims_have_a_complete_page(name):
     page = find_page(name)
-    for words in ("Setting: ", "Deviations from the paper: ", f"Command: rljax claims --rerun {name}"):
+    source = "document" if "design document" in page.claim.paper else "paper"
+    for words in ("Setting: ", f"Deviations from the {source}: ", f"Command: rljax claims --rerun {name}"):
         assert words in page.text
     assert page.text.split("\n")[0].endswith("?")
     outcome = outcome_of(page, read_results(page))

@@ -182,7 +182,7 @@ def test_every_claim_has_a_linked_page_with_its_picture():
         page = pages[f"claims/{name}"]
         assert page.startswith(f"({claims.claim_label(name)})=")
         assert f"/../experiments/claims/{name}.png" in page
-        assert "Deviations from the paper" in page
+        assert re.search("Deviations from the (paper|document)", page)
         assert f"(#{claims.claim_label(name)})" in pages["claims"]
 
 
