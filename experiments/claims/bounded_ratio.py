@@ -8,7 +8,7 @@ positive, for example for a right token that has become rare.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
 its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. The data are
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed. The data are
 stale: rollouts are sampled with the parameters of 64 rollouts earlier, except in the arm "clip, fresh data". All arms
 use GRPO without a KL penalty, and make one update per rollout.
 

@@ -6,7 +6,7 @@ factor alpha. The paper reports a better accuracy with this factor.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
 its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed.
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is gradient descent, not Adam, because Adam would remove the scale that the factor changes. The factor is at

@@ -5,7 +5,7 @@ responses, and slightly above 16 and 32.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
 its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. Every arm
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed. Every arm
 samples 64 responses per step, so larger groups mean fewer prompts.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The

@@ -7,7 +7,7 @@ reward and for k1 in the loss.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
 its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is the reference; it is right on about one response in 40, and differs from seed to
+logits, plus 1.5 for right tokens) is the reference; it is right on about one response in 50, and differs from seed to
 seed. All arms use RLOO with a sum over the tokens, so the penalty's coefficient, 0.05 per nat, means the same in the
 reward and in the loss. Each rollout is used for one update. The divergence of complete responses is computed exactly.
 

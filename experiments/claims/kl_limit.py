@@ -6,7 +6,7 @@ limit should finish ahead of arms without one.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response is right if all
 its tokens are; the reward is 1 or 0. The initial policy (`leaning`: random logits, plus 1 for right tokens) is right on
-about one response in 150, and differs from seed to seed. There are 16 passes over a rollout, with steps of length 1.
+about one response in 180, and differs from seed to seed. There are 16 passes over a rollout, with steps of length 1.
 The importance ratio is not clipped, so only the limit restrains the policy; for comparison, one arm has PPO's clip and
 no limit.
 

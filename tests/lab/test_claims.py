@@ -4,12 +4,14 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -30,6 +32,8 @@ from lab.claims import (
 from lab.keys import arm_key
 from lab.pictures import plot_all, plot_claim
 from lab.results import budget_of, contents_of, outcome_of, read_results, rekey, run_page, summary_of
+from lab.tasks import setting_of
+from lab.worlds import exact
 from rljax.algorithms import grpo
 from rljax.book.claims import VERDICTS, Interval, claims_folder, read_claim
 from rljax.book.trainer_experiments import read_trainer_experiment, trainer_experiments
@@ -337,6 +341,26 @@ def test_a_file_without_a_claim_is_refused(tmp_path, text, message):
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(InputError, match=message):
         read_page(tmp_path / "bad.py")
+
+
+STATED = re.compile(r"is right on about one response in (\d+)")
+PAGES = {name: " ".join(find_page(name).text.split()) for name in claim_files()}
+
+
+def initial_pass_rate(setting):
+    """Mean pass rate of a setting's random initial policies."""
+    keys = jax.random.split(jax.random.key(0), 500)
+    with jax.numpy_rank_promotion("allow"):  # as in the claims' own processes
+        return float(jax.vmap(lambda key: exact(setting.world, setting.initial(key)).success.mean())(keys).mean())
+
+
+@pytest.mark.parametrize("name", [name for name, text in PAGES.items() if STATED.search(text)])
+def test_stated_initial_pass_rates_are_right(name):
+    """A docstring's figure is within 15 % of the mean over random initial policies and contexts of an arm."""
+    settings = [setting_of(arm) for arm in find_page(name).claim.arms.values()]
+    rates = {initial_pass_rate(setting) for setting in settings if setting is not None}
+    for stated in map(int, STATED.findall(PAGES[name])):
+        assert not rates or any(abs(1 / rate / stated - 1) < 0.15 for rate in rates), (stated, rates)
 
 
 @pytest.mark.parametrize("name", claim_files())
