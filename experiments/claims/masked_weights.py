@@ -5,7 +5,7 @@ importance sampling caps the ratio at 2. IcePop's authors report stable training
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
 code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. The engine
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed. The engine
 rounds log-probabilities to multiples of 4 nats. Of the tokens that it samples with the initial policy, IcePop's mask
 drops one in 7, and one in 110 has a ratio above 5. Two further arms sample with top-p 0.9, while the learner's
 probabilities are those before truncation. In these arms, the ratio is between 0.9 and 1, so the mask drops nothing, and

@@ -5,7 +5,7 @@ than with GRPO and RLOO at the same pass@1.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
 code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed.
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All steps of
 an arm have the same length (norm of the change in logits), because Adam would hide how prompts are weighted against

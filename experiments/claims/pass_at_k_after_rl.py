@@ -7,7 +7,7 @@ Setting: 16 contexts (distinct prompts). The first of a response's 4 tokens choo
 needs one approach; the others fail. All contexts share the logits of this choice, as if the policy did not see which
 approach a prompt needs: 7 contexts need the first approach, and 4, 3 and 2 need the others. The next 3 tokens, from a
 vocabulary of 4, must all be right; each context has its own logits for them. The initial policy, which differs from
-seed to seed, takes every approach about equally often and is right on about one response in 60. Groups have 16
+seed to seed, takes every approach about equally often and is right on about one response in 55. Groups have 16
 responses. pass@k is computed exactly, from each context's pass rate.
 
 Deviations from the paper: the policy is a table of logits. If every context has its own logits for the choice, no

@@ -7,7 +7,7 @@ variance of its ratings.
 Setting: 8 contexts (distinct prompts), each with its own code of 6 tokens from a vocabulary of 4; a response that
 equals the code is right. Four raters give each response 1 or 0, and the mean of their ratings is the reward. A random
 half of the responses is hard to judge: a rater errs on these with probability 0.3, and on the others with probability
-0.02. The initial policy (`leaning`: random logits, plus 1.5 for right tokens) is right on about one response in 40, and
+0.02. The initial policy (`leaning`: random logits, plus 1.5 for right tokens) is right on about one response in 50, and
 differs from seed to seed.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The

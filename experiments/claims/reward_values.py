@@ -6,7 +6,7 @@ optimizer removes the scale, training should not change. With a critic that star
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
 code gets a reward of 1, any other 0. The initial policy (`leaning`: random logits, plus 1 for right tokens) is right on
-about one response in 150, and differs from seed to seed. In half of the arms, the rewards are +1 and -1 instead
+about one response in 180, and differs from seed to seed. In half of the arms, the rewards are +1 and -1 instead
 (`outcome_reward=rule`).
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the

@@ -5,7 +5,7 @@ than PPO.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
 code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. PPO's critic is
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed. PPO's critic is
 a table with one value per state, and starts at 0.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also

@@ -5,7 +5,7 @@ The paper reports a better pass@1 than with GSPO and GRPO at the same training b
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
 code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. Each rollout is
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed. Each rollout is
 used for 8 updates.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the

@@ -6,7 +6,7 @@ that GRPO and GSPO lose more.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
 code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed.
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; each arm's learning rate is the one of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the highest mean

@@ -6,7 +6,7 @@ restores what quantized rollouts lose.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
 code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. The engine
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed. The engine
 rounds log-probabilities to multiples of 2 nats: of the tokens that it samples with the initial policy, one in 15 has a
 ratio above 2. Two further arms sample with top-p 0.9 from the exact probabilities, while the learner uses the
 probabilities before top-p. In these arms the ratio is between 0.9 and 1, and the same for all tokens that can be

@@ -6,7 +6,7 @@ experiment uses the intended formula.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
 code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy (`leaning`: random
-logits, plus 1.5 for right tokens) is right on about one response in 40, and differs from seed to seed. Training has 150
+logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed. Training has 150
 steps; the rate rises during the first 15.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The

@@ -51,7 +51,7 @@ POLICY, ENVIRONMENT = "policy", "environment"
 Row = dict[str, Any]
 
 
-class Place(NamedTuple):
+class ResponseLocation(NamedTuple):
     """One response of a step."""
 
     groups: Groups
@@ -64,7 +64,7 @@ class Place(NamedTuple):
     """Whether the step trained on this group."""
 
 
-def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
+def choose(trained: Groups, sampled: Groups, count: int) -> list[ResponseLocation]:
     """Choose responses of a step to log: the best and the worst response of each of the first groups.
 
     If dynamic sampling dropped groups, up to a quarter of the responses come from these, or more if the other groups have too few.
@@ -76,8 +76,12 @@ def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
     """
     kept = set(trained.prompt_ids.tolist())
     dropped = [group for group in range(sampled.count) if sampled.prompt_ids[group] not in kept]
-    learned = [Place(trained, group, member, True) for group in range(trained.count) for member in extremes(trained, group)]
-    others = [Place(sampled, group, member, False) for group in dropped for member in extremes(sampled, group)]
+    learned = [
+        ResponseLocation(trained, group, member, True)
+        for group in range(trained.count)
+        for member in extremes(trained, group)
+    ]
+    others = [ResponseLocation(sampled, group, member, False) for group in dropped for member in extremes(sampled, group)]
     room = max(count - len(learned), min(count // 4, len(others)))
     return learned[: count - room] + others[:room]
 
@@ -91,7 +95,7 @@ def extremes(groups: Groups, group: int) -> list[int]:
     return order if len(order) <= PER_GROUP else [order[0], order[-1]]
 
 
-def sequences_at(places: Sequence[Place]) -> Sequences:
+def sequences_at(places: Sequence[ResponseLocation]) -> Sequences:
     """Return the chosen responses as sequences, in the same order."""
     rollouts = [place.groups.rollout for place in places]
     logps = [required(rollout.policy_logp, "rollout.policy_logp") for rollout in rollouts]
@@ -110,7 +114,7 @@ def sequences_at(places: Sequence[Place]) -> Sequences:
 
 def make_rows(
     worker: RolloutWorker,
-    places: Sequence[Place],
+    places: Sequence[ResponseLocation],
     batch: Batch[np.ndarray] | None,
     logp_after: Float[np.ndarray, "N T"],
     *,
@@ -138,7 +142,11 @@ def make_rows(
 
 
 def _row(
-    worker: RolloutWorker, place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndarray, "T"], step: int
+    worker: RolloutWorker,
+    place: ResponseLocation,
+    batch: Batch[np.ndarray] | None,
+    after: Float[np.ndarray, "T"],
+    step: int,
 ) -> Row:
     groups, group, member, _ = place
     rollout = groups.rollout
@@ -203,7 +211,7 @@ class _TokenValues(NamedTuple):
     ratio: Float[np.ndarray, "T"]
 
 
-def _token_values(place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndarray, "T"]) -> _TokenValues:
+def _token_values(place: ResponseLocation, batch: Batch[np.ndarray] | None, after: Float[np.ndarray, "T"]) -> _TokenValues:
     """Return the values at a response's tokens. The batch has no log-probabilities for a response without a reward."""
     groups, group, member, is_trained = place
     row = group * groups.tokens.shape[1] + member

@@ -232,7 +232,7 @@ def test_tool_calls_are_read_from_turns(tmp_path):
     problems = ([Problem("Double 3.", "6")], [Problem("Double 4.", "8")])
     setup, state = first_state(config, engine=engine, problems=problems, environment=DoublingEnvironment())
     groups = setup.train.generate(state.params, [0], 1, jax.random.key(0))
-    place = transcripts.LineLocation(groups, 0, 0, False)
+    place = transcripts.ResponseLocation(groups, 0, 0, False)
     (row,) = transcripts.make_rows(setup.train, [place], None, groups.rollout.policy_logp[0], step=1)
     assert check_rollout(json.loads(json.dumps(row, allow_nan=False))) is None
     policy_spans = [span for span in row["spans"] if span["role"] == "policy"]
@@ -250,7 +250,7 @@ def test_middle_of_a_long_response_is_left_out(logged, monkeypatch):
     result, _, worker = logged[1][0]
     groups = result.collected.sampled
     group, member = next(zip(*np.nonzero(groups.attention.sum(-1) > 6), strict=True))
-    place = transcripts.LineLocation(groups, int(group), int(member), False)
+    place = transcripts.ResponseLocation(groups, int(group), int(member), False)
     (row,) = transcripts.make_rows(worker, [place], result.batch, groups.rollout.policy_logp[group, member][None], step=1)
     assert len(row["tokens"]) == 4
     assert row["left_out"] == {"at": 2, "tokens": row["length"] - 4}
