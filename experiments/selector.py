@@ -43,7 +43,7 @@ from lab.keys import arm_key
 from lab.results import Results, algorithms_in, read_results
 from lab.rows import add_missing_rows, made_on, write_rows
 from lab.tasks import (
-    NUMBER,
+    PASS_RATE,
     SEEDS,
     Sources,
     facts_of,
@@ -348,7 +348,7 @@ def main() -> None:
         origin, scores = scores_in_results(task, ALGORITHMS[algorithm], pages, results) or ("", [])
         if not scores:
             changed = with_algorithm(task.page.claim.arms[arm], ALGORITHMS[algorithm])
-            scores = np.asarray(task.page.claim.measure(changed, task.seeds)[NUMBER]).tolist()
+            scores = np.asarray(task.page.claim.measure(changed, task.seeds)[PASS_RATE]).tolist()
         return {**task_facts(claim, arm), "from": origin, "scores": [float(f"{value:.4g}") for value in scores]}
 
     wanted = [{"claim": claim, "arm": arm, "algorithm": name} for claim, arm in by_key for name in ALGORITHMS]

@@ -224,7 +224,7 @@ def read_line(line: bytes) -> Feedback | BadRowError:
         >>> read_line(b'{"prompt": "1+1=", "response": "2", "thumbs": true}').reward
         1.0
         >>> print(read_line(b'{"prompt": "1+1=", "response": "2", "reward": "good"}'))
-        the reward must be a finite number, not text
+        the reward must be a number between -1e30 and 1e30, not text
     """
     try:
         return feedback_of(parse_json(line.decode()))
