@@ -1,12 +1,12 @@
 """Verifiable problems with long chains of thought: one rule is applied repeatedly, and only the result is rewarded.
 
-A problem is `5=6+7=3;`, the first line of a chain. Its demonstration continues to the end, one token per character:
-`4=7+3=0;3=3+0=3;2=0+3=3;1=3+3=6;#6`. Each line counts down, adds the last two numbers and keeps the last digit, so one error
-makes the answer wrong. Chains can have any length: 6 lines are about 50 tokens, 56 lines about 500. Only chains whose digits do
-not repeat within 60 lines are used, so that no number can be copied from an earlier line instead of added.
+A line is `n=a+b=c;`: n counts down, and c is the last digit of a + b; the next line adds b and c. A problem is the first line of a
+chain, such as `5=6+7=3;`. Its demonstration continues to the end, one token per character: `4=7+3=0;3=3+0=3;2=0+3=3;1=3+3=6;#6`.
+One error makes the answer wrong. Chains can have any length: 6 lines are about 50 tokens, 56 lines about 500. Only chains in which
+no pair of digits (a, b) recurs within 60 lines are used, so that no sum can be copied from an earlier line.
 
-With `lapses`, demonstrations make an error in some lines: they write `*` instead of the sum. Then they either write the sum
-after it (`21=3+4=*7`) or continue as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or more tokens later. A
+With `lapses`, demonstrations make an error in some lines: they write `*` after the second `=`. Then they either correct it with the
+sum (`21=3+4=*7`) or continue as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or more tokens later. A
 model that imitates these demonstrations does both; RL has to discover that correcting pays.
 """
 

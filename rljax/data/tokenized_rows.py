@@ -78,8 +78,9 @@ def _unpadded_slice(row: Mapping[str, object], length: int) -> slice:
         found = None if name not in row else _read_numbers(row, name)
         found = found[kept] if found is not None and name == POSITIONS else found
         if found not in (None, one):
+            fault = "do not count from 0" if name == POSITIONS else "are not the number of its tokens"
             raise BadRowError(
-                f"the row contains several sequences, or its {name} do not count from 0",
+                f"the row contains several sequences, or its {name} {fault}",
                 "write one sequence per row; rljax packs them itself",
                 column=name,
             )
@@ -92,7 +93,8 @@ def _read_numbers(row: Mapping[str, object], name: str) -> list[int]:
         raise BadRowError(f"a list of whole numbers is expected, not {describe_value(values)}", "rewrite it", column=name)
     wrong = next((value for value in values if not isinstance(value, int) or (value < 0 and name != LABELS)), None)
     if wrong is not None:
-        raise BadRowError(f"whole numbers of at least 0 are expected, not {short_repr(wrong)}", "rewrite it", column=name)
+        numbers = "whole numbers" if name == LABELS else "whole numbers of at least 0"
+        raise BadRowError(f"{numbers} are expected, not {short_repr(wrong)}", "rewrite it", column=name)
     return [int(value) for value in values]
 
 

@@ -61,7 +61,7 @@ class Report(NamedTuple):
     calibration: Calibration | None = None
     """Calibration of the confidences stated in answers; None if no answer states one."""
     out_of: int | None = None
-    """Number of problems in an exam, for its expected score among the measures; None without an exam."""
+    """Number of problems in the exam whose expected score is reported; None without an exam."""
     measured: str = "accuracy"
     """What the fractions measure: accuracy, or, if correctness is unknown, the fraction of rewards above a threshold."""
     unjudged: int = 0
@@ -152,11 +152,11 @@ def make_report(
         at: values of k, at most N, for pass@k and, above 1, maj@k.
         columns: columns that the problems are grouped by; see `choose_columns`.
         right_above: an answer is right if its reward exceeds this. None lets the verifier decide; without a verifier, an answer is
-            right if its reward is above 0, or at least 0 if rewards only subtract.
+            right if its reward is above 0, or at least 0 if no reward can be positive.
         out_of: number of problems in an exam, to report its expected score; None without an exam.
 
     Returns:
-        The report. It has no maj@k if no response contains an answer to vote for, and distinct-2 only if N > 1.
+        The report. It lacks maj@k if no response contains an answer to vote for, and distinct-2 if N is 1.
     """
     judged, samples = sampled.judged, sampled.rewards.shape[1]
     right, known = sampled.right_and_known(right_above)

@@ -66,7 +66,7 @@ class AnswerSettings:
         """Reject a critic if the policy is quantized: the critic was trained with the exact policy, and may share its layers."""
         if self.quantize is not None and "critic" in names:
             raise InputError(
-                f"--quantize {self.quantize} rounds the policy, but the critic was trained with exact weights; leave --quantize "
+                f"--quantize {self.quantize} quantizes the policy, but the critic was trained with exact weights; leave --quantize "
                 "out, or name a reward model (model:FOLDER) in place of the critic."
             )
 
@@ -202,7 +202,7 @@ class SearchSettings(BatchSettings):
     """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, maximum number of
     continuations of a prefix."""
     exploration: float = 0.5
-    """With --method tree: weight c of the uncertainty c √(ln V / v), with V visits of the prefix before and v of this one."""
+    """With --method tree: weight c of the uncertainty c √(ln V / v), with V visits of the parent prefix and v of this one."""
     step_ends: Sequence[str] | None = None
     """Texts that end a step; by default those of the task's step reward, else the end of a line."""
     temperature: float = 1.0

@@ -232,7 +232,7 @@ def program_of(
         if len(inputs) != len(outputs) or assertions or check:
             raise InputError(
                 f"row {row} has {len(inputs)} texts in stdin and {len(outputs)} in stdout; give one stdout for each stdin, "
-                "and no other test."
+                "and no tests in other columns."
             )
         return program_of_inputs(last_code(completion), inputs, outputs)
     if check and not _DEFINES_CHECK.search(check):  # a script of assertions, as in MBPP+, or of test functions

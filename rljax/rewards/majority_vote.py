@@ -1,8 +1,8 @@
-r"""Majority voting: find the answer that each response votes for.
+r"""Votes for a majority vote: read the answer that each response votes for.
 
-The reference is not used. Two answers are the same if they differ only in what `rljax.rewards.notation.plain` rewrites (spacing,
-sizes of brackets, Unicode) and in redundant zeros. `\frac{1}{2}` and `0.5` are two different answers here, even for a reward that
-accepts both.
+The problem's reference answer is not used. Two answers are the same if they differ only in what `rljax.rewards.notation.plain`
+rewrites (spacing, sizes of brackets, Unicode) and in redundant zeros. `\frac{1}{2}` and `0.5` are two different answers here,
+even for a reward that accepts both.
 """
 
 import re

@@ -36,7 +36,7 @@ class Tracker(Protocol):
 
         Args:
             step: the RL step that sampled them.
-            rows: one mapping per response, with `prompt`, `completion`, `answer` (text) and `reward` (a number).
+            rows: one mapping per response, with `prompt`, `completion` and `answer` (text), `reward` and `correct` (numbers).
         """
 
     def close(self) -> None:

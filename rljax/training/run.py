@@ -95,7 +95,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def json_name(name: str) -> str:
-    """Encode a name without slashes, because a reward part may have any name; `nest` decodes it."""
+    """Encode a name, which may be any text, so that the result contains no slash; `nest` decodes it."""
     return json.dumps(name).replace("/", "\\u002f")[1:-1]
 
 
@@ -110,7 +110,7 @@ class Run(RunResources):
     setup: Setup
     """Everything that the run uses."""
     abandonable: Callable[[Callable[[], None]], AbstractContextManager[object]] = nullcontext
-    """Builds a context in which a signal may interrupt a step; on a signal, the function passed to it saves the run and exits."""
+    """A function that saves the run and exits -> a context in which a signal calls this function in the middle of a step."""
 
     @property
     def config(self) -> TrainConfig:
@@ -124,8 +124,8 @@ def stop_reason(
     """Explain why a run without safe updates stops, and what the user can do.
 
     Args:
-        run: the run; the checkpoint before these steps is on the disk.
-        learning_rate: the flag that sets the learning rate of these steps.
+        run: the run; the checkpoint before the skipped steps is on the disk.
+        learning_rate: the flag that sets the learning rate of the skipped steps.
         skipped: number of steps without a safe update.
         step: number of RL steps done.
         scored_rollout: the rollout of the last of these steps; it is saved for `rljax debug`.

@@ -146,7 +146,7 @@ def test_rebel_loss_and_gradient(four, gaps, eta):
 
 
 def test_rebel_special_cases_are_leave_one_out_and_ipo(x64):
-    """Before the first update, REBEL's gradient is -4/η times RLOO's on two responses; with a constant gap of η/(2τ) it is IPO."""
+    """Before the first update, REBEL's gradient is -4/η times RLOO's on two responses; with η = 1 and gap 1/(2τ) it is IPO's."""
     logp, rewards = jnp.array([[-2.0, -5.0], [-1.0, -7.0]]), jnp.array([[1.0, 0.25], [0.5, 0.5]])
 
     def loss(now):

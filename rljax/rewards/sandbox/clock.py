@@ -11,7 +11,7 @@ _NANOSECONDS = 1e-9
 
 
 class Clock:
-    """Measures the time used since the clock was made by processes that run in turn.
+    """Measures the time that processes, which run in turn, have used since the clock was created.
 
     Args:
         seconds: the time that the processes together may use.
@@ -33,7 +33,7 @@ class Clock:
         self._before = sum(self._delays)
 
     def left(self) -> float:
-        """Return the seconds left, at most 0 once the time is used up. In real time, it takes at least as long to use them up."""
+        """Return the seconds left, at most 0 once the time is used up. They last at least as long in real time."""
         self._delays = [_delay(count, last) for count, last in zip(self._counts, self._delays, strict=True)]
         delayed = sum(self._delays) - self._before
         return self._seconds - (time.monotonic() - self._start - delayed)
