@@ -27,7 +27,7 @@ Deviations: none, because no paper uses these tasks. Arms, steps and learning ra
 
 `outliers` and `exploit` were repeated from another base model when the accuracy of samples was changed to count right answers.
 From the first base model, the arm with centered rewards was apart from the arm without outliers; in `exploit` all arms were apart,
-as they are now.
+as in the committed results.
 """
 
 import hashlib
