@@ -234,7 +234,7 @@ def test_read_part_parses_name_and_hyperparameters():
             "term=entropy and term=entropy are two parts for one slot",
         ),
         ("dapo", ["term=entropy,coefficient=0"], "term=entropy with a coefficient of 0 would have no effect"),
-        ("dapo", ["term=entropy,coefficient=-1"], "coefficient must not be negative"),
+        ("dapo", ["term=entropy,coefficient=-1"], "coefficient of the entropy bonus must not be negative, got -1"),
         ("dapo", ["term=adaptive_entropy,target=0"], "target must be positive, got 0"),
         ("dapo", ["term=adaptive_entropy,step=-1"], "step must not be negative, got -1"),
         ("dapo", ["term=adaptive_entropy", "term=entropy"], "already has a term 'entropy_bonus'"),
