@@ -5,10 +5,10 @@ light for good responses, quadratic for others. The document says that this pena
 difficult problems and discourages verbosity on simple ones.
 
 Setting: 8 contexts (distinct prompts): 4 simple problems, which take 1 step of thought, and 4 difficult ones, which
-take 6. A right response takes these steps and answers; wandering tokens in between have no effect. A wrong answer ends
-the response. A response is truncated after 24 tokens and then counts as wrong. The three tokens (the right next step,
-wandering, a wrong answer) have separate logits at each step. The initial policy (`wanderer`: random logits, plus 0.5
-for wandering and -1.5 for a wrong answer) wanders more often than it takes a step, and differs from seed to seed. The
+take 6. The three tokens (the right next step, wandering, a wrong answer) have separate logits at each step. A right
+response takes these steps and answers; wandering only uses up tokens. A wrong answer ends the response. A response is
+truncated after 24 tokens and then counts as wrong. The initial policy (`wanderer`: random logits, plus 0.5 for
+wandering and -1.5 for a wrong answer) wanders more often than it takes a step, and differs from seed to seed. The
 advantage is the reward minus the group's mean, as in the document.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The

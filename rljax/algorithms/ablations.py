@@ -1,4 +1,4 @@
-"""Rows of published ablation tables: each row removes one idea from an algorithm, by changing one slot of its record."""
+"""Rows of published ablation tables: each row removes one part of an algorithm, by changing one slot of its record."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,9 +15,7 @@ from rljax.ops.weights import overlong_filter, sequence_mean
 
 def _require_critic(algorithm: Algorithm) -> Critic:
     if algorithm.critic is None:
-        raise ValueError(
-            "algorithm must have a critic, because the ablation removes an idea from the critic, got critic=None"
-        )
+        raise ValueError("algorithm must have a critic, because the ablation removes a part of the critic, got critic=None")
     return algorithm.critic
 
 
@@ -73,25 +71,25 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
         ),
     }
 )
-"""Algorithm -> idea -> function that removes the idea from the algorithm's record.
+"""Algorithm -> part -> function that removes the part from the algorithm's record.
 
-The ideas of `vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491).
-Without "decoupled_gae", the policy uses the critic's λ = 1, because VC-PPO reports the same score for that row as for λ_policy = 1;
-VAPO does not specify the row's λ. Without "length_adaptive", λ_policy is VC-PPO's 0.95. Without "group_sampling", there is one
+The parts of `vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491).
+Without "decoupled_gae", the policy uses the critic's λ = 1, because VC-PPO reports the same score without it as with λ_policy = 1;
+VAPO does not specify this λ. Without "length_adaptive", λ_policy is VC-PPO's 0.95. Without "group_sampling", there is one
 response per prompt (8192 prompts in the paper). DAPO's Table 1 (arXiv:2503.14476) is a ladder; see `dapo_ladder`.
 """
 
 
 def without(name: str, algorithm: Algorithm, part: str) -> Algorithm:
-    """Remove one idea from an algorithm.
+    """Remove one part of an algorithm.
 
     Args:
         name: the algorithm, a key of `ABLATIONS`.
         algorithm: the record to change, usually `BY_NAME[name]()`.
-        part: the idea, a key of `ABLATIONS[name]`.
+        part: the part to remove, a key of `ABLATIONS[name]`.
 
     Returns:
-        The record with one slot changed; for an idea of the critic, one slot of its `Critic`.
+        The record with one slot changed; for a part of the critic, one slot of its `Critic`.
 
     Raises:
         ValueError: an unknown algorithm or part; the message lists the known ones.
@@ -109,7 +107,7 @@ def without(name: str, algorithm: Algorithm, part: str) -> Algorithm:
 
 
 def dapo_ladder(algorithm: Algorithm) -> dict[str, Algorithm]:
-    """Rows of DAPO's Table 1, from naive GRPO to the full method; each changes one slot of the row above it.
+    """Build the rows of DAPO's Table 1, from naive GRPO to the full method; each changes one slot of the row above it.
 
     The table uses overlong filtering in every row but the first, whereas the authors' code and `dapo` do not filter. The last row
     here is therefore `dapo` with `filter_tokens=overlong_filter`, so that each row changes only one slot.

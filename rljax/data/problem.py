@@ -45,10 +45,10 @@ NO_TOKENS = TokenizedRow((), (), ())
 
 @dataclass(frozen=True)
 class TokenizedProblem(Problem):
-    """A problem whose prompt and worked response are token ids, for supervised training; its texts are these ids.
+    """A tokenized problem for supervised training. Its `prompt` and `demonstration` contain the token ids as text.
 
     Args:
-        tokens: the ids, which are trained on unchanged.
+        tokens: the ids, which training uses unchanged.
     """
 
     tokens: TokenizedRow = NO_TOKENS
@@ -61,7 +61,7 @@ def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:
         problems: the problems that the completions answer, repeated if several completions answer the same one.
 
     Returns:
-        `answer` and every extra column that at least one problem has; None if a problem lacks the column.
+        `answer` and every extra column that at least one problem has. An entry is None if its problem lacks the column.
 
     Raises:
         InputError: an extra column is called `answer`.

@@ -93,7 +93,7 @@ class Report(NamedTuple):
         return f"; expected score {score.value:.1f}{interval} of {self.out_of}"
 
     def lines(self) -> list[str]:
-        """Describe the gap between the best and the worst group of each column, and the calibration."""
+        """Return the lines below the tables: the gap between the best and the worst group of each column, and the calibration."""
         gaps = [f"By {name}: {gap.text()}" for name, gap in self.gaps.items()]
         return gaps if self.calibration is None else [*gaps, f"Calibration: {self.calibration.text()}"]
 
@@ -149,7 +149,7 @@ def make_report(
     Args:
         sampled: N answers to each of P problems.
         problems: the P problems.
-        at: values of k, at most N, for pass@k and, above 1, maj@k.
+        at: values of k for pass@k and maj@k, each at most N; maj@1 is left out.
         columns: columns that the problems are grouped by; see `choose_columns`.
         right_above: an answer is right if its reward exceeds this. None lets the verifier decide; without a verifier, an answer is
             right if its reward is above 0, or at least 0 if no reward can be positive.
@@ -158,9 +158,9 @@ def make_report(
     Returns:
         The report. It lacks maj@k if no response contains an answer to vote for, and distinct-2 if N is 1.
     """
-    judged, samples = sampled.judged, sampled.rewards.shape[1]
+    has_reward, samples = sampled.judged, sampled.rewards.shape[1]
     right, known = sampled.right_and_known(right_above)
-    everything = np.ones_like(judged)
+    everything = np.ones_like(has_reward)
     votes = any(answer is not None for row in sampled.answers for answer in row)
     fractions = {
         f"avg@{samples}": average_at_n(right.astype(float), known),
@@ -169,7 +169,7 @@ def make_report(
         "truncated": average_at_n(sampled.truncated.astype(float), everything),
     }
     means = {
-        "reward": average_at_n(sampled.rewards, judged),
+        "reward": average_at_n(sampled.rewards, has_reward),
         "response_length": average_at_n(sampled.lengths, everything),
         **({} if sampled.distinct is None else {"distinct-2": sampled.distinct}),
     }
@@ -188,7 +188,7 @@ def make_report(
         for name, found in groups.items()
     }
     return Report(
-        whole=make_part("all", np.arange(len(judged))),
+        whole=make_part("all", np.arange(len(has_reward))),
         by_length=length_parts(right, known, sampled.lengths),
         by_column={name: [make_part(*group) for group in found.items()] for name, found in groups.items()},
         samples=samples,
@@ -210,7 +210,7 @@ def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> 
 
     Args:
         right: mask of the right responses, `[P, N]`.
-        judged: mask of the judged responses, `[P, N]`.
+        judged: mask of the responses whose correctness is known, `[P, N]`.
         lengths: lengths of the responses in tokens, `[P, N]`.
 
     Returns:

@@ -108,18 +108,18 @@ class Family(NamedTuple):
     fields: Callable[[Raw], dict[str, Any]]
     """config.json -> fields of `TransformerConfig`, without sizes, rotary base and window, which all families read alike."""
     neutral: Mapping[str, tuple[object, ...]] = MappingProxyType({})
-    """Entry that changes what the family computes -> the accepted values, in addition to null; an empty tuple: only null."""
+    """Entry that may need a feature that rljax lacks -> the supported values, in addition to null; an empty tuple: only null."""
     numbers: tuple[str, ...] = ()
     """The family's own entries whose values are numbers above 0."""
     window: str = "never"
     """Which layers have a sliding window: none ("never"), all ("always"), those that `use_sliding_window` and `max_window_layers`
-    select ("switch"), or all but one out of `full_every` ("pattern")."""
+    select ("switch"), or all except every `full_every`-th layer ("pattern")."""
     full_every: int = 1
-    """With a pattern, one layer out of this many has no window."""
+    """With a pattern, every `full_every`-th layer has no window: for 2, the second, fourth, ... layer."""
     shares_rope: bool = False
     """With a pattern, whether layers with the window have the same rotary positions as the other layers."""
     rope: Mapping[str, Any] | None = None
-    """The entry `rope_parameters` to use if config.json describes no rotary positions; None: they are not scaled."""
+    """The entry `rope_parameters` to use if config.json has neither it nor `rope_scaling`; None: no RoPE scaling."""
     window_theta: float | None = None
     """Rotary base of layers with the window if config.json lacks it; None: the base of the other layers."""
     partial_rope: bool = False

@@ -179,7 +179,7 @@ def _check_fits(
         )
     if size not in (None, model.size):
         raise InputError(
-            f"The critic in {str(folder)!r} gives {model.size} outputs per token, but the algorithm's value head reads {size}; "
+            f"The critic in {str(folder)!r} gives {model.size} outputs per token, but the algorithm's value head expects {size}; "
             "choose the head that it was trained with, or another critic."
         )
     if surprisal not in (None, model.surprisal):

@@ -65,14 +65,14 @@ class Control(NamedTuple):
 
 
 def divergence_by_update(kl: Number, *, updates: int) -> Number:
-    """Estimate the divergence caused by one update, from the mean divergence before each update on a rollout.
+    """Estimate the divergence that one update causes, from measurements before each update on a rollout.
 
     ::
 
-        6 KL / ((n - 1)(2n - 1))        before each of n equal updates, the divergence is 0, 1, 4, ... (n - 1)² times one update's
+        6 KL / ((n - 1)(2n - 1))        before n equal updates, the divergences are 0, 1, 4, ... (n - 1)² times one update's
 
     Args:
-        kl: KL, the mean divergence before the updates, in nats per token.
+        kl: KL, the divergence from the sampling policy just before each update, averaged over the updates, in nats per token.
         updates: n, number of updates, at least 2.
 
     Example:
@@ -157,11 +157,11 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
             f"remedy=controller and kl_limit={optimization.kl_limit} both limit the divergence that the updates of a rollout "
             "cause, so the controller would measure what kl_limit has cut off; leave one of the two out."
         )
-    delay = config.sampling.lag
-    if delay and algorithm.correction is None:
+    if config.sampling.lag and algorithm.correction is None:
+        name = "staleness" if config.sampling.staleness else "sampler_delay"
         raise InputError(
-            f"remedy=controller measures how far the updates of a step move the policy, but with sampler_delay={delay} that would "
-            "include the age of the samples; choose a --correction, or leave one of the two out."
+            f"remedy=controller measures how far the updates of a step move the policy, but with {name}={config.sampling.lag} that "
+            "would include the age of the samples; choose a --correction, or leave one of the two out."
         )
     if own_optimizer:
         raise InputError("remedy=controller scales the built-in optimizer; leave it out, or leave your own optimizer out.")
@@ -214,7 +214,7 @@ def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTran
         updates: Params, state: optax.OptState, params: Params | None = None, *, options: Any = None, **extra: Any
     ) -> tuple[Params, optax.OptState]:
         updates, state = inner.update(updates, state, params, options=options, **extra)
-        if NAME not in (options or {}):  # in a phase before RL, or when only the optimizer is checked
+        if NAME not in (options or {}):  # before RL, or in `check_optimizer`
             return updates, state
         scale = options[NAME].update_scale
         return jax.tree.map(lambda u: (u * scale).astype(u.dtype), updates), state

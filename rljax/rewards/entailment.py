@@ -1,13 +1,14 @@
 """Proofs in propositional logic and linear arithmetic, written in SMT-LIB's syntax; Z3 decides each step.
 
 A statement declares constants, asserts premises, and names a goal. The premises are numbered 1, 2, ..., and the steps of a proof
-continue their numbers:
+continue their numbers. A statement, and the two steps of its proof:
 
-    (declare-const p Bool)  (declare-const x Real)             3. (< x 3) by 1, 2
-    (assert (=> p (< x 3))) (assert p) (prove (< x 4))         4. (< x 4) by 3
+    (declare-const p Bool) (declare-const x Real) (assert (=> p (< x 3))) (assert p) (prove (< x 4))
+    3. (< x 3) by 1, 2
+    4. (< x 4) by 3
 
-Z3 could prove many goals in one step. To make a proof write its steps out, a step may use at most two earlier lines, and may not be
-longer than the statement's longest formula, which prevents collecting premises in one long conjunction.
+Z3 could prove many goals in one step. So that a proof has to spell out its steps, a step may use at most two earlier lines. It also
+may not be longer than the statement's longest formula, so premises cannot be collected in one long conjunction.
 """
 
 import operator
@@ -76,7 +77,7 @@ def read_formulas(text: str) -> list[Formula]:
     """
     tokens, open_lists = tokens_of(text), [[]]
     if len(tokens) > MOST_TOKENS:
-        raise ValueError(f"it has {len(tokens)} words and parentheses; {MOST_TOKENS} are allowed")
+        raise ValueError(f"the text has {len(tokens)} words and parentheses; {MOST_TOKENS} are allowed")
     for token in tokens:
         if token == "(":
             open_lists.append([])
@@ -88,7 +89,7 @@ def read_formulas(text: str) -> list[Formula]:
         else:
             open_lists[-1].append(token)
         if len(open_lists) > MOST_DEPTH:
-            raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
+            raise ValueError(f"its parentheses are nested more than {MOST_DEPTH} deep")
     if len(open_lists) > 1:
         raise ValueError("a parenthesis is not closed")
     return open_lists[0]
@@ -119,7 +120,7 @@ def read_statement(text: str) -> Statement:
                     "(assert FORMULA); (prove FORMULA)"
                 )
     if len(goals) != 1:
-        raise ValueError(f"it has {len(goals)} goals (prove FORMULA); give one")
+        raise ValueError(f"the statement has {len(goals)} goals (prove FORMULA); give one")
     return Statement(sorts, premises, goals[0])
 
 
@@ -263,5 +264,4 @@ def _check_truth_value(expression: Any) -> Any:
 
 
 def _as_text(formula: Formula) -> str:
-    """Write a formula in SMT-LIB's syntax."""
     return formula if isinstance(formula, str) else f"({' '.join(map(_as_text, formula))})"

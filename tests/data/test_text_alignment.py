@@ -1,4 +1,4 @@
-"""Aligning the tokens of two tokenizers in the formats of real models: byte-level BPE, and BPE with byte fallback."""
+"""Alignment of two tokenizations, with tokenizers in the formats of real models: byte-level BPE, and BPE with byte fallback."""
 
 import json
 
@@ -33,10 +33,10 @@ def align_by_brute_force(decode_ours, ours, decode_theirs, theirs):
             one, two = decode_ours(ours[:i]), decode_theirs(theirs[:j])
             if one == two and one and text.startswith(one):
                 cuts.append((i, j, len(one)))
-    last = {length: (i, j) for i, j, length in cuts}  # tokens without characters: keep the last
+    longest = {length: (i, j) for i, j, length in cuts}  # several pairs may have the same text: keep the longest pair
     spans, begin = [], (0, 0)
-    for length in sorted(last):
-        end = last[length]
+    for length in sorted(longest):
+        end = longest[length]
         spans.append(Span((begin[0], end[0]), (begin[1], end[1])))
         begin = end
     return spans
@@ -52,9 +52,9 @@ def test_align_finds_shortest_common_spans(pair, text):
     assert align(token_ends(two.decode, theirs), token_ends(one.decode, ours)) == [Span(b, a) for a, b in spans]
     if text:
         assert (spans[-1].ours[1], spans[-1].theirs[1]) == (len(ours), len(theirs)), "the spans cover the text"
-    for (begin, end), (first, last) in spans:
-        assert one.decode(ours[:begin]) == two.decode(theirs[:first])
-        assert one.decode(ours[:end]) == two.decode(theirs[:last])
+    for (our_begin, our_end), (their_begin, their_end) in spans:
+        assert one.decode(ours[:our_begin]) == two.decode(theirs[:their_begin])
+        assert one.decode(ours[:our_end]) == two.decode(theirs[:their_end])
 
 
 def test_align_pairs_different_token_counts(pair):

@@ -208,7 +208,7 @@ def test_a_tensor_of_another_shape_is_named(llama):
         ("layers.1.self_attn.k_norm", (8,)),
     ],
 )
-def test_a_tensor_of_equal_size_and_another_shape_is_named(tmp_path, name, shape, kind):
+def test_the_error_names_a_tensor_with_a_wrong_shape(tmp_path, name, shape, kind):
     """The stored tensor is transposed, or reshaped to one row if its transpose has the same shape."""
     config, name = SHAPES["qwen3"], f"model.{name}.weight"
     save_pretrained(tmp_path, config, random_params(config), bos=None, eos=1)

@@ -1,4 +1,4 @@
-"""A value model: the tokens that it reads, its initialization from the policy, and its folder."""
+"""Value models: which tokens a value depends on, initialization from the policy, and saved folders."""
 
 import json
 
@@ -15,18 +15,12 @@ from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import hidden_states as hidden_states_of
 from rljax.models.language_model import positions_of
 from rljax.models.model_folder import write_model
-from rljax.models.value_model import (
-    init_value_params,
-    load_value_model,
-    value_contents,
-    value_model,
-    value_outputs,
-)
+from rljax.models.value_model import init_value_params, load_value_model, value_contents, value_model, value_outputs
 
 CONFIG = TransformerConfig(vocab_size=11, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=32, tied_head=False)
 POLICY = Model(CONFIG)
 MODEL = value_model(POLICY, 3)
-READER = value_model(POLICY, 1, surprisal=True)
+SURPRISAL_MODEL = value_model(POLICY, 1, surprisal=True)
 TOKENS = jnp.arange(12).reshape(2, 6) % 11
 ATTENTION = jnp.ones((2, 6), bool).at[0, 0].set(False).at[1, 5].set(False)
 
@@ -63,26 +57,26 @@ def test_a_value_depends_only_on_the_tokens_before_it(params):
     np.testing.assert_array_equal(changed > 1e-6, [False, False, False, True])
 
 
-def test_a_log_probability_is_read_with_its_token():
-    params = init_value_params(READER, jax.random.key(1))
+def test_a_log_probability_is_an_input_at_its_token():
+    params = init_value_params(SURPRISAL_MODEL, jax.random.key(1))
     logp = -jnp.arange(1.0, 9.0).reshape(2, 4)
-    outputs = outputs_of(READER, params, TOKENS, ATTENTION, start=2, logp=logp)
+    outputs = outputs_of(SURPRISAL_MODEL, params, TOKENS, ATTENTION, start=2, logp=logp)
     offset = np.zeros((2, 6, 16), np.float32)
     for row, slot in np.argwhere(np.asarray(ATTENTION)[:, 2:]):
         offset[row, 2 + slot] = logp[row, slot] * params["surprisal"]
-    hidden = hidden_states(READER.trunk, params["trunk"], TOKENS, ATTENTION, offset=offset)
+    hidden = hidden_states(SURPRISAL_MODEL.trunk, params["trunk"], TOKENS, ATTENTION, offset=offset)
     np.testing.assert_allclose(outputs, hidden[:, 1:5] @ params["head"].T, atol=1e-6)
 
-    unlikely = outputs_of(READER, params, TOKENS, ATTENTION, start=2, logp=logp.at[:, 1].add(-3.0))
+    unlikely = outputs_of(SURPRISAL_MODEL, params, TOKENS, ATTENTION, start=2, logp=logp.at[:, 1].add(-3.0))
     changed = np.abs(np.asarray(unlikely - outputs)).max((0, 2))
-    np.testing.assert_array_equal(changed > 1e-6, [False, False, True, True])  # a baseline ignores its own token
-    outside = outputs_of(READER, params, TOKENS, ATTENTION, start=2, logp=jnp.where(ATTENTION[:, 2:], logp, jnp.nan))
-    np.testing.assert_array_equal(outside, outputs)
+    np.testing.assert_array_equal(changed > 1e-6, [False, False, True, True])  # a value depends on earlier tokens only
+    masked = jnp.where(ATTENTION[:, 2:], logp, jnp.nan)
+    np.testing.assert_array_equal(outputs_of(SURPRISAL_MODEL, params, TOKENS, ATTENTION, start=2, logp=masked), outputs)
     with pytest.raises(ValueError, match="policy_logp is missing: this critic reads the log-probability"):
-        outputs_of(READER, params, TOKENS, ATTENTION, start=2)
+        outputs_of(SURPRISAL_MODEL, params, TOKENS, ATTENTION, start=2)
 
 
-def test_only_a_critic_with_log_probabilities_learns_from_them():
+def test_only_a_surprisal_model_learns_from_log_probabilities():
     logp = jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (64, 4)), -0.1, -3.0).at[:, 2:].set(-0.1)
     outcome = jnp.where(logp.min(-1) < -1, 0.0, 1.0)  # 0 if any token is unlikely
     tokens, attention = jnp.ones((64, 6), int), jnp.ones((64, 6), bool)
@@ -96,7 +90,7 @@ def test_only_a_critic_with_log_probabilities_learns_from_them():
         @jax.jit
         def step(params, moments):
             gradient = jax.grad(lambda params: error(model, params))(params)
-            with jax.numpy_dtype_promotion("standard"):  # Optax raises decays to the power of an integer count
+            with jax.numpy_dtype_promotion("standard"):  # Optax computes decay**count, and the count is an integer
                 updates, moments = optimizer.update(gradient, moments)
             return optax.apply_updates(params, updates), moments
 
@@ -106,11 +100,11 @@ def test_only_a_critic_with_log_probabilities_learns_from_them():
             params, moments = step(params, moments)
         return float(error(model, params))
 
-    assert final_error(READER) < 0.02
+    assert final_error(SURPRISAL_MODEL) < 0.02
     assert final_error(value_model(POLICY, 1)) == pytest.approx(float(outcome.var()), rel=0.02)
 
 
-def test_a_critic_starts_with_the_policy_trunk():
+def test_a_critic_starts_with_the_trunk_of_the_policy():
     policy = init_params(CONFIG, jax.random.key(0))
     critic = init_value_params(MODEL, jax.random.key(1), policy)
     assert "head" not in critic["trunk"]
@@ -121,7 +115,7 @@ def test_a_critic_starts_with_the_policy_trunk():
     assert not np.allclose(fresh["trunk"]["embedding"], policy["embedding"])
 
 
-@pytest.mark.parametrize("original", [MODEL, READER], ids=["plain", "reads log-probabilities"])
+@pytest.mark.parametrize("original", [MODEL, SURPRISAL_MODEL], ids=["without surprisal", "with surprisal"])
 def test_a_saved_model_is_read_back(tmp_path, original):
     params = init_value_params(original, jax.random.key(1))
     write_model(tmp_path, value_contents(original, params, bos=None, eos=1))
@@ -147,15 +141,18 @@ def test_a_folder_is_readable_by_transformers(tmp_path, params):
 
 def test_incompatible_folders_are_refused(tmp_path, params):
     write_model(tmp_path / "critic", value_contents(MODEL, params, bos=None, eos=1))
-    with pytest.raises(InputError, match="gives 3 outputs per token, but the algorithm's value head reads 1"):
+    with pytest.raises(InputError, match="gives 3 outputs per token, but the algorithm's value head expects 1"):
         load_value_model(tmp_path / "critic", size=1)
     with pytest.raises(InputError, match="vocabulary of 11 tokens, but the policy's has 12"):
         load_value_model(tmp_path / "critic", vocab_size=12)
     with pytest.raises(InputError, match="does not read log-probabilities, but the configured critic does;"):
         load_value_model(tmp_path / "critic", surprisal=True)
-    write_model(tmp_path / "reader", value_contents(READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1))
+    write_model(
+        tmp_path / "surprisal",
+        value_contents(SURPRISAL_MODEL, init_value_params(SURPRISAL_MODEL, jax.random.key(1)), bos=None, eos=1),
+    )
     with pytest.raises(InputError, match="reads log-probabilities, but the configured critic does not"):
-        load_value_model(tmp_path / "reader", surprisal=False)
+        load_value_model(tmp_path / "surprisal", surprisal=False)
     save_pretrained(tmp_path / "policy", CONFIG, init_params(CONFIG, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match=r"has no 'score.weight', so it is neither a critic nor a reward model"):
         load_value_model(tmp_path / "policy")
@@ -169,8 +166,10 @@ def test_incompatible_folders_are_refused(tmp_path, params):
         ("model.layers.0.mlp.up_proj.weight", r"up_proj.weight' in .* has shape \(16, 32\), but .* implies \(32, 16\)"),
     ],
 )
-def test_a_tensor_of_equal_size_and_another_shape_is_named(tmp_path, name, message):
-    write_model(tmp_path, value_contents(READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1))
+def test_the_error_names_a_tensor_with_a_wrong_shape(tmp_path, name, message):
+    write_model(
+        tmp_path, value_contents(SURPRISAL_MODEL, init_value_params(SURPRISAL_MODEL, jax.random.key(1)), bos=None, eos=1)
+    )
     tensors = load_file(tmp_path / "model.safetensors")
     tensors[name] = tensors[name].T.copy() if tensors[name].ndim == 2 else tensors[name][None]
     save_file(tensors, tmp_path / "model.safetensors")

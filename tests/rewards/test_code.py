@@ -1,4 +1,4 @@
-"""Rewards for programs: which text of a response is the program, which tests it must pass, and its score."""
+"""Rewards for programs: how a program is found in a response, which tests it must pass, and how it is scored."""
 
 import json
 import logging
@@ -126,7 +126,7 @@ def test_a_program_cannot_pass_without_the_output():
     assert code_fraction(["Double."] * len(CHEATS), CHEATS, **columns) == [0.0] * len(CHEATS)
 
 
-def test_outputs_are_compared_by_words_and_numbers():
+def test_outputs_match_word_by_word_and_numbers_approximately():
     printed = ["YES\n3", "0.100001", "1000.0", "nan", "a.b", "1.00002", "1000001", "1 2", ""]
     expected = ["yes  3\n", "0.1", "1e3", "nan", "a.b", "1.0", "1000000", "1", ""]
     columns = {"stdin": [[""]] * 9, "stdout": [[text] for text in expected]}
@@ -141,7 +141,7 @@ def test_outputs_are_compared_by_words_and_numbers():
         {"stdin": [["1"]], "stdout": [["1"]], "tests": [TESTS]},
     ],
 )
-def test_numbers_of_inputs_and_outputs_must_match(columns):
+def test_stdin_needs_as_many_outputs_and_no_other_tests(columns):
     with pytest.raises(
         InputError, match=r"row 0 has 1 texts in stdin and \d in stdout; give one stdout for each stdin, and"
     ):
@@ -192,7 +192,7 @@ def test_header_column_begins_the_program():
         assert code([prompt], ["    return 2 * x"], **columns) == [0.0]
 
 
-def test_a_prompt_in_words_is_not_run_as_code():
+def test_a_prose_prompt_is_not_run_as_code():
     check = "def check(candidate):\n    assert candidate(3) == 9\n    assert candidate(0) == 1"
     columns = {"test": [check], "entry_point": ["square"]}
     assert code_fraction(["Write\ndef square(x):\nfor me, please"], [fenced(SQUARE)], **columns) == [0.5]
@@ -261,8 +261,8 @@ def test_future_imports_come_first():
 
 def test_reference_solutions_pass_their_tests(shared_data):
     rows = [json.loads(line) for line in (shared_data / "mbpp.jsonl").read_text().splitlines()]
-    with_objects = [row for row in rows if row["test_setup_code"] or row["task_id"] in (533, 596, 601, 912)]
-    chosen = [*rows[::40], *with_objects]
+    unusual = [row for row in rows if row["test_setup_code"] or row["task_id"] in (533, 596, 601, 912)]
+    chosen = [*rows[::40], *unusual]  # unusual tests need setup code, a type, a class, `sys` or int(...)
     columns = {"tests": [row["test_list"] for row in chosen], "setup": [row["test_setup_code"] for row in chosen]}
     assert code([row["text"] for row in chosen], [row["code"] for row in chosen], **columns) == [1.0] * len(chosen)
 
@@ -271,7 +271,7 @@ def test_empty_functions_fail(shared_data):
     rows = [json.loads(line) for line in (shared_data / "mbpp.jsonl").read_text().splitlines()][::50]
     names = [row["test_list"][0].split("(")[0].removeprefix("assert ").strip() for row in rows]
     programs = [Program(f"def {name}(*args): pass", tuple(row["test_list"])) for name, row in zip(names, rows, strict=True)]
-    assert not [verdict for verdict in judge_all(programs) if all(verdict.shares)]
+    assert not [verdict for verdict in judge_all(programs) if all(verdict.shares)]  # a share of 1: the assertion passed
 
 
 @pytest.mark.parametrize("reward", [code, code_fraction])
@@ -287,10 +287,10 @@ def test_script_of_assertions_needs_no_entry_point(caplog):
     script = "import math\nfor x in [1, 2]:\n    assert f(x) == x"
     assert code(["?"], [program], test=[script]) == [1.0]
     assert code(["?"], [program], tests=[["assert f(3) == 3"]], test=[script.replace("== x", "== 1")]) == [0.0]
-    plus = "import numpy as np\nassert np.array(f(1)) == 1"
-    assert code(["?"], [program], tests=[["assert f(3) == 3"]], test=[plus]) == [1.0]
+    needs_numpy = "import numpy as np\nassert np.array(f(1)) == 1"
+    assert code(["?"], [program], tests=[["assert f(3) == 3"]], test=[needs_numpy]) == [1.0]
     assert "judged by `tests` alone: `test` needs `import numpy as np`" in caplog.text
-    assert code(["?"], [program], test=[plus]) == [None]
+    assert code(["?"], [program], test=[needs_numpy]) == [None]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_script_of_assertions_needs_no_entry_point(caplog):
         ("f(2) == 4", [None, None]),
     ],
 )
-def test_test_functions_and_cases_of_a_script_are_called(test, rewards):
+def test_scripts_of_test_functions_or_unittest_cases_are_run(test, rewards):
     """A script that only defines test functions once passed every program, because nothing called them."""
     programs = ["def f(x): return 2 * x", "def f(x): return 5"]
     assert code(["?"] * 2, programs, test=[test] * 2) == rewards
@@ -337,7 +337,7 @@ def test_the_entry_point_may_be_a_method_of_a_class():
         code(["?"], programs[:1], test=[check], entry_point=["f(2)"])
 
 
-PLUS = """import numpy as np
+EVALPLUS = """import numpy as np
 from math import inf
 
 def is_floats(x) -> bool:
@@ -360,8 +360,8 @@ def assertion(out, exp, atol):
 inputs = [[1], [2.5], [[0.5, 1.5]]]
 results = [1, 2.5, [0.5, 1.5]]
 """
-PLUS_SCRIPT = PLUS + "for inp, exp in zip(inputs, results):\n    assertion(f(*inp), exp, 0)\n"
-PLUS_CHECK = PLUS + "def check(f):\n    for inp, exp in zip(inputs, results):\n        assertion(f(*inp), exp, 0)\n"
+EVALPLUS_SCRIPT = EVALPLUS + "for inp, exp in zip(inputs, results):\n    assertion(f(*inp), exp, 0)\n"
+EVALPLUS_CHECK = EVALPLUS + "def check(f):\n    for inp, exp in zip(inputs, results):\n        assertion(f(*inp), exp, 0)\n"
 
 
 @pytest.mark.parametrize(
@@ -378,8 +378,8 @@ PLUS_CHECK = PLUS + "def check(f):\n    for inp, exp in zip(inputs, results):\n 
 )
 def test_mbpp_plus_and_human_eval_plus_run_without_numpy(body, reward, caplog):
     program = f"def f(x): return {body}"
-    assert code(["?"], [program], tests=[["assert f(1) == 1"]], test=[PLUS_SCRIPT]) == [reward]
-    assert code(["?"], [program], test=[PLUS_CHECK], entry_point=["f"]) == [reward]
+    assert code(["?"], [program], tests=[["assert f(1) == 1"]], test=[EVALPLUS_SCRIPT]) == [reward]
+    assert code(["?"], [program], test=[EVALPLUS_CHECK], entry_point=["f"]) == [reward]
     assert not caplog.text
 
 

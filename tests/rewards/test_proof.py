@@ -33,8 +33,8 @@ def test_formulas_that_cannot_be_read(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(assert p)", r"it has 0 goals"),
-        ("(prove p) (prove q)", r"it has 2 goals"),
+        ("(assert p)", r"the statement has 0 goals"),
+        ("(prove p) (prove q)", r"the statement has 2 goals"),
         ("(declare-const p Bool) (declare-const p Int) (prove p)", "each name once"),
         ("(declare-const and! Bool) (prove and!)", "is none of"),
         ("(declare-fun f (Int) Int) (prove true)", "is none of"),

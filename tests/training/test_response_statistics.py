@@ -55,23 +55,23 @@ def groups_of(rewards, valid, correct=None):
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_shares_of_all_right_and_all_wrong_groups_ignore_unjudged_responses():
+def test_shares_of_groups_ignore_unjudged_responses():
     rewards = [[1, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
     groups = groups_of(rewards, [[1, 1, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]])
-    assert share_of_groups(groups, right=True) == pytest.approx(1 / 3)
-    assert share_of_groups(groups, right=False) == pytest.approx(1 / 3)
+    assert share_of_groups(groups, right=True) == pytest.approx(1 / 3), "all responses are right"
+    assert share_of_groups(groups, right=False) == pytest.approx(1 / 3), "all responses are wrong"
     assert share_of_groups(groups_of(rewards, np.zeros((4, 3))), right=True) is None
 
 
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_different_rewards_of_one_sign_are_neither_right_nor_wrong(sign):
+def test_groups_with_different_rewards_are_neither_all_right_nor_all_wrong(sign):
     groups = groups_of([[0.1 * sign, 0.7 * sign], [0.3 * sign, 0.2 * sign]], np.ones((2, 2)))
     assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == 0.0
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_a_verifier_decides_which_groups_are_all_right():
+def test_a_verifier_decides_which_groups_are_all_right_or_all_wrong():
     correct = np.array([[0, 0], [1, 1], [1, 0]], np.float32)
     groups = groups_of([[0.1, 0.2], [1.1, 1.2], [1.1, 0.1]], np.ones((3, 2)), correct)
     assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == pytest.approx(1 / 3)

@@ -26,30 +26,30 @@ class Clock:
 
     def __init__(self, seconds: float | int, processes: tuple[int, ...], patience: float | int):
         self._start = time.monotonic()
-        self._counts = [_open_counts(process) for process in processes]
-        counted = all(count is not None for count in self._counts)
+        self._descriptors = [_open_schedstat(process) for process in processes]
+        counted = all(descriptor is not None for descriptor in self._descriptors)
         self._seconds = seconds if counted else seconds * patience
-        self._delays = [_delay(count, 0.0) for count in self._counts]
+        self._delays = [_delay(descriptor, 0.0) for descriptor in self._descriptors]
         self._before = sum(self._delays)
 
     def left(self) -> float:
-        """Return the seconds left, at most 0 once the time is used up. They last at least as long in real time."""
-        self._delays = [_delay(count, last) for count, last in zip(self._counts, self._delays, strict=True)]
+        """Return how many seconds are left, at most 0 once the time is used up. At least as much real time will pass until then."""
+        self._delays = [_delay(descriptor, last) for descriptor, last in zip(self._descriptors, self._delays, strict=True)]
         delayed = sum(self._delays) - self._before
         return self._seconds - (time.monotonic() - self._start - delayed)
 
 
-def _open_counts(process: int) -> int | None:
-    """Open the kernel's scheduling counts for one process; the open file keeps referring to it even if its id is reused."""
+def _open_schedstat(process: int) -> int | None:
+    """Open a process's scheduling statistics; the descriptor still refers to this process if its id is reused."""
     try:
         return os.open(f"/proc/{process}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # not Linux, a kernel without these counts, or the process has ended
+    except OSError:  # not Linux, a kernel without these statistics, or the process has ended
         return None
 
 
-def _delay(count: int | None, last: float) -> float:
-    """Return how many seconds a process was ready to run but did not run, or `last` if the process has ended."""
+def _delay(descriptor: int | None, last: float) -> float:
+    """Read how many seconds a process was ready to run but did not run; return `last` if this cannot be read any more."""
     try:
-        return last if count is None else int(os.pread(count, 100, 0).split()[1]) * _NANOSECONDS
+        return last if descriptor is None else int(os.pread(descriptor, 100, 0).split()[1]) * _NANOSECONDS
     except (OSError, IndexError):
         return last

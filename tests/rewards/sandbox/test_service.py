@@ -342,7 +342,7 @@ def find_watched(launcher):
 @LINUX
 def test_clock_counts_sleep_but_not_delays(monkeypatch):
     delays = iter([1.0, 1.0, 4.0])
-    monkeypatch.setattr("rljax.rewards.sandbox.clock._delay", lambda count, last: next(delays))
+    monkeypatch.setattr("rljax.rewards.sandbox.clock._delay", lambda descriptor, last: next(delays))
     monkeypatch.setattr("rljax.rewards.sandbox.clock.time.monotonic", iter([10.0, 12.0, 17.0]).__next__)
     clock = Clock(5.0, (os.getpid(),), 8.0)
     assert clock.left() == pytest.approx(3.0)
