@@ -1,15 +1,15 @@
 """Can a bandit that chooses the algorithm of each phase of a run beat the best fixed algorithm, at equal sampled tokens?
 
 A run is a chain of phases of four RL steps on the task `brackets` of experiments/tasks_that_separate.py, half of whose
-demonstrations are malformed. The choice is among three of that experiment's algorithms, all of which it tells apart: GRPO
-alone, GRPO with a loss on demonstrations, and GRPO with a KL penalty of 4. In the arms `always A` all phases use one of
+demonstrations are malformed. The choice is among three of that experiment's algorithms, which differ clearly there: GRPO
+alone, GRPO with a loss on demonstrations, and GRPO with a KL penalty of weight 4. In the arms `always A` all phases use one of
 them; in `random` each phase uses a random one; in `bandit` UCB1 chooses. The bandit's reward for a phase is the phase's
 gain in greedy accuracy on validation problems; these are neither trained on nor among the test problems that the table
 reports. The chain ends with the first phase after which the sampled tokens have reached a budget, the same for all arms.
 
 A switch carries the parameters of the model and nothing else: each phase, also in the fixed arms, begins with a new
-optimizer state and with the current model as the reference of the KL penalty, so `always KL 4` keeps the model only near
-its state at the beginning of each phase.
+optimizer state and with the current model as the reference of the KL penalty, so `always KL 4` only keeps the model near
+its state at the beginning of the current phase.
 
 Command:
 
@@ -17,12 +17,12 @@ Command:
 
 A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run only a part.
 
-Deviations: not applicable; a design document asks for a policy that is trained to choose the algorithm for each phase, and
-has no equation. All settings, including the bandit's, were fixed before the first run. The bandit's rewards are scaled by
-the range seen so far, because a phase gains only a few points, and the exploration bonus has the weight 0.5 instead of
-UCB1's √2, because a run has few phases.
+Deviations: the idea is from a design document, which asks for a trained policy that chooses the algorithm for each phase,
+but has no equation. UCB1 differs from its paper: the bandit's rewards are scaled by the range seen so far, because a phase
+gains only a few points, and the exploration bonus has the weight 0.5 instead of √2, because a run has few phases. All
+settings, including the bandit's, were fixed before the first run.
 
-It writes OUT.json, with a row for each seed and arm, and OUT.md.
+The command writes OUT.json, with a row for each seed and arm, and OUT.md.
 """
 
 import itertools
@@ -58,7 +58,7 @@ STEPS = 4
 BUDGET = 20_000
 """Sampled tokens after which a run ends."""
 VALIDATION, TEST = 128, 256
-"""Held-out problems whose accuracy is the bandit's reward, and those whose accuracy is reported."""
+"""Number of held-out problems that measure the bandit's gains, and of those whose accuracy is reported."""
 EXPLORATION = 0.5
 """Weight of the bandit's exploration bonus."""
 CHOOSERS = ("bandit", "random")
@@ -78,7 +78,7 @@ class Arguments:
     minutes: float = 600.0
     """Number of minutes after which no new run is started."""
     work: Path = Path("runs/by-phase")
-    """Folder of the first model and the compiled programs."""
+    """Folder of the base model and the compiled programs."""
 
 
 class Phase(NamedTuple):
@@ -188,7 +188,7 @@ def by_seed(rows: Rows, arm: str) -> dict[int, float]:
 
 def report(rows: Rows) -> str:
     """Format the accuracies of the arms, and the bandit minus the best fixed algorithm and minus a random choice, in Markdown."""
-    lines = ["| arm | accuracy, mean (lowest to highest seed) | phases | phases of each algorithm |", f"|{' --- |' * 4}"]
+    lines = ["| arm | mean accuracy (range over seeds) | phases | phases of each algorithm |", f"|{' --- |' * 4}"]
     for arm in ARMS:
         own, values = [row for row in rows if row["arm"] == arm], [*by_seed(rows, arm).values()]
         used = [phase[0] for row in own for phase in row["phases"]]

@@ -163,7 +163,7 @@ def by_seed(rows: Rows, arm: str) -> dict[int, float]:
 def report(rows: Rows) -> str:
     """Format means over the seeds, and the paired differences from the flat arm, in Markdown."""
     lines = [
-        "| arm | before RL | accuracy, mean (lowest to highest seed) | minus `flat`, points | by seed |",
+        "| arm | before RL | mean accuracy (range over seeds) | minus `flat`, points | by seed |",
         f"|{' --- |' * 5}",
     ]
     flat = by_seed(rows, "flat")

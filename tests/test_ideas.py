@@ -1,4 +1,4 @@
-"""Ideas from papers: each command parses and occurs in the tests that the idea names, and those tests and files exist."""
+"""The page of ideas: the commands listed for an idea parse, its tests exist and mention them, and linked files exist."""
 
 import ast
 import re
@@ -36,27 +36,27 @@ def text_of(file):
 
 
 def words_of(command):
-    """Split a command into words, without `rljax`; flags alone are flags of `rljax train`."""
+    """Split a command into words, without `rljax`; a command that begins with a flag is for `rljax train`."""
     words = shlex.split(command)
     return words if words[0] == "python" else words[1:] if words[0] == "rljax" else ["train", *words]
 
 
-def expected_words(command):
-    """Words expected in a test of this command: its flags and their values, or the command's name if it has none."""
+def characteristic_words(command):
+    """A command's flags and their values, or its name if it has none. A test of the command contains at least one of them."""
     name, *rest = words_of(command)
     if name == "python":
         return {Path(rest[0]).stem}
     flags = [word for word in rest if word.startswith("--")]
-    expected, flag = set(), ""
+    words, flag = set(), ""
     for word in rest:
         if word.startswith("--"):
             flag = word[2:].replace("-", "_")
-            expected |= set() if flag in INPUTS else {flag}
+            words |= set() if flag in INPUTS else {flag}
         elif flag not in INPUTS and (flags or name == "explain"):
-            expected |= {
+            words |= {
                 part for part in re.findall(r"[a-z][\w]{3,}", word.replace("-", "_")) if part not in ("reward", "term")
             }
-    return expected - {"algorithm", "algorithm_options", "with", "reward", "samples"} or {name.replace("-", "_")}
+    return words - {"algorithm", "algorithm_options", "with", "reward", "samples"} or {name.replace("-", "_")}
 
 
 def test_every_idea_has_a_unique_name_and_cites_a_known_document():
@@ -106,14 +106,14 @@ def test_tests_of_every_idea_exist():
     assert ["::".join((file, name)) for file, _, name in names if name not in names_of_tests(file)] == []
 
 
-def test_commands_of_an_idea_occur_in_the_files_of_its_tests():
+def test_a_word_of_each_command_occurs_in_a_file_of_its_tests():
     untested = []
     for idea, command in [(each, command) for each in WITH_COMMAND for command in each.commands]:
         # tests that run every algorithm use `BY_NAME` instead of a name
-        expected = expected_words(command) | ({"by_name"} if "--algorithm " in command else set())
+        words = characteristic_words(command) | ({"by_name"} if "--algorithm " in command else set())
         texts = [text_of(name.partition("::")[0]) for name in idea.tests]
-        if not any(mark in text for mark in expected for text in texts):
-            untested.append((idea.name, command, expected))
+        if not any(word in text for word in words for text in texts):
+            untested.append((idea.name, command, words))
     assert untested == []
 
 
@@ -128,7 +128,7 @@ def test_results_of_every_idea_exist():
 
 
 def test_flags_and_links_in_reasons_exist():
-    """Each flag in a reason is a setting or occurs in a command on the page, and each link leads to a page."""
+    """Each flag in the explanation of a state is a setting or occurs in a command on the page, and each link leads to a page."""
     known = {"--resume", *(word for idea in WITH_COMMAND for command in idea.commands for word in command.split())}
     for idea in IDEAS:
         flags = {word for span in re.findall(r"`([^`]+)`", idea.reason) for word in span.split() if word.startswith("--")}

@@ -1,4 +1,4 @@
-"""If prompts differ in difficulty, is more learned from rewards minus a leave-one-out mean than from z-scores?
+"""If prompts differ in difficulty, does a policy learn more with RLOO's leave-one-out advantages than with z-scores?
 
 GRPO divides advantages by the standard deviation of the group's rewards. Dr.GRPO's paper calls this a difficulty bias,
 and omits the division; what remains is, up to a factor, RLOO's advantage. Without the division, prompts whose responses
@@ -34,17 +34,17 @@ RATES = {"": (0.3, 1.0, 3.0, 10.0), ", Adam": (0.03, 0.1, 0.3, 1.0)}
 OPTIMIZERS = {"": unit_steps(), ", Adam": optax.scale_by_adam()}
 
 
-def make_arm(algorithm, words):
+def make_arm(algorithm, suffix):
     """Build an arm: its settings, and the learning rates to try."""
     setting = Setting(
-        WORLD, leaning(WORLD, spread=2.0), algorithm, judge=fallible(0.05), steps=150, optimizer=OPTIMIZERS[words]
+        WORLD, leaning(WORLD, spread=2.0), algorithm, judge=fallible(0.05), steps=150, optimizer=OPTIMIZERS[suffix]
     )
-    return setting, RATES[words]
+    return setting, RATES[suffix]
 
 
 ARMS = {
-    f"{name}{words}": make_arm(algorithm, words)
-    for words in RATES
+    f"{name}{suffix}": make_arm(algorithm, suffix)
+    for suffix in RATES
     for name, algorithm in {"rloo": rloo(), "z-score": with_parts(rloo(), ["advantage=normalized"])}.items()
 }
 
@@ -58,7 +58,7 @@ def measure(arm, seeds):
 CLAIM = Claim(
     paper="Dr.GRPO, arXiv:2503.20783",
     place="Section 3.1",
-    text="if difficulty is mixed, rewards minus a leave-one-out mean teach more than z-scores",
+    text="if difficulty is mixed, leave-one-out advantages teach more than z-scores",
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "rloo", "z-score"),

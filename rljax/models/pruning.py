@@ -91,7 +91,7 @@ def prune_contents(contents: ModelContents, pattern: Pattern) -> ModelContents:
 
 
 def _prune_tensor(tensor: Tensor, pattern: Pattern) -> Tensor:
-    def layout(*arrays: np.ndarray) -> np.ndarray:
+    def pruned_layout(*arrays: np.ndarray) -> np.ndarray:
         return prune_matrix(np.asarray(tensor.layout(*arrays)), pattern)
 
-    return tensor._replace(layout=layout, sizes=tensor.shape)
+    return tensor._replace(layout=pruned_layout, sizes=tensor.shape)

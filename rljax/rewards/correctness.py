@@ -1,7 +1,7 @@
 """Rewards that decide whether an answer is correct (verifiers), and records of completions that could not be judged.
 
-A failure is neither a wrong answer nor a missing verdict. An answer that a verifier could not finish judging is a wrong answer,
-and is counted separately: the model wrote the answer, and no answer may be able to stop the run.
+A failure gives no reward: it is neither a wrong answer nor an abstention (None), and too many failures stop the run. An answer
+that a verifier could not finish judging counts as wrong instead, so that a model cannot stop the run with such answers.
 """
 
 from collections.abc import Callable
@@ -66,14 +66,14 @@ class Unstated(float):
 
 
 class Failures(NamedTuple):
-    """Number of completions that one reward failed to judge, by kind of failure."""
+    """Number of completions that one reward failed to judge, by kind of failure, and of two kinds of wrong answers."""
 
     raised: int = 0
     """Completions on which the function raised or its process died."""
     timed_out: int = 0
     """Completions on which the function exceeded its time limit."""
     wrong_count: int = 0
-    """Completions in calls for which the function did not return one value per completion."""
+    """Completions in calls that returned a wrong number of values: not one per completion."""
 
     out_of_range: int = 0
     """Completions whose reward was NaN, infinite or above 1e18 in absolute value."""
@@ -99,7 +99,7 @@ class Failures(NamedTuple):
 
 
 UNFINISHED, UNSTATED = (1 + Failures._fields.index(kind) for kind in ("unfinished", "unstated"))
-"""The codes of unfinished and unstated answers in an array of kinds of failures."""
+"""Codes of these two kinds of wrong answers in an array that otherwise has codes of failures."""
 
 
 Reward = TypeVar("Reward", bound=Callable)

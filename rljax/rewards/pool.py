@@ -63,8 +63,8 @@ class Pool:
         seconds: wall-clock time limit of one item, positive.
         workers: number of processes; None means one per core, at most 8.
         memory: limit on the address space of a worker in bytes (Linux only); None means no limit.
-        begin: a function without arguments that each worker calls once, before its first item, written like `function`. The call
-            does not count against the time limit.
+        begin: a function without arguments that each worker calls once, before its first item, in the notation of `function`. The
+            call does not count against the time limit.
         confined: if True, results come back as lines of JSON that are checked, never as pickles, and each worker permanently gives
             up some rights before its first item: to open files for writing, to read files outside Python's path, to start
             processes and to open connections. Rights are given up only on Linux, as far as the kernel allows
@@ -156,7 +156,7 @@ class Pool:
         return outcomes
 
     def _assign_items(self, items: list[dict], waiting: deque[int]) -> None:
-        """Give every idle worker an item, and start more workers if items are left and the limit allows it."""
+        """Give every idle worker an item, and start more workers if items are left and too few workers are running."""
         busy = sum(worker.item >= 0 for worker in self._workers)
         for worker in [worker for worker in self._workers if worker.item == _IDLE]:
             if waiting and busy < self.count:
@@ -198,7 +198,7 @@ class Pool:
             return self._lose(worker, overdue=True) if time.monotonic() >= worker.deadline else []
         except Exception as error:  # the result cannot be read here
             received = Failed("raised", f"its result cannot be read ({one_line(error)})")
-            if self.confined and worker.item != _STARTING:  # the worker's own code sends only readable results
+            if self.confined and worker.item != _STARTING:  # code under test sent the result, so the worker is not reused
                 item, self._spares = worker.item, 1
                 self._dismiss(worker)
                 return [(item, received)]
@@ -316,7 +316,7 @@ def _read_line(worker: _Worker) -> object:
     worker.line += arrived
     line, end, rest = worker.line.partition(b"\n")
     if rest or len(worker.line) > LONGEST_LINE:
-        raise ValueError("it is longer than a result")
+        raise ValueError("the worker sent a line that is too long, or more than one line")
     if not end:
         raise BlockingIOError
     worker.line = b""
@@ -324,7 +324,7 @@ def _read_line(worker: _Worker) -> object:
 
 
 def _end(worker: _Worker) -> int:
-    """Kill a worker and every process it started, and return the worker's exit status, even if it had already ended."""
+    """Kill a worker, which may have ended already, and every process it started; return the worker's exit status."""
     worker.connection.close()
     with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group that has ended
         os.killpg(worker.process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Episodes with two policies: token masks, turn rewards, refreshing and resuming the past copy, roles and Nim."""
+"""Episodes with two policies: token masks, turn rewards, the copy of past parameters (refreshed and resumed), roles and Nim."""
 
 import json
 
@@ -92,8 +92,8 @@ def test_other_policys_tokens_are_masked():
     np.testing.assert_array_equal(verdicts.rewards, [111, 111])
 
 
-def test_other_policys_rewards_go_to_the_nearest_own_turn():
-    """They go to the policy's preceding turn; before its first turn, to that first turn."""
+def test_rewards_on_others_turns_go_to_the_policy():
+    """They are added to the policy's preceding turn, or to its first turn if none precedes."""
     _, verdicts = play_episodes(Alternating(), other=Player(Scripted(), B))
     expected = np.zeros((2, 12), np.float32)
     expected[0, [1, 7]], expected[1, 4] = [1 + 10, 100], 1 + 10 + 100
@@ -153,8 +153,8 @@ def test_past_copy_refreshes_and_resumes_exactly(tmp_path):
     assert_trees_equal(states[1].options[NAME], first.params)
     assert_trees_equal(states[2].options[NAME], states[2].params)
     assert_trees_equal(states[3].options[NAME], states[2].params)
-    changed = [np.array_equal(a, b) for a, b in zip(leaves_of(states[3].params), leaves_of(states[2].params), strict=True)]
-    assert not all(changed)
+    same = [np.array_equal(a, b) for a, b in zip(leaves_of(states[3].params), leaves_of(states[2].params), strict=True)]
+    assert not all(same)
     rljax.train(CONFIG.replace(run=str(tmp_path / "3")), resume="auto", **parts)
     train(tmp_path / "whole")
     ends = [read_checkpoint(CONFIG, tmp_path / run, **parts).state for run in ("3", "whole")]

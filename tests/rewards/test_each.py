@@ -1,4 +1,4 @@
-"""Reward functions of one completion: each gets its own columns, and a failure affects only one completion."""
+"""Rewards that judge one completion per call: a call gets one entry of each column, and a failure affects no other call."""
 
 import os
 
@@ -31,7 +31,7 @@ def by_length(completion, level):
     return None if completion == "five" else float(len(completion) * level)
 
 
-def test_each_completion_is_judged_by_its_own_columns():
+def test_each_call_gets_the_entries_of_its_completion():
     progress = []
     outcomes = each(by_length)(
         PROMPTS, COMPLETIONS, lambda *counts: progress.append(counts), level=[1, 2, 3, 4], other=[0] * 4
@@ -49,7 +49,7 @@ def test_kwargs_receive_every_column():
     assert each(lambda prompt: len(prompt) + 1)(PROMPTS, COMPLETIONS) == [2] * 4
 
 
-def test_failures_are_counted_separately():
+def test_failures_are_counted_but_abstentions_are_not():
     reward = each(by_length)
     assert reward.__qualname__ == "each(by_length)"
     scores = judge(reward, PROMPTS, COMPLETIONS, {"level": [1, 2, 3, 4]})

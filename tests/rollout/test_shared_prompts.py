@@ -1,4 +1,4 @@
-"""Tests of responses that share a prompt in a row: the same scores and gradients as without sharing, in fewer slots.
+"""Tests of rows in which several responses share one copy of a prompt: same scores and gradients, fewer slots.
 
 Scores and gradients are compared in float64, where the order of summation makes no visible difference.
 """
@@ -69,7 +69,7 @@ def score_layout(layout, params):
 def test_shared_prompts_keep_scores(params, sequences, rows, devices):
     layout = lay_out_shared(sequences, sequences.attention, rows=rows, devices=devices)
     assert sorted(layout.responses[layout.responses >= 0]) == list(range(COUNT))
-    assert layout.packed.segments.max() > MEMBERS
+    assert layout.packed.segments.max() > MEMBERS, "no prompt is shared"
     expected = np.stack(score_tokens(Model(CONFIG), params, pack(sequences)))
     np.testing.assert_allclose(
         score_layout(layout, params)[:, sequences.attention], expected[:, sequences.attention], rtol=1e-10, atol=1e-12
@@ -91,7 +91,7 @@ def test_shared_prompts_keep_gradients(params, rows):
 
     total = jax.tree.map(jnp.zeros_like, params)
     layout = lay_out_shared(SEQUENCES, mask, rows=rows)
-    assert layout.packed.segments.max() > MEMBERS
+    assert layout.packed.segments.max() > MEMBERS, "no prompt is shared"
     for part in range(len(layout.responses)):
         packed, responses = jax.tree.map(lambda array, part=part: array[part], layout)
         total = jax.tree.map(jnp.add, total, gradient(params, packed, responses))
@@ -100,7 +100,7 @@ def test_shared_prompts_keep_gradients(params, rows):
 
 
 def test_shared_prompts_need_fewer_slots():
-    """Four nine-token responses to a twelve-token prompt need 11 + 4 x 10 slots instead of 4 x 21."""
+    """Four nine-token responses to a twelve-token prompt need 11 + 4 x 10 slots, not 4 x 21: each repeats the last prompt token."""
     unshared, shared = (arrange(FULL, FULL.attention, rows=4) for arrange in (lay_out, lay_out_shared))
     assert unshared.packed.tokens.shape == (6, 4, 21)
     assert shared.packed.tokens.shape == (6, 1, 51)
@@ -148,7 +148,7 @@ def test_full_responses_saves_slots(prompt, response, size, rows):
     full = full_responses(prompt, response, size, rows)
     assert size % full == 0
     longer_rows = -(-rows // full)
-    assert longer_rows * full >= rows, "as many responses of full length must fit"
+    assert longer_rows * full >= rows, "the longer rows must have room for as many full responses"
     assert longer_rows * row_slots(prompt, response, full) <= rows * row_slots(prompt, response, 1)
     assert row_slots(prompt, response, 1) == prompt + response
     assert full == 1 or row_slots(prompt, response, full) <= 0.8 * full * (prompt + response)
@@ -171,7 +171,7 @@ def test_tokens_attend_to_the_prompt_and_their_own_response():
     assert [np.flatnonzero(line).tolist() for line in visible_slots(row)[0]] == expected
 
 
-def test_reads_shared_prompts_requires_score_without_windows():
+def test_wrapped_or_windowed_scores_do_not_read_shared_prompts():
     policy = transformer_policy(replace(CONFIG, compute_dtype="float32"), eos=1)
     assert reads_shared_prompts(policy.score)
     assert not reads_shared_prompts(lambda params, packed, temperature: policy.score(params, packed, 2 * temperature))

@@ -174,7 +174,7 @@ def reliability_quality(
 
     Source:
         unpublished: from a design document, not a paper; its Eq. 52, reward reliability, left undefined there; the weights
-        are those of an inverse-variance mean. No published estimator here does this job.
+        are those of an inverse-variance mean. No published estimator in rljax does this job.
     """
     check_floating(scores=scores)
     check_rank(2, scores=scores)

@@ -338,7 +338,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
 
     Source:
         unpublished: from a design document, not a paper; its Algorithm 3, steps 4 and 6, which do not say to which bin
-        an edge belongs. DAPO has no such bins. No published estimator here does this job.
+        an edge belongs. DAPO has no such bins. No published estimator in rljax does this job.
     """
     check_lengths(lengths=lengths)
     check_floating(edges=edges)

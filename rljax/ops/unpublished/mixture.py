@@ -350,7 +350,7 @@ def neural_symbolic_mixture(
         [0.75, 0.25]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 64. No published estimator here does this job.
+        unpublished: from a design document, not a paper; its Eq. 64. No published estimator in rljax does this job.
     """
     check_floating(logp=logp, symbolic_logp=symbolic_logp)
     check_same_shape(logp=logp, symbolic_logp=symbolic_logp)

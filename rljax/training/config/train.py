@@ -174,7 +174,7 @@ class TrainConfig:
         return replace(self, **changes)
 
     def _reward_for(self, task: TaskConfig | None, reward: RewardConfig) -> RewardConfig:
-        """Return the reward for a new task: the task's own in place of the current task's, or any other reward unchanged."""
+        """Replace the current task's reward with the new task's; return any other reward unchanged."""
         before, after = (RewardConfig().name if each is None else each.reward for each in (self.generated_task, task))
         return replace(reward, name=after) if reward.name == before != after else reward
 
