@@ -10,10 +10,9 @@ arms subtract no baseline, as in the paper. The initial policy (`leaning`: rando
 right tokens) is right on about one response in 20, and differs from seed to seed. pass@16 is computed exactly, from
 each context's pass rate.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps or harms another.
-Therefore, pass@16 can fall only if a context itself gets worse, and the reason for the paper's losses at large k is
-mostly missing. The paper's k goes up to 256. The optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1,
-0.3 and 1 with the best final pass rate on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps or harms another,
+and pass@16 falls only if a context itself gets worse: the mechanism of the paper's losses at large k is mostly absent.
+Adam's learning rate in each arm is the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds.
 
 Command: rljax claims --rerun negative_only
 """
@@ -66,8 +65,9 @@ CLAIM = Claim(
     margin=0.01,
     condition=at_rest("wrong alone", "right alone"),
     pilot=RATES_AFTER_PILOT
-    + " The condition was added last; without it the results contradict the claim. At first, the statistic was the gain in "
-    "pass@16 from training on wrong responses, which any learner has; right ones alone became the rival after those results.",
+    + " The condition that no arm is still learning was added last; without it the results contradict the claim. At first, the "
+    "statistic was the gain in pass@16 from training on wrong responses, which any arm that learns has; right ones alone "
+    "became the comparison after those results.",
     figures={
         "pass@16 of wrong alone, after training minus before": lambda arms: (
             arms["wrong alone"]["pass_at_16"] - arms["wrong alone"]["first_pass_at_16"]

@@ -46,7 +46,7 @@ def blend_pretrained_value(
         0.4000000059604645
 
     Source:
-        unpublished: from a design document, not a paper; its Eqs. 17-18 (`mix_values` and `pretrained_value_weight` of
+        unpublished: a design document (not a paper), Eqs. 17-18 (`mix_values` and `pretrained_value_weight` of
         `rljax.ops.unpublished.mixture`).
     """
     reliability = jnp.maximum(explained, 0.0)

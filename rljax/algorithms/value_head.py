@@ -54,7 +54,7 @@ def mixture(*, heads: int = 4) -> ValueHead:
         [[2.0]]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 21 (`rljax.ops.unpublished.mixture.multi_head_value`).
+        unpublished: a design document (not a paper), Eq. 21 (`rljax.ops.unpublished.mixture.multi_head_value`).
     """
     check_at_least(2, heads=heads)
     return ValueHead(2 * heads, lambda outputs: multi_head_value(outputs[..., :heads], outputs[..., heads:]))

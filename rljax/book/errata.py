@@ -100,9 +100,9 @@ def unbiased_k3(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K3_GRADI
     """Compare the value and gradient of k3 with the value and gradient of the divergence that it estimates."""
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     value, exact = float((jnp.exp(logits) * k3(logits, reference)).sum()), float(exact_kl(logits, reference))
-    ours, right = float(gradient(logits, reference)[0]), float(gradient_of_kl(logits, reference)[0])
-    numbers = f"pi 1/2, 1/2, reference 1/4, 3/4: value {value:.4f} and {exact:.4f}; gradient wrt the first logit {ours:.4f}"
-    return Evidence(f"{numbers} and {right:.4f}", holds=differ(ours, right))
+    got, right = float(gradient(logits, reference)[0]), float(gradient_of_kl(logits, reference)[0])
+    numbers = f"pi 1/2, 1/2, reference 1/4, 3/4: value {value:.4f} and {exact:.4f}; gradient wrt the first logit {got:.4f}"
+    return Evidence(f"{numbers} and {right:.4f}", holds=differ(got, right))
 
 
 def deviation_of(ddof: int = 1) -> Evidence:
@@ -130,10 +130,10 @@ def negative_lambda(lambda_: Callable[[int], float] = unclamped_lambda) -> Evide
 def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
     """Compute the weight of a group of short responses in a batch with a group of long ones."""
     mask = jnp.arange(9)[None, None] < jnp.array([[1, 1], [9, 9]])[..., None]
-    ours = float(weights(mask)[0].sum())
+    got = float(weights(mask)[0].sum())
     paper = float(token_mean_per_group(mask)[0].sum())
     return Evidence(
-        f"2 responses of 1 token, 2 of 9: the first group weighs {ours:.2f}; by Eq. 12 {paper:.2f}", differ(ours, paper)
+        f"2 responses of 1 token, 2 of 9: the first group weighs {got:.2f}; by Eq. 12 {paper:.2f}", differ(got, paper)
     )
 
 
@@ -154,8 +154,8 @@ def dual_clip(log_ratio: jax.Array, advantage: jax.Array, *, low: float, high: f
 def name_of_dapo(surrogate: Callable[..., jax.Array] = dual_clip) -> Evidence:
     """Evaluate the dual clip and DAPO's clip for a token with a negative advantage whose ratio has grown to 10."""
     at, advantage = jnp.log(jnp.array([10.0])), -jnp.ones(1)
-    ours, paper = (float(of(at, advantage, low=0.2, high=0.28)[0]) for of in (surrogate, clipped))
-    return Evidence(f"ratio 10, A = -1: dual clip {ours:g}, DAPO {paper:g}", differ(ours, paper))
+    got, paper = (float(of(at, advantage, low=0.2, high=0.28)[0]) for of in (surrogate, clipped))
+    return Evidence(f"ratio 10, A = -1: dual clip {got:g}, DAPO {paper:g}", differ(got, paper))
 
 
 def recommended_by_dr_grpo(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
@@ -196,9 +196,9 @@ def verl_gpg_scale(rewards: jax.Array) -> float:
 def factor_of_gpg(scale: Callable[[jax.Array], float] = verl_gpg_scale) -> Evidence:
     """Compute GPG's factor for two groups that both have a signal, i.e. rewards that differ."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
-    ours, paper = scale(rewards), float(gpg_scale(rewards))
+    got, paper = scale(rewards), float(gpg_scale(rewards))
     return Evidence(
-        f"rewards 1 0 0 0 and 1 1 1 0, no group without a signal: {ours:g}; B / (B - M) is {paper:g}", differ(ours, paper)
+        f"rewards 1 0 0 0 and 1 1 1 0, no group without a signal: {got:g}; B / (B - M) is {paper:g}", differ(got, paper)
     )
 
 
@@ -210,8 +210,8 @@ def verl_k3(logp: jax.Array, reference: jax.Array) -> jax.Array:
 def clamped_penalty(penalty: Callable[[jax.Array, jax.Array], jax.Array] = verl_k3) -> Evidence:
     """Differentiate the penalty of a token that is e^3 times as likely under the reference."""
     logp, reference = jnp.array([-4.0]), jnp.array([-1.0])
-    ours, paper = (float(jax.grad(lambda x, of=of: of(x, reference).sum())(logp)[0]) for of in (penalty, k3))
-    return Evidence(f"log pi_ref - log pi = 3: gradient {ours:.2f}, of Eq. 4 {paper:.2f}", differ(ours, paper))
+    got, paper = (float(jax.grad(lambda x, of=of: of(x, reference).sum())(logp)[0]) for of in (penalty, k3))
+    return Evidence(f"log pi_ref - log pi = 3: gradient {got:.2f}, of Eq. 4 {paper:.2f}", differ(got, paper))
 
 
 def verl_alone(rewards: jax.Array) -> jax.Array:
@@ -221,20 +221,20 @@ def verl_alone(rewards: jax.Array) -> jax.Array:
 
 def group_of_one(advantage: Callable[[jax.Array], jax.Array] = verl_alone) -> Evidence:
     """Evaluate the advantage of a right response that is the only one in its group."""
-    ours, centered = float(advantage(jnp.array([1.0]))[0]), 1.0 - 1.0
+    got, centered = float(advantage(jnp.array([1.0]))[0]), 1.0 - 1.0
     return Evidence(
-        f"one response of reward 1: advantage {ours:.6f}; minus the mean of its group {centered:g}", differ(ours, centered)
+        f"one response of reward 1: advantage {got:.6f}; minus the mean of its group {centered:g}", differ(got, centered)
     )
 
 
 def k1_as_loss(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K1_GRADIENT) -> Evidence:
     """Compare the expected gradient of k1 as a loss with the gradient of the divergence."""
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
-    ours, right = (float(of(logits, reference)[0]) for of in (gradient, gradient_of_kl))
+    got, right = (float(of(logits, reference)[0]) for of in (gradient, gradient_of_kl))
     numbers = (
-        f"pi 1/2, 1/2, reference 1/4, 3/4: expected gradient wrt the first logit {ours:.4f}, of the divergence {right:.4f}"
+        f"pi 1/2, 1/2, reference 1/4, 3/4: expected gradient wrt the first logit {got:.4f}, of the divergence {right:.4f}"
     )
-    return Evidence(numbers, differ(ours, right))
+    return Evidence(numbers, differ(got, right))
 
 
 def trl_cispo_weight(ratio: float, epsilon_high: float) -> float:
@@ -244,16 +244,16 @@ def trl_cispo_weight(ratio: float, epsilon_high: float) -> float:
 
 def cispo_bound(weight: Callable[[float, float], float] = trl_cispo_weight) -> Evidence:
     """Evaluate the weight of an on-policy token with a range of 0.28."""
-    ours, paper = weight(1.0, 0.28), min(1.0, 1 + 0.28)
-    return Evidence(f"ratio 1, epsilon_high 0.28: weight {ours:g}; by Eq. 5 {paper:g}", differ(ours, paper))
+    got, paper = weight(1.0, 0.28), min(1.0, 1 + 0.28)
+    return Evidence(f"ratio 1, epsilon_high 0.28: weight {got:g}; by Eq. 5 {paper:g}", differ(got, paper))
 
 
 def dapo_default(high: float = 0.2) -> Evidence:
     """Evaluate a token with advantage 1 whose ratio has grown to 1.25."""
     at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
-    paper = BY_NAME["dapo"]().surrogate
-    ours, theirs = (float(of(at, advantage)[0]) for of in (partial(clipped, low=0.2, high=high), paper))
-    return Evidence(f"ratio 1.25, A = 1: {ours:.2f}; DAPO {theirs:.2f}", differ(ours, theirs))
+    surrogates = partial(clipped, low=0.2, high=high), BY_NAME["dapo"]().surrogate
+    got, paper = (float(of(at, advantage)[0]) for of in surrogates)
+    return Evidence(f"ratio 1.25, A = 1: {got:.2f}; DAPO {paper:.2f}", differ(got, paper))
 
 
 def printed_divisor(length: int, token: int) -> int:
@@ -266,9 +266,9 @@ def divisor_of_minillm(divisor: Callable[[int, int], int] = printed_divisor) -> 
     length, each = 4, -0.5
     mask = jnp.ones(length, bool)
     mean = float(mean_later_log_ratio(jnp.zeros(length), jnp.full(length, each), mask)[0])
-    ours, at_last = (length - 1) * each / divisor(length, 1), divisor(length, length - 1)
-    numbers = f"4 tokens, each with a log-ratio of {each}: {ours:.3f} after the first, where the mean is {mean:.3f}"
-    return Evidence(f"{numbers}; with 1 token left, the divisor is {at_last}", differ(ours, mean))
+    got, at_last = (length - 1) * each / divisor(length, 1), divisor(length, length - 1)
+    numbers = f"4 tokens, each with a log-ratio of {each}: {got:.3f} after the first, where the mean is {mean:.3f}"
+    return Evidence(f"{numbers}; with 1 token left, the divisor is {at_last}", differ(got, mean))
 
 
 def sign_of_cross_entropy(sign: float = 1.0) -> Evidence:

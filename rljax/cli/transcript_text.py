@@ -122,7 +122,7 @@ def _tokens(row: Row, start: int, end: int, color: Color, scale: Mapping[str, fl
 
 
 def style_of(row: Row, index: int, color: Color, scale: Mapping[str, float]) -> Style | None:
-    """Return the style of the token at an index; None if the token has no value."""
+    """Return the style of the token at an index; None if the token has no value, or one too small to be visible as a color."""
     if color == "mask":
         shade = {"t": HIGH, "s": GREY}.get(row["kinds"][index])
         return None if shade is None else _background(shade, 0.8)

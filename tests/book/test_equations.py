@@ -83,7 +83,7 @@ def test_op_docstring_is_complete(name):
     assert book.formula(inspect.getdoc(OPS[name]))
     assert ">>> " in found["Example"]
     assert re.search(
-        r"arXiv:\d{4}\.\d{4,5}|^unpublished: from a design document, not a paper; |^Convention: ", found["Source"]
+        r"arXiv:\d{4}\.\d{4,5}|^unpublished: a design document \(not a paper\), |^Convention: ", found["Source"]
     )
     if takes_arrays(OPS[name]):
         assert re.search(r"`\[[^`]*\]`|\bshapes?\b|\bpytree\b", found["Args"]), "no shape"

@@ -34,7 +34,7 @@ def sharp_params(seed):
 
 
 def sample_responses(shape, params, *, mesh=None, slots=5, seed=0):
-    """Sample responses with recorded experts; rows are reused, moved to smaller batches and grown during decoding."""
+    """Sample responses and record their experts; the engine reuses rows, moves them to smaller batches and lengthens them."""
     mesh = make_mesh(1, 1, 1) if mesh is None else mesh
     engine = recording_engine(DecodingEngine(transformer_policy(shape, eos=1, mesh=mesh).decoder, mesh, LENGTH, slots))
     requests = [
@@ -62,7 +62,7 @@ def logp_of(shape, params, sequences, mesh=None):
 
 
 def chosen_experts(shape, params, sequences):
-    """Return the experts that the routers choose in a full forward pass, `[B, S, Y, C]`."""
+    """Return the experts chosen by the routers in a full forward pass, `[responses, slots, layers, experts per token]`."""
     found, mix = [], Experts.mix
 
     def watch(self, x, weights, chosen):

@@ -14,7 +14,7 @@ jit_gae = jax.jit(gae)
 
 
 def recursive_gae(rewards, values, mask, bootstrap, gamma, lambdas):
-    """The recursion of Eq. 16, token by token."""
+    """The recursion of Eq. 16 of the GAE paper, token by token."""
     out = np.zeros(rewards.shape)
     for row in range(len(rewards)):
         next_value, advantage = bootstrap[row], 0.0
@@ -43,7 +43,7 @@ def test_advantages_over_several_tiles_match_the_recursion(tokens, mask_rate):
 
 
 @pytest.mark.usefixtures("x64")
-def test_gradients_over_several_tiles_match_the_weights():
+def test_gradients_over_several_tiles_match_geometric_sums():
     tokens, decay = 2 * TILE + 3, 0.99 * 0.9
     mask = np.random.default_rng(0).random((1, tokens)) < 0.8
     zeros = jnp.zeros((1, tokens))

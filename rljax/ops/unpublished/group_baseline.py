@@ -58,7 +58,7 @@ def weighted_centered(
         [1.5, -1.5, -1.5]
 
     Source:
-        unpublished: from a design document, not a paper; its Eqs. 39 and 52, which are the same equation. Published
+        unpublished: a design document (not a paper), Eqs. 39 and 52, which are the same equation. Published
         alternative: `leave_one_out` of `rljax.ops.group`, and `rljax.ops.baseline.length_weighted_centered`, whose
         weights are lengths.
     """
@@ -95,7 +95,7 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         [0.5, 0.10000000149011612, 0.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 52, length normalization. Published alternative:
+        unpublished: a design document (not a paper), Eq. 52, length normalization. Published alternative:
         `rljax.ops.baseline.length_weighted_centered`, whose weight is the length itself, not its inverse root.
     """
     check_lengths(lengths=lengths)
@@ -131,7 +131,7 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
         [0.5, 0.5]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 52, confidence scores, length-normalized as GEPO's authors
+        unpublished: a design document (not a paper), Eq. 52, confidence scores, length-normalized as GEPO's authors
         do (arXiv:2508.17850). Published alternative: the weights of
         `rljax.ops.ratio.group_expectation_log_denominator`.
     """
@@ -173,7 +173,7 @@ def reliability_quality(
         [2.0, 0.4000000059604645]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 52, reward reliability, left undefined there; the weights
+        unpublished: a design document (not a paper), Eq. 52, reward reliability, left undefined there; the weights
         are those of an inverse-variance mean. No published estimator in rljax does this job.
     """
     check_floating(scores=scores)
@@ -216,7 +216,7 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
         [[0.75, 0.0, 0.0, -0.75]]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 40, which does not say how to rank ties; averaging their
+        unpublished: a design document (not a paper), Eq. 40, which does not say how to rank ties; averaging their
         ranks makes the sum 0. Published alternative: `rljax.ops.group.group_normalized`.
     """
     member = group_members(rewards, valid)
@@ -280,7 +280,7 @@ def hierarchical(
         [[0.25, 0.25], [0.25, -0.75], [0.0, 0.0]]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 51, with the α of its Table 5. "Similar" is read as "of
+        unpublished: a design document (not a paper), Eq. 51, with the α of Table 5. "Similar" is read as "of
         the same type". Published alternative: `rljax.ops.batch.batch_normalized_rewards`.
     """
     member = group_members(rewards, valid)

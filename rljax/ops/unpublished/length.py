@@ -58,7 +58,7 @@ def adaptive_length_penalty(
         [1.0986123085021973, 4.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 32, wrongly attributed to DAPO.
+        unpublished: a design document (not a paper), Eq. 32, wrongly attributed to DAPO.
         Published alternative: DAPO's `rljax.ops.shaping.soft_overlong_penalty`.
     """
     check_floating(rewards=rewards)
@@ -99,7 +99,7 @@ def quality_aware_length_weight(
         [1.0, 1.0, 0.6065306663513184]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 33, with the values of its Table 3, wrongly
+        unpublished: a design document (not a paper), Eq. 33, with the values of Table 3, wrongly
         attributed to DAPO. No published estimator has such a weight.
     """
     check_floating(rewards=rewards)
@@ -149,7 +149,7 @@ def length_shaped_reward(
         [-1.0, -2.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 31 with Eqs. 32 and 33, wrongly attributed to DAPO.
+        unpublished: a design document (not a paper), Eq. 31 with Eqs. 32 and 33, wrongly attributed to DAPO.
         Published alternative: DAPO's `rljax.ops.shaping.soft_overlong_penalty`.
     """
     penalty = adaptive_length_penalty(lengths, rewards, target=target, threshold=threshold, alpha=alpha, beta=beta)
@@ -178,7 +178,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         2.5
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 30, L_median. Published alternative: the constant in
+        unpublished: a design document (not a paper), Eq. 30, L_median. Published alternative: the constant in
         Dr.GRPO, `rljax.ops.weights.constant_length`.
     """
     lengths = as_float(count_tokens(mask).reshape(-1))
@@ -224,7 +224,7 @@ def length_reweighted(
         [0.10000000149011612, 0.20000000298023224]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 30, wrongly attributed to DAPO. Published alternative:
+        unpublished: a design document (not a paper), Eq. 30, wrongly attributed to DAPO. Published alternative:
         `rljax.ops.weights.sequence_mean` and `rljax.ops.weights.constant_length`.
     """
     check_nonnegative(alpha=alpha)
@@ -266,7 +266,7 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
         [16, 8, 6, 2]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 27 with a floor of 2; DAPO has no such rule.
+        unpublished: a design document (not a paper), Eq. 27 with a floor of 2; DAPO has no such rule.
         Published alternative: DAPO's dynamic sampling, `rljax.ops.selection.has_mixed_outcomes`.
     """
     check_lengths(lengths=lengths)
@@ -302,7 +302,7 @@ def length_percentiles(
         [20.0, 30.0, 40.0, 48.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 3, step 2; DAPO has no such step. No published
+        unpublished: a design document (not a paper), Algorithm 3, step 2; DAPO has no such step. No published
         estimator here does this job.
     """
     check_lengths(lengths=lengths)
@@ -337,7 +337,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
         [0, 0, 1, 2]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 3, steps 4 and 6, which do not say to which bin
+        unpublished: a design document (not a paper), Algorithm 3, steps 4 and 6, which do not say to which bin
         an edge belongs. DAPO has no such bins. No published estimator in rljax does this job.
     """
     check_lengths(lengths=lengths)

@@ -1,4 +1,4 @@
-"""Weighted mixtures of advantages, value estimates and objectives, and of a network with rules."""
+"""Weighted mixtures of advantages, value estimates and objectives, and of a network's and a rule set's distributions."""
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
         [0.75, 1.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 58 (VAPO first, GRPO second; its Eq. 59 is the schedule of
+        unpublished: a design document (not a paper), Eq. 58 (VAPO first, GRPO second; Eq. 59 is the schedule of
         α). Published alternative: either estimate alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
     """
     check_floating(first=first, second=second)
@@ -83,7 +83,7 @@ def with_exploration_bonus(
         [1.5, 0.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 9, line 6 (DAPO-GRPO hybrid). Published
+        unpublished: a design document (not a paper), Algorithm 9, line 6 (DAPO-GRPO hybrid). Published
         alternative: the entropy term of T1, `rljax.algorithms.terms.entropy_bonus`.
     """
     check_floating(advantage=advantage, bonus=bonus)
@@ -95,7 +95,7 @@ def with_exploration_bonus(
 def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """The policy's entropy at each token, minus its mean over the batch.
 
-    The document adds an exploration bonus without defining it; this is our interpretation. The bonus is centered, because
+    The source adds an exploration bonus without defining it; this is our definition. The bonus is centered, because
     a bonus that is positive everywhere would make all sampled tokens more likely and leave exploration unchanged.
 
     ::
@@ -118,7 +118,7 @@ def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, 
         [[-1.0, 0.0], [1.0, 0.0]]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 9 leaves `exploration_bonus` undefined; this
+        unpublished: a design document (not a paper), Algorithm 9, which leaves `exploration_bonus` undefined; this
         definition is ours. Published alternative: T1's entropy, `rljax.ops.divergence.entropy`.
     """
     check_floating(entropy=entropy)
@@ -154,7 +154,7 @@ def mix_values(
         [2.5]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 17, wrongly attributed to VAPO. Published alternative: the
+        unpublished: a design document (not a paper), Eq. 17, wrongly attributed to VAPO. Published alternative: the
         critic alone, pretrained (VC-PPO, arXiv:2503.01491).
     """
     check_floating(pretrained=pretrained, critic=critic)
@@ -199,7 +199,7 @@ def pretrained_value_weight(
         0.4000000059604645
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 18, wrongly attributed to VAPO. No published
+        unpublished: a design document (not a paper), Eq. 18, wrongly attributed to VAPO. No published
         estimator has such a weight.
     """
     check_between(0, 1, initial=initial)
@@ -234,7 +234,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
         2.0
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 21, wrongly attributed to VAPO. Published alternative: a
+        unpublished: a design document (not a paper), Eq. 21, wrongly attributed to VAPO. Published alternative: a
         categorical head, `rljax.ops.categorical.hl_gauss`.
     """
     check_floating(values=values, weight_logits=weight_logits)
@@ -244,11 +244,11 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
     return (jax.nn.softmax(weight_logits, -1) * values).sum(-1)
 
 
-def _check_weights(weights: Array, **columns: Array) -> None:
-    """Refuse weights that are not one floating-point number per entry of the last axis of each of `columns`."""
-    check_floating(weights=weights, **columns)
-    check_rank(1, **columns)
-    for name, value in columns.items():
+def _check_weights(weights: Array, **arrays: Array) -> None:
+    """Refuse weights that are not one floating-point number per entry of the last axis of each array."""
+    check_floating(weights=weights, **arrays)
+    check_rank(1, **arrays)
+    for name, value in arrays.items():
         if weights.shape != value.shape[-1:]:
             raise ValueError(f"weights must have shape {list(value.shape[-1:])} to match {name}, got {list(weights.shape)}")
 
@@ -280,7 +280,7 @@ def constitutional_sum(
         [1.25]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 62. Published alternative:
+        unpublished: a design document (not a paper), Eq. 62. Published alternative:
         `rljax.ops.shaping.weighted_composite`.
     """
     check_floating(base=base)
@@ -315,7 +315,7 @@ def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "
         [3.0, 1.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 63. Published alternative:
+        unpublished: a design document (not a paper), Eq. 63. Published alternative:
         `rljax.ops.shaping.weighted_composite`.
     """
     _check_weights(weights, objectives=objectives)
@@ -350,7 +350,7 @@ def neural_symbolic_mixture(
         [0.75, 0.25]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 64. No published estimator in rljax does this job.
+        unpublished: a design document (not a paper), Eq. 64. No published estimator in rljax does this job.
     """
     check_floating(logp=logp, symbolic_logp=symbolic_logp)
     check_same_shape(logp=logp, symbolic_logp=symbolic_logp)

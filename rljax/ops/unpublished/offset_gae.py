@@ -92,7 +92,7 @@ def offset_decayed_gae(
         [0.5, 1.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eqs. 11-12 with β = 0. Published alternative:
+        unpublished: a design document (not a paper), Eqs. 11-12 with β = 0. Published alternative:
         `rljax.ops.gae.gae` with `rljax.ops.gae.length_adaptive_lambda`.
     """
     check_tokens(mask, gamma, td=td)
@@ -158,7 +158,7 @@ def complexity_weighted_gae(
         [0.5, 1.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eqs. 11-12. Published alternative: `rljax.ops.gae.gae`
+        unpublished: a design document (not a paper), Eqs. 11-12. Published alternative: `rljax.ops.gae.gae`
         with `rljax.ops.gae.length_adaptive_lambda`.
     """
     check_tokens(mask, gamma, td=td, complexity=complexity)

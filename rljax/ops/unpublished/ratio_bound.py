@@ -32,7 +32,7 @@ def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[
         ['0.10', '2.00', '10.00']
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 55. `rljax.ops.ratio.clamp_log_ratio` takes log C instead.
+        unpublished: a design document (not a paper), Eq. 55. `rljax.ops.ratio.clamp_log_ratio` takes log C instead.
         Published alternative: PPO's clip, `rljax.ops.surrogate.clipped`, or `rljax.ops.correction.truncated_importance_weight`.
     """
     check_floating(log_ratio=log_ratio)

@@ -60,7 +60,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         [0, 0, 0]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 5, history buffer 𝓗. Published alternative:
+        unpublished: a design document (not a paper), Algorithm 5, history buffer 𝓗. Published alternative:
         more responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     check_at_least(1, prompts=prompts, capacity=capacity)
@@ -135,7 +135,7 @@ def push_history(
         ([2.0, 3.0], [0, 2])
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 5, line 6. Published alternative: more
+        unpublished: a design document (not a paper), Algorithm 5, line 6. Published alternative: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _check_entries(history, prompt_ids, rewards, valid)
@@ -173,7 +173,7 @@ def join_history(
         ([1.0, 5.0, 0.0], [[True, True, False], [True, False, False]])
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 5, lines 2 to 4. Published alternative: more
+        unpublished: a design document (not a paper), Algorithm 5, lines 2 to 4. Published alternative: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _check_entries(history, prompt_ids, rewards, valid)
@@ -219,7 +219,7 @@ def temporal_advantage(
         [[0.5, 0.5]]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 5, line 5. Published alternative: more
+        unpublished: a design document (not a paper), Algorithm 5, line 5. Published alternative: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     combined, counts = join_history(history, prompt_ids, rewards, valid=valid)

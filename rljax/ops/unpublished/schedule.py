@@ -38,7 +38,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
         [0.0, 0.4619, 0.7071, 0.3827, 0.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 57, corrected. Published alternative: the half cosine
+        unpublished: a design document (not a paper), Eq. 57, corrected. Published alternative: the half cosine
         of SGDR, arXiv:1608.03983, Eq. 5 (`optax.warmup_cosine_decay_schedule`).
     """
     check_nonnegative(step=step)
@@ -78,7 +78,7 @@ def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps
         0.3679
 
     Source:
-        unpublished: from a design document, not a paper; the common part of its Eqs. 18 and 59. For the same job:
+        unpublished: a design document (not a paper), the common part of Eqs. 18 and 59. For the same job:
         `optax.exponential_decay`.
     """
     check_nonnegative(step=step, initial=initial, decay=decay)
@@ -111,7 +111,7 @@ def hybrid_weight(step: Step, *, initial: Number, decay: Number, total_steps: Nu
         0.1839
 
     Source:
-        unpublished: from a design document, not a paper; its Eqs. 58-59. No published estimator has such a weight.
+        unpublished: a design document (not a paper), Eqs. 58-59. No published estimator has such a weight.
     """
     check_between(0, 1, initial=initial)
     return exponential_decay(step, initial=initial, decay=decay, total_steps=total_steps)
