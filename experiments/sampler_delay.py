@@ -4,8 +4,8 @@ A small transformer learns sums of two to four numbers from demonstrations, and 
 responses are sampled with old parameters from a ring buffer, and their probabilities under these old parameters are the
 denominator of the ratio. All runs start from the same base model, whose warm start has its own seed. The seeds of the arms
 change only RL: its problems, their order, sampling, and the held-out problems. GEPO's paper (arXiv:2508.17850) reports that
-GEPO loses 3 % between no delay and the longest delay, and that GRPO and GSPO lose more. The claim `staleness_gepo` tests the
-same with a tabular policy.
+GEPO loses 3 % between no delay and the longest delay, and that GRPO and GSPO lose more. `rljax claims staleness_gepo` tests
+the same with a tabular policy.
 
 Command:
 
@@ -18,10 +18,10 @@ fifths of the run samples from the base model. The only KL penalty is GEPO's own
 its authors' recipes. All arms use one learning rate, 5e-4, chosen on two other seeds: at 1e-3 the model unlearned the task
 even without a delay, and at 3e-4 it learned little.
 
-It writes OUT.json, OUT.md and OUT.png. The held-out greedy accuracy is measured every 20 steps: `best` is the highest value, and
-`last` the mean of the last two. `best` is chosen on the problems on which it is measured, in all arms. The cost of a delay is an
-algorithm's accuracy without a delay minus its accuracy with the delay, paired by seed. Costs are compared with GRPO's by the rule
-of `rljax claims`.
+The script writes OUT.json, OUT.md and OUT.png, where OUT is `--out`. Held-out greedy accuracy is measured every 20 steps: `best`
+is the highest value after RL began, and `last` is the mean of the last two. In all arms, `best` is chosen and measured on the
+same problems. The cost of a delay is an algorithm's accuracy without a delay minus its accuracy with the delay, paired by seed.
+Each cost is compared with GRPO's by the rule of `rljax claims`.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ OPTIONS = {"grpo": {"beta": 0.0}, "gspo": {}, "gepo": {}}
 """Options of each algorithm."""
 DELAYS = (0, 1, 4, 8, 64)
 """Age of the sampler's parameters in steps."""
-SHOWN = ("best", "last")
+MEASURES = ("best", "last")
 MARGIN = 0.01
 """Smallest difference between costs that counts as relevant."""
 Row = dict[str, Any]
@@ -133,7 +133,7 @@ def train_and_measure(name: str, delay: int, seed: int, work: Path) -> Row:
 
 
 def values_by_seed(rows: Sequence[Row], name: str, delay: int, measure: str) -> dict[int, float]:
-    """Return a measurement of one arm, by seed."""
+    """Return one measure of an arm, by seed."""
     return {row["seed"]: row[measure] for row in rows if (row["algorithm"], row["delay"]) == (name, delay)}
 
 
@@ -145,22 +145,22 @@ def cost(rows: Sequence[Row], name: str, delay: int, measure: str) -> dict[int, 
 
 def report(rows: Sequence[Row]) -> str:
     """Format means over the seeds with 95 % intervals, the cost of each delay, and the comparison of costs, in Markdown."""
-    columns = ["algorithm", "delay", *SHOWN, *(f"cost of the delay, {measure}" for measure in SHOWN)]
-    columns += [f"GRPO's cost minus this one, {measure}" for measure in SHOWN]
+    columns = ["algorithm", "delay", *MEASURES, *(f"cost of the delay, {measure}" for measure in MEASURES)]
+    columns += [f"GRPO's cost minus this one, {measure}" for measure in MEASURES]
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for name, delay in itertools.product(OPTIONS, DELAYS):
-        cells = [over_seeds([*values_by_seed(rows, name, delay, measure).values()]).text() for measure in SHOWN]
+        cells = [over_seeds([*values_by_seed(rows, name, delay, measure).values()]).text() for measure in MEASURES]
         costs = [
-            mean_difference([*cost(rows, name, delay, measure).values()]).text() if delay else "-" for measure in SHOWN
+            mean_difference([*cost(rows, name, delay, measure).values()]).text() if delay else "-" for measure in MEASURES
         ]
-        compared = [compare_with_grpo(rows, name, delay, measure) if delay and name != "grpo" else "-" for measure in SHOWN]
-        lines.append(f"| {' | '.join([name, str(delay), *cells, *costs, *compared])} |")
+        gaps = [compare_with_grpo(rows, name, delay, measure) if delay and name != "grpo" else "-" for measure in MEASURES]
+        lines.append(f"| {' | '.join([name, str(delay), *cells, *costs, *gaps])} |")
     before = over_seeds([row["curve"][0] for row in rows if row["algorithm"] == "grpo" and row["delay"] == 0])
     return "\n".join(["", f"{before.seeds} seeds; accuracy before RL {before.text()}.", "", *lines]) + "\n"
 
 
 def mean_difference(differences: Sequence[float]) -> Interval:
-    """Return the mean of differences with its interval; the mean is rounded, so that a rounding error does not hide a 0."""
+    """Return the mean of differences with its interval; the mean is rounded to 6 digits, so a mean of 0 is exactly 0."""
     interval = over_seeds(differences)
     return interval._replace(value=round(interval.value, 6))
 
@@ -191,8 +191,8 @@ def main(arguments: Arguments) -> None:
             f"`python experiments/sampler_delay.py` ({made_on()})\n{report(rows)}", encoding="utf-8"
         )
         arms = {f"{name}, {delay}": (name, delay) for name, delay in itertools.product(OPTIONS, DELAYS)}
-        shown = {f"{n} accuracy": {arm: values_by_seed(rows, *key, n) for arm, key in arms.items()} for n in SHOWN}
-        draw_comparisons(shown, arguments.out.with_suffix(".png"))
+        panels = {f"{m} accuracy": {arm: values_by_seed(rows, *key, m) for arm, key in arms.items()} for m in MEASURES}
+        draw_comparisons(panels, arguments.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -103,11 +103,11 @@ def test_each_of_several_datasets_has_its_own_report_and_files(run, tmp_path, ca
     assert main(["eval", str(run), "--also", str(tmp_path / "second.jsonl"), "--out", str(tmp_path / "a.jsonl")]) == 0
     assert (tmp_path / "a-held-out-problems.jsonl").is_file()
     assert (tmp_path / "a-second.jsonl").is_file()
-    for words, message in (
+    for flags, message in (
         (["--also", str(run / "first.jsonl")], "two datasets are called 'first'"),
         (["--vote"], "--also"),
     ):
-        assert main(["eval", str(run), *sets[:2], *(words if "--also" in words else [*sets[2:], *words])]) == 2
+        assert main(["eval", str(run), *sets[:2], *(flags if "--also" in flags else [*sets[2:], *flags])]) == 2
         assert message in capsys.readouterr().err
 
 
@@ -162,12 +162,12 @@ def test_tables_by_length_and_by_column_are_printed(run, shared_flags, undisturb
     assert "pass@4" not in output
 
 
-@pytest.mark.parametrize("left", [0, 1, 8, 9, 23, 24])
-def test_a_resumed_evaluation_writes_the_same_files(run, shared_flags, undisturbed, tmp_path, left, monkeypatch):
-    """The interrupted evaluation left a file with `left` complete rows and one truncated row."""
+@pytest.mark.parametrize("complete_rows", [0, 1, 8, 9, 23, 24])
+def test_a_resumed_evaluation_writes_the_same_files(run, shared_flags, undisturbed, tmp_path, complete_rows, monkeypatch):
+    """The interrupted evaluation left a file with `complete_rows` complete rows and one truncated row."""
     lines = (undisturbed / "samples.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "samples.settings.json").write_bytes((undisturbed / "samples.settings.json").read_bytes())
-    (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:left]) + b'{"problem": 5, "sam')
+    (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:complete_rows]) + b'{"problem": 5, "sam')
     calls, generate = [], RolloutWorker.generate
 
     def count_call(*arguments):
@@ -176,13 +176,13 @@ def test_a_resumed_evaluation_writes_the_same_files(run, shared_flags, undisturb
 
     monkeypatch.setattr(RolloutWorker, "generate", count_call)
     assert evaluate(run, *shared_flags, "--out", tmp_path) == 0
-    assert len(calls) == 3 - left // 8
+    assert len(calls) == 3 - complete_rows // 8
     for name in ("samples.jsonl", "samples.settings.json"):
         assert (tmp_path / name).read_bytes() == (undisturbed / name).read_bytes()
-    ours, theirs = (
+    resumed, expected = (
         json.loads((path / "samples.summary.json").read_text())["whole"]["measures"] for path in (tmp_path, undisturbed)
     )
-    assert ours["reward"] == theirs["reward"]
+    assert resumed["reward"] == expected["reward"]
 
 
 def test_ctrl_c_keeps_complete_calls_and_prints_how_to_continue(
@@ -369,9 +369,9 @@ def test_settings_identify_the_parameters_and_the_problems(run):
 
 
 def test_eval_on_eight_devices_reports_dropped_problems(shared_data, tmp_path, capsys):
-    own = (shared_data / "stories260k", "--tokenizer", "bytes", "--max-response-tokens", "4", "--limit", "7")
+    model = (shared_data / "stories260k", "--tokenizer", "bytes", "--max-response-tokens", "4", "--limit", "7")
     data = ("--dataset", shared_data / "gsm8k_train.jsonl", "--samples", "3", "--batch", "16")
-    assert evaluate(*own, *data, "--out", tmp_path / "a") == 0
+    assert evaluate(*model, *data, "--out", tmp_path / "a") == 0
     output = capsys.readouterr().out
     summary = json.loads((tmp_path / "a" / "samples.summary.json").read_text())
     assert summary["whole"]["count"] + summary["dropped"] == 7

@@ -49,19 +49,19 @@ def repeats_late(first: int, second: int) -> bool:
 def iteration(
     split: Literal["train", "heldout"], count: int, *, seed: int, steps: tuple[int, int] = (6, 56)
 ) -> list[Problem]:
-    """Sample different problems, each with its steps written out; all step counts are equally likely.
+    """Sample distinct problems, each with its steps written out; all step counts are equally likely.
 
     Args:
         split: `train`, or `heldout` for about one prompt in eight; no prompt is in both.
-        count: the number of problems, all different.
+        count: the number of problems; error messages call it `train_problems` or `heldout_problems`, as the task's settings do.
         seed: the same seed gives the same problems in the same order.
-        steps: minimum and maximum number of steps.
+        steps: minimum and maximum number of steps; error messages call it `iterations`, the name of the task's setting.
 
     Returns:
         `count` problems in random order, each with the column `steps`.
 
     Raises:
-        InputError: a value is out of its range, or there are fewer different problems than `count`.
+        InputError: a value is out of its range, or there are fewer distinct problems than `count`.
 
     Example:
         >>> problem, *_ = iteration("train", 3, seed=0, steps=(4, 4))

@@ -14,8 +14,8 @@ IGNORED = -100
 """Label of a token that is not trained on."""
 MASKS = ("assistant_masks", "completion_mask", "loss_mask")
 """Columns with 1 for each token to train on and 0 for others. If a row has several, a token needs 1 in all of them."""
-PADDING, POSITIONS, LENGTHS = "attention_mask", "position_ids", "seq_lengths"
-READ = (IDS, LABELS, *MASKS, PADDING, POSITIONS, LENGTHS)
+ATTENTION, POSITIONS, LENGTHS = "attention_mask", "position_ids", "seq_lengths"
+READ = (IDS, LABELS, *MASKS, ATTENTION, POSITIONS, LENGTHS)
 
 
 def is_tokenized(row: Mapping[str, object]) -> bool:
@@ -38,7 +38,7 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
             columns may be `attention_mask`, which is 0 at padding, and `position_ids` or `seq_lengths` of one sequence.
 
     Raises:
-        BadRowError: the columns differ in length or have invalid values, no token is trained on, or a row has several sequences.
+        BadRowError: the columns differ in length or have invalid values, no token is trained on, or the row has several sequences.
 
     Example:
         >>> read_tokens({"input_ids": [5, 6, 7, 8, 9], "labels": [-100, -100, 7, -100, 9]})
@@ -47,20 +47,20 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
     ids = _read_numbers(row, IDS)
     trained = [True] * len(ids)
     for name in (name for name in MASKS if name in row):
-        trained = [one and bool(other) for one, other in zip(trained, _read_flags(row, name, len(ids)), strict=True)]
+        trained = [so_far and bool(flag) for so_far, flag in zip(trained, _read_flags(row, name, len(ids)), strict=True)]
     if LABELS in row:
         labels = _same_length(_read_numbers(row, LABELS), LABELS, len(ids))
-        wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
-        if wrong is not None:
+        index = next((i for i, label in enumerate(labels) if label not in (IGNORED, ids[i])), None)
+        if index is not None:
             raise BadRowError(
-                f"the label at place {wrong} is {labels[wrong]}, which is neither {IGNORED} nor the token there, {ids[wrong]}",
+                f"the label at index {index} is {labels[index]}, which is neither {IGNORED} nor the token there, {ids[index]}",
                 "write labels that are not shifted",
                 column=LABELS,
             )
-        trained = [one and label != IGNORED for one, label in zip(trained, labels, strict=True)]
+        trained = [so_far and label != IGNORED for so_far, label in zip(trained, labels, strict=True)]
     kept = _unpadded_slice(row, len(ids))
     ids, trained = ids[kept], trained[kept]
-    first = next((at for at, is_trained in enumerate(trained) if is_trained and at > 0), None)
+    first = next((i for i, is_trained in enumerate(trained) if is_trained and i > 0), None)
     if first is None:
         raise BadRowError("no token is trained on", "remove the row, or correct its mask", column=IDS)
     return TokenizedRow(tuple(ids[:first]), tuple(ids[first:]), tuple(trained[first:]))
@@ -68,16 +68,16 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
 
 def _unpadded_slice(row: Mapping[str, object], length: int) -> slice:
     """Return the slice of a row that is not padding."""
-    shown = _read_flags(row, PADDING, length) if PADDING in row else [1] * length
-    positions = [at for at, flag in enumerate(shown) if flag]
+    attention = _read_flags(row, ATTENTION, length) if ATTENTION in row else [1] * length
+    positions = [i for i, flag in enumerate(attention) if flag]
     kept = slice(positions[0], positions[-1] + 1) if positions else slice(0, 0)
     if len(positions) < kept.stop - kept.start:
-        raise BadRowError("there is padding between tokens", "move it to an end, or remove it", column=PADDING)
+        raise BadRowError("there is padding between tokens", "move it to an end, or remove it", column=ATTENTION)
     expected = {POSITIONS: [*range(len(positions))], LENGTHS: [len(positions)]}
-    for name, one in expected.items():
+    for name, wanted in expected.items():
         found = None if name not in row else _read_numbers(row, name)
         found = found[kept] if found is not None and name == POSITIONS else found
-        if found not in (None, one):
+        if found not in (None, wanted):
             fault = "do not count from 0" if name == POSITIONS else "are not the number of its tokens"
             raise BadRowError(
                 f"the row contains several sequences, or its {name} {fault}",
@@ -108,12 +108,12 @@ def _read_flags(row: Mapping[str, object], name: str, length: int) -> list[int]:
 
 def _same_length(values: Sequence[int], name: str, length: int) -> list[int]:
     if len(values) != length:
-        raise BadRowError(f"there are {len(values)} values for {length} tokens", f"write one per {IDS}", column=name)
+        raise BadRowError(f"there are {len(values)} values for {length} tokens", "write one per token id", column=name)
     return [*values]
 
 
 def _as_text(ids: Sequence[int]) -> str:
-    """Write ids as text, which serves as the prompt's text."""
+    """Return the ids as text, separated by spaces."""
     return " ".join(map(str, ids))
 
 

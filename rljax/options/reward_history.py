@@ -19,7 +19,7 @@ NAME = "reward_history"
 def install(setup: Setup) -> Setup:
     """Keep the latest rewards of each training prompt."""
     capacity = setup.config.sampling.remembered_rewards
-    if setup.tokenizer is None:  # `rljax plan` loads no prompts, so their number is unknown
+    if setup.tokenizer is None:  # `rljax plan` loads neither a tokenizer nor prompts, so their number is unknown
         return setup
     prompts = len(setup.train.prompts.tokens)
 
@@ -28,21 +28,21 @@ def install(setup: Setup) -> Setup:
         return empty_history(prompts, capacity)
 
     def push(state: TrainState, scored: Any) -> TrainState:
-        memory, adjusting = state.options[NAME], tuple(option for option in setup.options if option.adjust is not None)
-        program = _push_program(setup.algorithm, traced(adjusting), shardings_of(memory))
-        after = program(memory, scored.groups.prompt_ids, scored.groups.rollout, adjustments(adjusting, state))
-        return state._replace(options=state.options | {NAME: after})
+        history, adjusting = state.options[NAME], tuple(option for option in setup.options if option.adjust is not None)
+        program = _push_program(setup.algorithm, traced(adjusting), shardings_of(history))
+        updated = program(history, scored.groups.prompt_ids, scored.groups.rollout, adjustments(adjusting, state))
+        return state._replace(options=state.options | {NAME: updated})
 
     return setup.with_option(Option(NAME, init=init, before_updates=push))
 
 
 @cache_results
 def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], where: Shardings) -> Any:
-    """Compile `(memory, prompt ids, rollout, adjustments) -> memory`, which adds the rewards and donates the old memory."""
+    """Compile `(history, prompt ids, rollout, adjustments) -> history`, which adds the rewards and donates the old buffers."""
 
     @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
-    def push(memory: RewardHistory, prompt_ids: Int[Array, "P"], rollout: Rollout[Array], numbers: dict) -> RewardHistory:
-        rewards = response_rewards(adjust_algorithm(algorithm, options, numbers), rollout)
-        return push_history(memory, prompt_ids, rewards, valid=rollout.valid)
+    def push(history: RewardHistory, prompt_ids: Int[Array, "P"], rollout: Rollout[Array], adjusted: dict) -> RewardHistory:
+        rewards = response_rewards(adjust_algorithm(algorithm, options, adjusted), rollout)
+        return push_history(history, prompt_ids, rewards, valid=rollout.valid)
 
     return push

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from rljax.data.problem import Problem, chats_of
-from rljax.data.tokenizer_note import PREFIX
+from rljax.data.tokenizer_note import PREFIX as MODEL_PREFIX
 from rljax.parallel import mesh_of
 from rljax.rewards import resolve
 from rljax.rewards.steps import STEP_REWARDS
@@ -22,8 +22,8 @@ def named_step_reward(name: str, problems: Sequence[Problem], *, devices: MeshCo
     Raises:
         InputError: the step reward cannot be found, or the model in the folder does not judge steps.
     """
-    if not name.startswith(PREFIX):
+    if not name.startswith(MODEL_PREFIX):
         return STEP_REWARDS[name] if name in STEP_REWARDS else resolve(name)
     from rljax.preference.reward_model import make_step_reward  # noqa: PLC0415  most runs have no reward model
 
-    return make_step_reward(name.removeprefix(PREFIX), mesh_of(devices), chats=chats_of(problems), dtype=dtype)
+    return make_step_reward(name.removeprefix(MODEL_PREFIX), mesh_of(devices), chats=chats_of(problems), dtype=dtype)

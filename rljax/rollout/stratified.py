@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int, UInt32
 
 
 def group_seeds(words: Sequence[int], groups: Sequence[int]) -> list[int]:
-    """Return a 64-bit seed per request: the high word is random and shared by the group; the low word is the index in the group.
+    """Return a 64-bit seed per request: the high half is random and shared by the group; the low half is the index in the group.
 
     Args:
-        words: a random 64-bit number for each request; a group takes the high word of its first request.
+        words: a random 64-bit number for each request; a group takes the high half of its first request's number.
         groups: the group of each request.
 
     Example:
@@ -22,8 +22,8 @@ def group_seeds(words: Sequence[int], groups: Sequence[int]) -> list[int]:
         [(5, 0), (6, 0), (5, 1)]
     """
     high, index, seeds = {}, {}, []
-    for word, group in zip(words, groups, strict=True):
-        high.setdefault(group, word >> 32 << 32)
+    for number, group in zip(words, groups, strict=True):
+        high.setdefault(group, number >> 32 << 32)
         index[group] = index.get(group, -1) + 1
         seeds.append(high[group] | index[group])
     return seeds
@@ -37,11 +37,11 @@ def stratified_uniforms(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], str
         u_i = (π(i mod G) + ε_i) / G
 
     π is a random permutation of 0, ..., G - 1, which the rows of a group share and which is sampled anew for each token. ε_i is
-    uniform in [0, 1) and independent. So the numbers of each row are uniform, and independent across its tokens; the rows of a
+    uniform in [0, 1) and independent. So each row's numbers are uniform and independent across its tokens; the rows of a
     group form a Latin hypercube sample.
 
     Args:
-        seeds: each row's seed as two words: the word of its group, and i, its index within the group; see `group_seeds`.
+        seeds: each row's seed as two 32-bit words: its group's word, and i, the row's index within the group; see `group_seeds`.
         count: number of tokens that each row already has.
         strata: G, number of strata.
 

@@ -1,6 +1,6 @@
 """The data of an RL step: choose prompts, sample until enough groups are kept, score the rollout, prepare the batch.
 
-`SCORES` maps each field that is scored to the builder of the function that computes the field.
+`SCORES` maps each rollout field that is computed after sampling to the builder of the function that computes it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, 
 
 
 def sampler_of(setup: Setup, state: TrainState) -> tuple[Params, int]:
-    """Return the trained parameters that sample the next rollout, and their RL step: from an option, or else from the state."""
+    """Return the trainable parameters that sample the next rollout, and their RL step: from an option, or else from the state."""
     for option in setup.options:
         if option.sampler is not None:
             return option.sampler(state)
@@ -100,16 +100,16 @@ def next_rollout(
         InputError: the carried groups were judged by another kind of reward.
     """
     config, keep_group, worker = setup.config, setup.algorithm.keep_group, setup.train
-    may_vary = worker.environment is not None  # an environment may or may not report correctness
-    if carried is not None and not may_vary and (carried.rollout.correct is not None) != worker.verifies:
+    correctness_is_optional = worker.environment is not None  # not every environment reports it
+    if carried is not None and not correctness_is_optional and (carried.rollout.correct is not None) != worker.verifies:
         raise InputError(
             "When the run was saved, a verifier among the rewards decided what is correct, and now none does, or the "
             "reverse; resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
         )
     sampling = config.sampling
     count = round(sampling.prompts * (1.0 if keep_group is None else sampling.oversample))
-    trained, version = sampler_of(setup, state)
-    params = trained if setup.base is None else setup.full_params(trained)
+    trainable, version = sampler_of(setup, state)
+    params = trainable if setup.base is None else setup.full_params(trainable)
 
     def sample(before: tuple[TrainState, History]) -> tuple[tuple[TrainState, History], Groups]:
         state, history = before
@@ -162,11 +162,11 @@ def _prepare_program(algorithm: Algorithm, options: tuple[Traced, ...], **miniba
 def make_prepare(
     algorithm: Algorithm, options: Sequence[Option] = (), **minibatches: int
 ) -> Callable[..., Batch[np.ndarray]]:
-    """Compile `(rollout, progress=None, past=None, numbers={}) -> Batch` of host arrays.
+    """Return a compiled `(rollout, *, progress=None, past=None, numbers={}) -> Batch`; the batch consists of host arrays.
 
     Args:
         algorithm: prepares the batch.
-        options: options with changing coefficients; `numbers` contains their arrays, see `rljax.training.state.adjustments`.
+        options: options with changing coefficients; their values are passed as `numbers` (see `rljax.training.state.adjustments`).
         **minibatches: as in `rljax.algorithms.prepare`.
     """
     program = _prepare_program(
@@ -196,8 +196,8 @@ class ScoredRollout(NamedTuple):
     past: EarlierRewards | None
     """Earlier rewards of the prompts, excluding this rollout; None if the state keeps none."""
     sampler_gap: float | None = None
-    """Divergence of the learner from a sampler with older parameters, in nats per token, if the learner has rescored the tokens;
-    otherwise None, and the first update measures it."""
+    """If the learner has rescored the tokens: its divergence from the sampler, whose parameters are older, in nats per token.
+    Otherwise None, and the first update measures the divergence."""
 
 
 @runtime_checkable
@@ -210,7 +210,7 @@ class RolloutScorer(Protocol):
         Args:
             state: the state before the updates.
             groups: the groups of the rollout.
-            sampler: trained parameters that sampled the rollout, if they are older than the state's; otherwise None.
+            sampler: trainable parameters that sampled the rollout, if they are older than the state's; otherwise None.
         """
         ...
 
@@ -218,8 +218,8 @@ class RolloutScorer(Protocol):
 def make_rollout_scorer(setup: Setup) -> RolloutScorer:
     """Build the function that scores a rollout, computes its values, and looks up the earlier rewards of its prompts.
 
-    If older parameters sampled the rollout, their log-probabilities remain the denominator of the ratio. But if the algorithm has a
-    correction, `policy_logp` uses the state's parameters instead, and the correction weights the tokens by the difference.
+    If older parameters sampled the rollout, their log-probabilities remain the denominator of the policy ratio. But if the
+    algorithm has a correction, `policy_logp` uses the state's parameters, and the correction accounts for the sampler's older ones.
     """
     scores = {name: make(setup) for name, make in SCORES.items() if setup.algorithm.needs(name)}
     rescore = None if setup.algorithm.correction is None else make_rescore(setup)
@@ -234,8 +234,8 @@ def make_rollout_scorer(setup: Setup) -> RolloutScorer:
         found = {name: np.asarray(score(inputs)) for name, score in scores.items()}
         shapes = {name: ROLLOUT_FIELDS[name].shape(rollout.mask.shape) for name in found}
         rollout = rollout._replace(**{name: array.reshape(shapes[name]) for name, array in found.items()})
-        memory = state.options.get("reward_history")
-        past = None if memory is None else EarlierRewards(fetch(memory), groups.prompt_ids)
+        reward_history = state.options.get("reward_history")
+        past = None if reward_history is None else EarlierRewards(fetch(reward_history), groups.prompt_ids)
         return ScoredRollout(groups._replace(rollout=rollout), completed_fraction(setup, state), past, gap)
 
     return score_rollout
@@ -247,12 +247,12 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
     Returns:
         `(state, groups) -> (groups, divergence of the state's policy from the sampler, in nats per token; None without tokens)`.
     """
-    scores = make_policy_scores(setup)
+    score_sequences = make_policy_scores(setup)
 
     def rescore(state: TrainState, groups: Groups) -> tuple[Groups, float | None]:
         rollout, mask = groups.rollout, groups.rollout.mask
         sampled = required(rollout.policy_logp, "rollout.policy_logp")
-        logp = scores(scored_params(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
+        logp = score_sequences(scored_params(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
         logp = np.where(mask, logp, np.float32(0))
         gap = float(np.asarray(k3(jnp.asarray(sampled), jnp.asarray(logp)))[mask].mean()) if mask.any() else None
         return groups._replace(rollout=rollout._replace(policy_logp=logp)), gap
@@ -272,7 +272,7 @@ def scored_rows(setup: Setup) -> int:
 
 
 class ScoreInputs(NamedTuple):
-    """Inputs of the scores of a rollout."""
+    """Inputs of a `Score` function."""
 
     state: TrainState
     """The training state before the updates."""
@@ -281,9 +281,9 @@ class ScoreInputs(NamedTuple):
     sequences: Sequences
     """The prompts and responses of the groups, one response per row."""
     sampler: Params
-    """Trained parameters that sampled the rollout."""
+    """Trainable parameters that sampled the rollout."""
     policy: Params
-    """Trained parameters that `policy_logp` belongs to: the state's if the algorithm has a correction, else the sampler's."""
+    """Trainable parameters that give `policy_logp`: the state's if the algorithm has a correction, else the sampler's."""
 
 
 Score = Callable[[ScoreInputs], Array | np.ndarray]
@@ -292,14 +292,14 @@ Score = Callable[[ScoreInputs], Array | np.ndarray]
 
 def make_ref_logp(setup: Setup) -> Score:
     """Build the function that scores a rollout with the reference policy."""
-    scores = make_policy_scores(setup)
-    return lambda inputs: scores(scored_params(setup.base, inputs.state.reference), inputs.sequences).logp
+    score_sequences = make_policy_scores(setup)
+    return lambda inputs: score_sequences(scored_params(setup.base, inputs.state.reference), inputs.sequences).logp
 
 
 def make_behaviour_entropy(setup: Setup) -> Score:
     """Build the function that computes the entropy of the policy that sampled the rollout."""
-    scores = make_policy_scores(setup)
-    return lambda inputs: scores(scored_params(setup.base, inputs.sampler), inputs.sequences).entropy
+    score_sequences = make_policy_scores(setup)
+    return lambda inputs: score_sequences(scored_params(setup.base, inputs.sampler), inputs.sequences).entropy
 
 
 def make_teacher_logp(setup: Setup) -> Score:
@@ -311,13 +311,13 @@ def make_square_sum(setup: Setup) -> Score:
     """Build the function that computes Σ_v π(v)² of the policy at each token, in chunks of tokens."""
     features, chunk = required(setup.policy.features, "setup.policy.features"), setup.config.model.score_chunk
     chunk = chosen_chunk(chunk, setup.policy.vocab_size, setup.mesh)
-    numbers = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
+    settings = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
 
     def square_sums(params: Params, part: Layout) -> Float[Array, "B T"]:
-        return to_batch(over_vocabulary(square_sum, features(params, part.packed), **numbers), part.packed)
+        return to_batch(over_vocabulary(square_sum, features(params, part.packed), **settings), part.packed)
 
-    sums = compile_for_sequences(square_sums, setup.mesh, scored_rows(setup))
-    return lambda inputs: sums(scored_params(setup.base, inputs.policy), inputs.sequences)
+    compute_sums = compile_for_sequences(square_sums, setup.mesh, scored_rows(setup))
+    return lambda inputs: compute_sums(scored_params(setup.base, inputs.policy), inputs.sequences)
 
 
 def make_kinds(setup: Setup) -> Score:
@@ -328,8 +328,8 @@ def make_kinds(setup: Setup) -> Score:
 
 def make_value_scores(setup: Setup) -> Score:
     """Build the function that computes the critic's values."""
-    values = make_rollout_values(setup, setup.algorithm)
-    return lambda inputs: values(inputs.state, inputs.groups.rollout, inputs.sequences)
+    compute_values = make_rollout_values(setup, setup.algorithm)
+    return lambda inputs: compute_values(inputs.state, inputs.groups.rollout, inputs.sequences)
 
 
 SCORES: Mapping[str, Callable[[Setup], Score]] = MappingProxyType(
@@ -365,17 +365,17 @@ def make_rollout_values(
     program = _blend_program(blend)
 
     def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
-        now = values(state, rollout, sequences)
-        before = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
+        current = values(state, rollout, sequences)
+        pretrained = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
         done = np.float32(completed_fraction(setup, state))
-        return np.asarray(program(before, now, rollout.rewards, rollout.mask, done))
+        return np.asarray(program(pretrained, current, rollout.rewards, rollout.mask, done))
 
     return blended_values
 
 
 @cache_results
 def _blend_program(blend: Callable) -> Any:
-    def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
-        return blend(before, now, done, outcome_explained(now, rewards, mask))
+    def blended(pretrained: Array, current: Array, rewards: Array, mask: Array, done: Array) -> Array:
+        return blend(pretrained, current, done, outcome_explained(current, rewards, mask))
 
     return jax.jit(blended)

@@ -13,23 +13,23 @@ from rljax.rewards.exact import exact
 
 def replay(problem):
     """Check a demonstration line by line; return the lapsed steps (marked *) and, among them, those without a result."""
-    above, first, second, value = map(int, re.fullmatch(r"(\d+)=(\d)\+(\d)=(\d);", problem.prompt).groups())
+    prompt_step, first, second, value = map(int, re.fullmatch(r"(\d+)=(\d)\+(\d)=(\d);", problem.prompt).groups())
     assert value == (first + second) % 10
     *lines, answer = problem.demonstration.split(";")
-    assert len(lines) == above - 1 == problem.columns["steps"]
-    left, right, lapsed, left_open = second, value, [], []
-    for k, line in zip(range(above - 1, 0, -1), lines, strict=True):
-        number, summands, written = line.split("=")
-        assert (number, summands) == (str(k), f"{left}+{right}")
+    assert len(lines) == prompt_step - 1 == problem.columns["steps"]
+    left, right, lapsed, uncorrected = second, value, [], []
+    for k, line in zip(range(prompt_step - 1, 0, -1), lines, strict=True):
+        step, summands, written = line.split("=")
+        assert (step, summands) == (str(k), f"{left}+{right}")
         if written.startswith("*"):
             lapsed.append(k)
         if written == "*":
-            left_open.append(k)
+            uncorrected.append(k)
         else:
             assert written.removeprefix("*") == str((left + right) % 10)
         left, right = right, 0 if written == "*" else (left + right) % 10
     assert answer == f"#{right}"
-    return lapsed, left_open
+    return lapsed, uncorrected
 
 
 def test_iteration_steps_are_correct():
@@ -69,19 +69,19 @@ def test_iteration_invalid_arguments(arguments, message):
         iteration(**{"split": "train", "count": 3, "seed": 0, **arguments})
 
 
-def test_some_of_every_tenth_step_lapse():
+def test_some_of_the_steps_11_21_31_lapse():
     problems = lapses(iteration("train", 1500, seed=0), share=0.65)
-    steps = [replay(problem) for problem in problems]
-    lapsed = [k for some, _ in steps for k in some]
-    left_open = [k for _, some in steps for k in some]
+    replayed = [replay(problem) for problem in problems]
+    lapsed = [k for steps, _ in replayed for k in steps]
+    uncorrected = [k for _, steps in replayed for k in steps]
     assert set(lapsed) == {11, 21, 31, 41, 51}
     possible_lapses = sum((problem.columns["steps"] - 1) // 10 for problem in problems)
     assert abs(len(lapsed) / possible_lapses - 0.65) < 0.02
-    assert abs(len(left_open) / len(lapsed) - 0.65) < 0.02
-    right = [exact([problem.prompt], [problem.demonstration], [problem.answer]) == [1.0] for problem in problems]
-    spoiled = [bool(some) for _, some in steps]
-    assert all(fine or bad for fine, bad in zip(right, spoiled, strict=True))
-    assert sum(fine for fine, bad in zip(right, spoiled, strict=True) if bad) / sum(spoiled) < 0.12
+    assert abs(len(uncorrected) / len(lapsed) - 0.65) < 0.02
+    correct = [exact([problem.prompt], [problem.demonstration], [problem.answer]) == [1.0] for problem in problems]
+    has_uncorrected = [bool(steps) for _, steps in replayed]  # then the answer is right only by chance
+    assert all(right or lapse for right, lapse in zip(correct, has_uncorrected, strict=True))
+    assert sum(right for right, lapse in zip(correct, has_uncorrected, strict=True) if lapse) / sum(has_uncorrected) < 0.12
 
 
 def test_lapses_share_0_changes_nothing():
@@ -91,7 +91,7 @@ def test_lapses_share_0_changes_nothing():
         lapses(problems, share=1.5)
 
 
-def test_first_digits_give_sequences_that_do_not_soon_repeat():
+def test_first_60_digit_pairs_are_distinct():
     for problem in iteration("train", 200, seed=2, steps=(70, 80)):
         digits = [int(line[-1]) for line in problem.demonstration.split(";")[:-1]]
         pairs = [*pairwise(digits)]

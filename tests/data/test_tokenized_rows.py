@@ -1,4 +1,4 @@
-"""Rows of token ids with a mask: read without losing information, refused if that is impossible, and trained on."""
+"""Rows of token ids with a mask: valid rows are read without loss, invalid rows are refused, and SFT trains on the ids."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_read_tokens_first_token_is_prompt():
     [
         ({"input_ids": IDS, "assistant_masks": [0, 1]}, "assistant_masks", "2 values for 5 tokens"),
         ({"input_ids": IDS, "labels": [-100] * 6}, "labels", "6 values for 5 tokens"),
-        ({"input_ids": IDS, "labels": [6, 7, 8, 9, -100]}, "labels", "label at place 0 is 6, .* nor the token there, 5"),
+        ({"input_ids": IDS, "labels": [6, 7, 8, 9, -100]}, "labels", "label at index 0 is 6, .* nor the token there, 5"),
         ({"input_ids": IDS, "loss_mask": [0, 0, 2, 0, 1]}, "loss_mask", "0 or 1 is expected for each token, not 2"),
         ({"input_ids": IDS, "loss_mask": [0, 0, 0.5, 0, 1]}, "loss_mask", "whole numbers .* not 0.5"),
         ({"input_ids": IDS, "loss_mask": None}, "loss_mask", "list of whole numbers is expected, not null"),
@@ -71,7 +71,7 @@ def test_read_tokens_first_token_is_prompt():
         ({"input_ids": IDS, "loss_mask": [0, 1, 1, 1, 1], "seq_lengths": [3, 2]}, "seq_lengths", "several sequences"),
     ],
 )
-def test_read_tokens_refuses_lossy_rows(row, column, message):
+def test_read_tokens_refuses_invalid_rows(row, column, message):
     with pytest.raises(BadRowError, match=message) as caught:
         read_tokens(row)
     assert caught.value.column == column
@@ -86,7 +86,7 @@ def test_encode_demonstrations_keeps_tokens_and_mask():
     assert [problem.tokens for problem in problems] == [read_tokens(row) for row in rows]
     assert problems[0].columns == {"source": "a", "text": "other"}
     found = encode_demonstrations(problems, ByteTokenizer(), 4, 5, chat=False)
-    assert found.dropped == 0, "a row may have as many tokens as prompt and response together"
+    assert found.dropped == 0, "a row may be as long as both limits together (4 prompt tokens and 5 response tokens)"
     for index, row in enumerate(rows):
         ids = [*found.prompt_tokens[index][found.prompt_attention[index]], *found.response_tokens[index]]
         mask = [*np.zeros(found.prompt_attention[index].sum(), bool), *found.response_mask[index]]
@@ -105,9 +105,9 @@ def test_token_ids_need_tokenized_option():
         read_problems([{"input_ids": IDS, "labels": IDS}])
 
 
-def write_rows(tokenizer, chats, ids, numbers):
-    """Write dialogues twice: as messages, and as the token ids and masks from the template of `save_chat_model`."""
-    with chats.open("w") as texts, ids.open("w") as tokens:
+def write_rows(tokenizer, chats_file, ids_file, numbers):
+    """Write dialogues twice: as messages, and as token ids and masks according to the template of `save_chat_model`."""
+    with chats_file.open("w") as chats, ids_file.open("w") as tokens:
         for number in numbers:
             turns = [
                 ("user", f"{number}="),
@@ -115,30 +115,30 @@ def write_rows(tokenizer, chats, ids, numbers):
                 ("user", "again"),
                 ("assistant", f"#{number}"),
             ]
-            texts.write(json.dumps({"messages": [{"role": role, "content": text} for role, text in turns]}) + "\n")
-            row, mask = [], []
+            chats.write(json.dumps({"messages": [{"role": role, "content": text} for role, text in turns]}) + "\n")
+            ids, mask = [], []
             for role, text in turns:
                 opening, end = tokenizer.inner.convert_tokens_to_ids([f"<{role[0]}>", "<end>"])
                 content = [*tokenizer.encode(text), end]
-                row += [opening, *content]
+                ids += [opening, *content]
                 mask += [0] + [int(role == "assistant")] * len(content)
-            tokens.write(json.dumps({"input_ids": row, "assistant_masks": mask}) + "\n")
+            tokens.write(json.dumps({"input_ids": ids, "assistant_masks": mask}) + "\n")
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_sft_on_token_ids_matches_sft_on_chats(tmp_path, capsys, packed):
     model = save_chat_model(tmp_path / "model")
-    names = {name: (tmp_path / f"{name}.jsonl", tmp_path / f"{name}_heldout.jsonl") for name in ("chats", "ids")}
+    files = {name: (tmp_path / f"{name}.jsonl", tmp_path / f"{name}_heldout.jsonl") for name in ("chats", "ids")}
     for split, numbers in enumerate((range(24), range(100, 104))):
-        write_rows(load_tokenizer(str(model)), names["chats"][split], names["ids"][split], numbers)
-    words = ["--steps", "2", "--batch", "8", "--learning-rate", "1e-3", "--max-response-tokens", "24", "--replicas", "1"]
-    words += ["--microbatch-rows", "4"] if packed else []
+        write_rows(load_tokenizer(str(model)), files["chats"][split], files["ids"][split], numbers)
+    flags = ["--steps", "2", "--batch", "8", "--learning-rate", "1e-3", "--max-response-tokens", "24", "--replicas", "1"]
+    flags += ["--microbatch-rows", "4"] if packed else []
     runs = {}
-    for name, (train, heldout) in names.items():
+    for name, (train, heldout) in files.items():
         data = ["--dataset", str(train), "--heldout-dataset", str(heldout), *(["--chat"] if name == "chats" else [])]
-        printed(capsys, "sft", "--model", str(model), *data, *words, "--quiet", "--run", str(tmp_path / name))
+        printed(capsys, "sft", "--model", str(model), *data, *flags, "--quiet", "--run", str(tmp_path / name))
         rows = read_metrics(tmp_path / name / "metrics.jsonl")
         runs[name] = [[row[key] for row in rows if key in row] for key in ("loss", "perplexity")]
     assert len(runs["ids"][0]) == 2
-    for ours, theirs in zip(runs["ids"], runs["chats"], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    for from_ids, from_chats in zip(runs["ids"], runs["chats"], strict=True):
+        np.testing.assert_allclose(from_ids, from_chats, rtol=1e-6)

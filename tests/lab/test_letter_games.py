@@ -51,7 +51,7 @@ def test_each_question_has_its_own_reward():
     module = load_experiment("turn_credit")
     game = module.FourQuestions()
     state, rewards = game.reset(rljax.Problem("?a", "ahba")), []
-    for answer in ("d", "c", "a", "d"):
+    for answer in ("d", "c", "a", "d"):  # right is the letter three places after the question: d, c, e, d
         step = game.step(state, answer)
         state = step.state
         rewards.append(step.reward)

@@ -6,8 +6,8 @@ Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 as installed, and two publ
     pip install --no-deps --target peers verl==0.9.1
     python tests/ops/make_peer_advantages.py peers MAXRL PKPO
 
-    MAXRL  github.com/tajwarfahim/maxrl at c0698ebb4, by the paper's authors: verl/trainer/ppo/core_algos.py
-    PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, not by the authors, in NumPy: pkpo_core.py
+    MAXRL  github.com/tajwarfahim/maxrl at c0698ebb4, by the authors of the MaxRL paper: verl/trainer/ppo/core_algos.py
+    PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, in NumPy, not by PKPO's authors: pkpo_core.py
 
 Each function is extracted from its file and called unchanged. TRL's GDPO is part of a long method and cannot be called alone.
 """
@@ -22,8 +22,8 @@ from typing import Any, Optional
 import numpy as np
 
 GROUP_SIZE, KS, WEIGHTS = 6, (2, 3, 5), (1.0, 0.5)
-FIRST = [[1, 0, 0, 1, 0, 0], [0.5, 0, 1, 0.25, 0.125, 0.75], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 0, 1]]
-SECOND = [[0, 1, 0, 2, 0.5, 0], [3, 1, 1, 0, 0.25, 2], [0, 1, 0, 1, 1, 0], [0.5, -1, 0, -0.5, 2, 1]]
+FIRST_REWARDS = [[1, 0, 0, 1, 0, 0], [0.5, 0, 1, 0.25, 0.125, 0.75], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 0, 1]]
+SECOND_REWARDS = [[0, 1, 0, 2, 0.5, 0], [3, 1, 1, 0, 0.25, 2], [0, 1, 0, 1, 1, 0], [0.5, -1, 0, -0.5, 2, 1]]
 
 
 def run_verl(folder, torch):
@@ -36,7 +36,7 @@ def run_verl(folder, torch):
     namespace["verl_F"] = extract_functions(folder / "verl/utils/torch_functional.py", names, {"torch": torch, "Any": Any})
     names = ("compute_grpo_outcome_advantage", "compute_gdpo_outcome_advantage")
     verl = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, namespace)
-    rewards_by_name = {"first": np.ravel(FIRST), "second": np.ravel(SECOND)}
+    rewards_by_name = {"first": np.ravel(FIRST_REWARDS), "second": np.ravel(SECOND_REWARDS)}
     responses = len(rewards_by_name["first"])
     one, groups = torch.ones(responses, 1, dtype=torch.float64), np.arange(responses) // GROUP_SIZE
     advantages = verl.compute_gdpo_outcome_advantage(
@@ -51,13 +51,13 @@ def run_verl(folder, torch):
 
 
 def run_maxrl(folder, torch):
-    """Compute the authors' MaxRL, with their epsilon of 1e-6."""
+    """Compute MaxRL with its authors' code, whose epsilon is 1e-6."""
     from make_peer_corrections import extract_functions
 
     names = ("compute_maxrl_outcome_advantage",)
     namespace = {"torch": torch, "np": np, "defaultdict": defaultdict}
     authors = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, namespace)
-    rewards = torch.tensor(FIRST, dtype=torch.float64).reshape(-1, 1)
+    rewards = torch.tensor(FIRST_REWARDS, dtype=torch.float64).reshape(-1, 1)
     advantages = authors.compute_maxrl_outcome_advantage(
         rewards, torch.ones_like(rewards), np.arange(len(rewards)) // GROUP_SIZE
     )
@@ -65,11 +65,11 @@ def run_maxrl(folder, torch):
 
 
 def run_pkpo(folder):
-    """Compute PKPO's three estimators, each of which is a sum over the responses."""
+    """Compute each response's credit in PKPO's three gradient estimators, which are sums over the responses, not means."""
     namespace: dict[str, Any] = {"__name__": "pkpo_core"}
     exec((folder / "pkpo_core.py").read_text(), namespace)
     peer = SimpleNamespace(**namespace)
-    groups = [np.array(group, float) for group in SECOND]
+    groups = [np.array(group, float) for group in SECOND_REWARDS]
     names = ("s", "sloo", "sloo_minus_one")
     return {name: {k: [getattr(peer, name)(group, k).tolist() for group in groups] for k in KS} for name in names}
 
@@ -80,7 +80,7 @@ def main(peers, maxrl, pkpo):
     torch.set_default_dtype(torch.float64)
     torch.float32 = torch.float64
     outputs = {"gdpo": run_verl(peers, torch), "max_rl": run_maxrl(maxrl, torch), "pkpo": run_pkpo(pkpo)}
-    contents = {"inputs": {"first": FIRST, "second": SECOND, "weights": WEIGHTS}, "outputs": outputs}
+    contents = {"inputs": {"first": FIRST_REWARDS, "second": SECOND_REWARDS, "weights": WEIGHTS}, "outputs": outputs}
     Path(__file__).with_name("peer_advantages.json").write_text(json.dumps(contents, indent=1) + "\n")
 
 

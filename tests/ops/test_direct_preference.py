@@ -34,9 +34,9 @@ def sigmoid(x):
     return 1 / (1 + math.exp(-x))
 
 
-def margin(four, at):
-    """The margin of pair `at`: log(π(y_w)/π_ref(y_w)) - log(π(y_l)/π_ref(y_l))."""
-    chosen, rejected, ref_chosen, ref_rejected = four[:, at]
+def margin(four, pair):
+    """The margin of a pair: log(π(y_w)/π_ref(y_w)) - log(π(y_l)/π_ref(y_l))."""
+    chosen, rejected, ref_chosen, ref_rejected = four[:, pair]
     return math.log(math.exp(chosen) / math.exp(ref_chosen)) - math.log(math.exp(rejected) / math.exp(ref_rejected))
 
 
@@ -49,10 +49,10 @@ def gradients(loss, four, **settings):
 def test_dpo_loss_and_gradient(four, beta):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
-        expected = [-math.log(sigmoid(beta * margin(four, at))) for at in range(PAIRS)]
+        expected = [-math.log(sigmoid(beta * margin(four, pair))) for pair in range(PAIRS)]
         np.testing.assert_allclose(dpo_loss(*arrays, beta=beta), expected, rtol=1e-9, atol=1e-12)
         # -β σ(r̂_l - r̂_w) [∇log π(y_w) - ∇log π(y_l)], whose weight is larger for a pair in the wrong order
-        weight = np.array([-beta * sigmoid(-beta * margin(four, at)) for at in range(PAIRS)])
+        weight = np.array([-beta * sigmoid(-beta * margin(four, pair)) for pair in range(PAIRS)])
         on_chosen, on_rejected = gradients(dpo_loss, arrays, beta=beta)
         np.testing.assert_allclose(on_chosen, weight, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(on_rejected, -weight, rtol=1e-9, atol=1e-12)
@@ -63,11 +63,11 @@ def test_conservative_dpo_loss_and_gradient(four, beta, epsilon):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
-        for at in range(PAIRS):
-            right = sigmoid(beta * margin(four, at))
-            wrong = sigmoid(-beta * margin(four, at))
-            expected[at] = -(1 - epsilon) * math.log(right) - epsilon * math.log(wrong)
-            slopes[at] = -beta * ((1 - epsilon) * wrong - epsilon * right)
+        for pair in range(PAIRS):
+            right = sigmoid(beta * margin(four, pair))
+            wrong = sigmoid(-beta * margin(four, pair))
+            expected[pair] = -(1 - epsilon) * math.log(right) - epsilon * math.log(wrong)
+            slopes[pair] = -beta * ((1 - epsilon) * wrong - epsilon * right)
         actual = conservative_dpo_loss(*arrays, beta=beta, epsilon=epsilon)
         np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
         on_chosen, _ = gradients(conservative_dpo_loss, arrays, beta=beta, epsilon=epsilon)
@@ -82,11 +82,11 @@ def test_robust_dpo_loss_and_gradient_are_unbiased(four, beta, epsilon):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         expected, slopes, clean = np.zeros(PAIRS), np.zeros(PAIRS), np.zeros(PAIRS)
-        for at in range(PAIRS):
-            right, wrong = sigmoid(beta * margin(four, at)), sigmoid(-beta * margin(four, at))
-            expected[at] = (-(1 - epsilon) * math.log(right) + epsilon * math.log(wrong)) / (1 - 2 * epsilon)
-            slopes[at] = -beta * ((1 - epsilon) * wrong + epsilon * right) / (1 - 2 * epsilon)
-            clean[at] = -math.log(right)
+        for pair in range(PAIRS):
+            right, wrong = sigmoid(beta * margin(four, pair)), sigmoid(-beta * margin(four, pair))
+            expected[pair] = (-(1 - epsilon) * math.log(right) + epsilon * math.log(wrong)) / (1 - 2 * epsilon)
+            slopes[pair] = -beta * ((1 - epsilon) * wrong + epsilon * right) / (1 - 2 * epsilon)
+            clean[pair] = -math.log(right)
         actual = robust_dpo_loss(*arrays, beta=beta, epsilon=epsilon)
         np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-9)
         on_chosen, on_rejected = gradients(robust_dpo_loss, arrays, beta=beta, epsilon=epsilon)
@@ -101,7 +101,7 @@ def test_robust_dpo_loss_and_gradient_are_unbiased(four, beta, epsilon):
 def test_hinge_preference_loss_and_gradient(four, beta):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
-        shortfall = np.array([1 - beta * margin(four, at) for at in range(PAIRS)])
+        shortfall = np.array([1 - beta * margin(four, pair) for pair in range(PAIRS)])
         np.testing.assert_allclose(
             hinge_preference_loss(*arrays, beta=beta), np.maximum(shortfall, 0), rtol=1e-9, atol=1e-9
         )
@@ -117,23 +117,23 @@ def test_apo_losses_and_gradients(four, beta):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         chosen, rejected = beta * (four[0] - four[2]), beta * (four[1] - four[3])
-        up, down, apart = (np.array([*map(sigmoid, x)]) for x in (chosen, rejected, chosen - rejected))
-        near = {"rtol": 1e-7, "atol": 1e-12}
-        np.testing.assert_allclose(apo_zero_loss(*arrays, beta=beta), down - up, **near)
-        np.testing.assert_allclose(apo_down_loss(*arrays, beta=beta), up - apart, **near)
+        s_chosen, s_rejected, s_margin = (np.array([*map(sigmoid, x)]) for x in (chosen, rejected, chosen - rejected))
+        tolerance = {"rtol": 1e-7, "atol": 1e-12}
+        np.testing.assert_allclose(apo_zero_loss(*arrays, beta=beta), s_rejected - s_chosen, **tolerance)
+        np.testing.assert_allclose(apo_down_loss(*arrays, beta=beta), s_chosen - s_margin, **tolerance)
         on_chosen, on_rejected = gradients(apo_zero_loss, arrays, beta=beta)
-        np.testing.assert_allclose(on_chosen, -beta * up * (1 - up), **near)
-        np.testing.assert_allclose(on_rejected, beta * down * (1 - down), **near)
+        np.testing.assert_allclose(on_chosen, -beta * s_chosen * (1 - s_chosen), **tolerance)
+        np.testing.assert_allclose(on_rejected, beta * s_rejected * (1 - s_rejected), **tolerance)
         on_chosen, on_rejected = gradients(apo_down_loss, arrays, beta=beta)
-        np.testing.assert_allclose(on_chosen, beta * (up * (1 - up) - apart * (1 - apart)), **near)
-        np.testing.assert_allclose(on_rejected, beta * apart * (1 - apart), **near)
+        np.testing.assert_allclose(on_chosen, beta * (s_chosen * (1 - s_chosen) - s_margin * (1 - s_margin)), **tolerance)
+        np.testing.assert_allclose(on_rejected, beta * s_margin * (1 - s_margin), **tolerance)
 
 
 @given(logps, hnp.arrays(np.float64, PAIRS, elements=st.floats(-3, 3)), scales)
 def test_rebel_loss_and_gradient(four, gaps, eta):
     with jax.enable_x64(True):
         arrays, gap = jnp.array(four), jnp.array(gaps)
-        errors = np.array([margin(four, at) / eta - gaps[at] for at in range(PAIRS)])
+        errors = np.array([margin(four, pair) / eta - gaps[pair] for pair in range(PAIRS)])
         np.testing.assert_allclose(rebel_loss(*arrays, gap, eta=eta), errors**2, rtol=1e-9, atol=1e-9)
         on_chosen, on_rejected = gradients(rebel_loss, [*arrays, gap], eta=eta)
         np.testing.assert_allclose(on_chosen, 2 / eta * errors, rtol=1e-9, atol=1e-9)
@@ -141,8 +141,8 @@ def test_rebel_loss_and_gradient(four, gaps, eta):
         swapped = rebel_loss(*arrays[jnp.array([1, 0, 3, 2])], -gap, eta=eta)
         np.testing.assert_allclose(swapped, errors**2, rtol=1e-9, atol=1e-9)
         # The authors' code scales the loss by η².
-        code = [(margin(four, at) - eta * gaps[at]) ** 2 for at in range(PAIRS)]
-        np.testing.assert_allclose(eta**2 * rebel_loss(*arrays, gap, eta=eta), code, rtol=1e-9, atol=1e-9)
+        authors = [(margin(four, pair) - eta * gaps[pair]) ** 2 for pair in range(PAIRS)]
+        np.testing.assert_allclose(eta**2 * rebel_loss(*arrays, gap, eta=eta), authors, rtol=1e-9, atol=1e-9)
 
 
 def test_rebel_special_cases_are_leave_one_out_and_ipo(x64):
@@ -162,7 +162,7 @@ def test_rebel_special_cases_are_leave_one_out_and_ipo(x64):
 def test_ipo_loss_and_gradient(four, tau):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
-        margins = np.array([margin(four, at) for at in range(PAIRS)])
+        margins = np.array([margin(four, pair) for pair in range(PAIRS)])
         np.testing.assert_allclose(ipo_loss(*arrays, tau=tau), (margins - 0.5 / tau) ** 2, rtol=1e-9, atol=1e-9)
         on_chosen, on_rejected = gradients(ipo_loss, arrays, tau=tau)
         np.testing.assert_allclose(on_chosen, 2 * (margins - 0.5 / tau), rtol=1e-9, atol=1e-9)
@@ -173,16 +173,16 @@ def test_ipo_loss_and_gradient(four, tau):
 def test_kto_loss_and_gradient(four, beta, desirable, point):
     settings = {"beta": beta, "reference_point": point, "desirable_weight": 1.5, "undesirable_weight": 0.5}
     expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
-    for at in range(PAIRS):
-        reward = four[0, at] - four[1, at]
-        if desirable[at]:
+    for index in range(PAIRS):
+        reward = four[0, index] - four[1, index]
+        if desirable[index]:
             value = 1.5 * sigmoid(beta * (reward - point))
-            expected[at] = 1.5 - value
-            slopes[at] = -1.5 * beta * sigmoid(beta * (reward - point)) * (1 - sigmoid(beta * (reward - point)))
+            expected[index] = 1.5 - value
+            slopes[index] = -1.5 * beta * sigmoid(beta * (reward - point)) * (1 - sigmoid(beta * (reward - point)))
         else:
             value = 0.5 * sigmoid(beta * (point - reward))
-            expected[at] = 0.5 - value
-            slopes[at] = 0.5 * beta * sigmoid(beta * (point - reward)) * (1 - sigmoid(beta * (point - reward)))
+            expected[index] = 0.5 - value
+            slopes[index] = 0.5 * beta * sigmoid(beta * (point - reward)) * (1 - sigmoid(beta * (point - reward)))
     with jax.enable_x64(True):
         logp, ref_logp, wanted = jnp.array(four[0]), jnp.array(four[1]), jnp.array(desirable)
         np.testing.assert_allclose(kto_loss(logp, ref_logp, wanted, **settings), expected, rtol=1e-7, atol=1e-12)
@@ -193,8 +193,8 @@ def test_kto_loss_and_gradient(four, beta, desirable, point):
 @given(logps)
 def test_reference_point_is_a_nonnegative_mean_without_gradient(four):
     total = 0.0
-    for at in range(PAIRS):
-        total += four[0, at] - four[1, at]
+    for index in range(PAIRS):
+        total += four[0, index] - four[1, index]
     with jax.enable_x64(True):
         logp, ref_logp = jnp.array(four[0]), jnp.array(four[1])
         np.testing.assert_allclose(kto_reference_point(logp, ref_logp), max(0.0, total / PAIRS), rtol=1e-9, atol=1e-12)
@@ -203,15 +203,15 @@ def test_reference_point_is_a_nonnegative_mean_without_gradient(four):
 
 
 def finite_differences(loss, four):
-    moved = np.zeros((2, PAIRS))
+    slopes = np.zeros((2, PAIRS))
     for index in np.ndindex(2, PAIRS):
         ends = []
         for step in (1e-5, -1e-5):
             other = four.copy()
             other[index] += step
             ends.append(float(loss(jnp.array(other)).sum()))
-        moved[index] = (ends[0] - ends[1]) / 2e-5
-    return moved
+        slopes[index] = (ends[0] - ends[1]) / 2e-5
+    return slopes
 
 
 @pytest.mark.usefixtures("x64")
@@ -237,11 +237,11 @@ def test_slopes_match_central_differences(loss):
 def test_gradients_at_the_reference_match_the_papers():
     """The gradients' absolute values: β/2 for DPO, 1/τ for IPO, and β λ/8 for KTO with weight 1/2 per response of a pair."""
     ref = jnp.array(np.random.default_rng(1).uniform(-9, 0, (2, PAIRS)))
-    at = jnp.concatenate([ref, ref])
-    np.testing.assert_allclose(dpo_loss(*at, beta=0.3), math.log(2), rtol=1e-12)
-    on_chosen, on_rejected = gradients(dpo_loss, at, beta=0.3)
+    at_reference = jnp.concatenate([ref, ref])
+    np.testing.assert_allclose(dpo_loss(*at_reference, beta=0.3), math.log(2), rtol=1e-12)
+    on_chosen, on_rejected = gradients(dpo_loss, at_reference, beta=0.3)
     np.testing.assert_allclose([on_chosen, on_rejected], np.repeat([[-0.15], [0.15]], PAIRS, axis=1), rtol=1e-12)
-    on_chosen, on_rejected = gradients(ipo_loss, at, tau=0.25)
+    on_chosen, on_rejected = gradients(ipo_loss, at_reference, tau=0.25)
     np.testing.assert_allclose([on_chosen, on_rejected], np.repeat([[-4.0], [4.0]], PAIRS, axis=1), rtol=1e-12)
     wanted = jnp.array([[True] * PAIRS, [False] * PAIRS])
     point = kto_reference_point(ref, ref)
@@ -252,7 +252,7 @@ def test_gradients_at_the_reference_match_the_papers():
 
 @pytest.mark.usefixtures("x64")
 def test_dpo_with_a_small_beta_is_ipo():
-    """To second order in β, log 2 - βh/2 + (βh)²/8 is (β²/8)(h - 2/β)² plus a constant: IPO with τ = β/4."""
+    """At margin h, DPO's loss is log 2 - βh/2 + (βh)²/8 + O(β⁴) = (β²/8)(h - 2/β)² + log 2 - 1/2 + O(β⁴): IPO with τ = β/4."""
     four = jnp.array(np.random.default_rng(2).uniform(-3, 0, (4, PAIRS)))
     beta = 1e-3
     quadratic = beta**2 / 8 * ipo_loss(*four, tau=beta / 4) + math.log(2) - 0.5
@@ -260,7 +260,7 @@ def test_dpo_with_a_small_beta_is_ipo():
 
 
 @pytest.mark.usefixtures("x64")
-def test_conservative_loss_is_minimal_at_the_labels_certainty():
+def test_conservative_loss_minimum_predicts_1_minus_epsilon():
     zero, best = jnp.zeros(1), jnp.array([math.log(0.9 / 0.1) / 0.5])
     (slope, _) = gradients(conservative_dpo_loss, (best, zero, zero, zero), beta=0.5, epsilon=0.1)
     np.testing.assert_allclose(slope, 0.0, atol=1e-12)
@@ -283,10 +283,10 @@ def test_large_margins_overflow_neither_losses_nor_slopes(size):
     smoothed = conservative_dpo_loss(*four, beta=0.1, epsilon=0.25)
     np.testing.assert_allclose(smoothed, [0.075 * size, 0.025 * size], rtol=1e-6)
     assert np.isfinite(ipo_loss(*four, tau=0.1)).all()
-    for wanted, ends in ((True, [1.0, 0.0]), (False, [0.0, 1.0])):
+    for wanted, losses in ((True, [1.0, 0.0]), (False, [0.0, 1.0])):
         desirable = jnp.full(2, wanted)
         arguments = four[0] - four[1], four[2], desirable
-        np.testing.assert_allclose(kto_loss(*arguments, reference_point=0.0), ends, atol=1e-6)
+        np.testing.assert_allclose(kto_loss(*arguments, reference_point=0.0), losses, atol=1e-6)
         slope = jax.grad(lambda logp, rest=arguments[1:]: kto_loss(logp, *rest, reference_point=0.0).sum())(arguments[0])
         assert not slope.any(), "an example far from the reference point has no gradient"
 

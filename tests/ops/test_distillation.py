@@ -84,8 +84,8 @@ def test_jsd_is_0_for_equal_logits_symmetric_and_bounded(beta):
     np.testing.assert_allclose(generalized_jsd(student, student, beta=beta), 0, atol=1e-6)
     swapped = generalized_jsd(teacher, student, beta=1 - beta)
     np.testing.assert_allclose(generalized_jsd(student, teacher, beta=beta), swapped, rtol=1e-5, atol=1e-6)
-    apart = generalized_jsd(jnp.array([0.0, -inf]), jnp.array([-inf, 0.0]), beta=beta)
-    np.testing.assert_allclose(apart, -beta * log(beta) - (1 - beta) * log(1 - beta), rtol=1e-6)
+    disjoint = generalized_jsd(jnp.array([0.0, -inf]), jnp.array([-inf, 0.0]), beta=beta)
+    np.testing.assert_allclose(disjoint, -beta * log(beta) - (1 - beta) * log(1 - beta), rtol=1e-6)
 
 
 def test_excluded_tokens_count_as_probability_0():
@@ -96,9 +96,9 @@ def test_excluded_tokens_count_as_probability_0():
     gradient = jax.grad(lambda logits: generalized_jsd(logits, jnp.array(teacher), beta=0.3))(jnp.array(excluding_logits))
     assert np.isfinite(gradient).all()
     np.testing.assert_array_equal(gradient[2:], 0)
-    both = generalized_jsd(jnp.array(excluding_logits), jnp.array([0.1, 0.2, -inf, -inf]), beta=0.3)
+    both_exclude = generalized_jsd(jnp.array(excluding_logits), jnp.array([0.1, 0.2, -inf, -inf]), beta=0.3)
     np.testing.assert_allclose(
-        both, generalized_jsd(jnp.array(remaining_logits), jnp.array([0.1, 0.2]), beta=0.3), rtol=1e-6
+        both_exclude, generalized_jsd(jnp.array(remaining_logits), jnp.array([0.1, 0.2]), beta=0.3), rtol=1e-6
     )
 
 
@@ -172,10 +172,10 @@ def sorted_distance(student, teacher):
     """The absolute probability differences summed over ranks, and the sum's gradient with respect to the student's logits."""
     p, q = softmax(student), softmax(teacher)
     order = sorted(range(len(p)), key=lambda token: -p[token])
-    theirs = [*sorted(q, reverse=True), *[0.0] * len(p)]
-    ours = [*(p[token] for token in order), *[0.0] * len(q)]
-    distance = sum(abs(a - b) for a, b in zip(ours[: max(len(p), len(q))], theirs, strict=False))
-    signs = {token: 1.0 if ours[rank] > theirs[rank] else -1.0 for rank, token in enumerate(order)}
+    teacher_sorted = [*sorted(q, reverse=True), *[0.0] * len(p)]
+    student_sorted = [*(p[token] for token in order), *[0.0] * len(q)]
+    distance = sum(abs(a - b) for a, b in zip(student_sorted[: max(len(p), len(q))], teacher_sorted, strict=False))
+    signs = {token: 1.0 if student_sorted[rank] > teacher_sorted[rank] else -1.0 for rank, token in enumerate(order)}
     mean = sum(signs[token] * p[token] for token in order)
     return distance, [p[token] * (signs[token] - mean) for token in range(len(p))]
 
@@ -219,16 +219,16 @@ STUDENT_IDS, TEACHER_IDS = np.array([5, 0, 3]), np.array([1, 4, 0])
 
 
 def matched_distance(student, teacher, pairs, beta):
-    """GOLD's distance with matched tokens, computed with Python floats."""
+    """GOLD's distance with matched tokens, computed with Python floats; `pairs` are (student id, teacher id)."""
     q, p = softmax(student), softmax(teacher)
     shared = 0.0
-    for ours, theirs in pairs:
-        mean = beta * p[theirs] + (1 - beta) * q[ours]
-        shared += beta * p[theirs] * log(p[theirs] / mean) + (1 - beta) * q[ours] * log(q[ours] / mean)
+    for student_id, teacher_id in pairs:
+        mean = beta * p[teacher_id] + (1 - beta) * q[student_id]
+        shared += beta * p[teacher_id] * log(p[teacher_id] / mean) + (1 - beta) * q[student_id] * log(q[student_id] / mean)
     rest = sorted((x for i, x in enumerate(q) if i not in {a for a, _ in pairs}), reverse=True)
-    their_rest = sorted((x for i, x in enumerate(p) if i not in {b for _, b in pairs}), reverse=True)
-    size = max(len(rest), len(their_rest))
-    gaps = zip(rest + [0.0] * (size - len(rest)), their_rest + [0.0] * (size - len(their_rest)), strict=True)
+    teacher_rest = sorted((x for i, x in enumerate(p) if i not in {b for _, b in pairs}), reverse=True)
+    size = max(len(rest), len(teacher_rest))
+    gaps = zip(rest + [0.0] * (size - len(rest)), teacher_rest + [0.0] * (size - len(teacher_rest)), strict=True)
     weight = len(pairs) / len(p)
     return weight * shared + (1 - weight) * sum(abs(a - b) for a, b in gaps)
 
