@@ -303,7 +303,7 @@ def length_percentiles(
 
     Source:
         unpublished: a design document (not a paper), Algorithm 3, step 2; DAPO has no such step. No published
-        estimator here does this job.
+        estimator in rljax does this job.
     """
     check_lengths(lengths=lengths)
     check_between(0.0, 100.0, percentiles=percentiles)
