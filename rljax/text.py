@@ -1,4 +1,4 @@
-"""Layer 0: pure string functions that several layers need: one-line errors, text for a terminal, suggested names, JSON."""
+"""String functions for one-line errors, terminals, suggested names and JSON. Layer 0: they import nothing else from rljax."""
 
 import difflib
 import html
@@ -55,7 +55,7 @@ def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """Yield the strings in a JSON value, at any depth, except the names in objects.
+    """Yield the strings in a JSON value, at any depth, except the keys of objects.
 
     Example:
         >>> list(texts_of({"reward": "math", "tools": [{"name": "add"}, 3]}))
@@ -68,7 +68,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def map_texts(change: Callable[[str], str], value: Any) -> Any:
-    """Apply `change` to the strings in a JSON value, at any depth, except the names in objects.
+    """Apply `change` to the strings in a JSON value, at any depth, except the keys of objects.
 
     Example:
         >>> map_texts(str.upper, {"reward": "math", "turns": [1, "two"]})

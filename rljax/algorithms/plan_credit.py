@@ -1,4 +1,4 @@
-"""Separate credit for a plan and for the answer that it leads to."""
+"""Separate credit for a plan and for the answer that it leads to, from rewards of steps or from several answers to each plan."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from rljax.ops.masked import masked_centered
 def plan_and_answer(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, plan_weight: Number = 1.0
 ) -> Float[Array, "*P G T"]:
-    """Advantage in which the tokens of a plan get their own credit in addition to the answer's.
+    """Advantage from step rewards, in which the tokens of a plan get their own credit in addition to the answer's.
 
     The last step of a response is its answer; all earlier steps are its plan.
 
@@ -80,7 +80,7 @@ def plan_then_answer(
     advantage: Callable[..., Float[Array, "..."]],
     valid: Mask | None = None,
 ) -> Float[Array, "*P G T"]:
-    """Advantage that compares a plan with the prompt's other plans, and an answer with the other answers to the same plan.
+    """Advantage for several answers to each plan: a plan is compared with the other plans, an answer with those to the same plan.
 
     The G responses are N plans with M = G / N answers each; response i = k M + j has plan k. ::
 

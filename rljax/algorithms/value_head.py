@@ -16,7 +16,7 @@ class ValueHead(NamedTuple):
     """Size of a critic's last layer, and how its outputs become a value."""
 
     size: int
-    """How many numbers the layer outputs per token."""
+    """Number of outputs per token."""
     value: Callable[[Float[Array, "B T N"]], Float[Array, "B T"]]
     """Outputs at each token -> the value, in the reward's unit."""
     distribution: Callable[[Float[Array, "B T"]], Float[Array, "B T N"]] | None = None
@@ -77,7 +77,7 @@ def categorical_two_hot(*, low: float = -0.5, high: float = 1.5, bins: int = 21)
         [[0.5]]
 
     Source:
-        arXiv:2403.03950, Section 3.1; Eq. 22 of the design document (`rljax.ops.categorical.two_hot`).
+        arXiv:2403.03950, Section 3.1 (`rljax.ops.categorical.two_hot`); Eq. 22 of an unpublished design document.
     """
     support = uniform_support(low, high, bins)
     value = partial(categorical_mean_of_logits, support=support)
@@ -102,7 +102,7 @@ def categorical_hl_gauss(*, low: float = -0.5, high: float = 1.5, bins: int = 21
         (21, (-0.5, 1.5))
 
     Source:
-        arXiv:2403.03950, Section 3.1; Eq. 22 of the design document (`rljax.ops.categorical.hl_gauss`).
+        arXiv:2403.03950, Section 3.1 (`rljax.ops.categorical.hl_gauss`); Eq. 22 of an unpublished design document.
     """
     support = uniform_support(low, high, bins)
     value = partial(categorical_mean_of_logits, support=support)
@@ -114,7 +114,7 @@ HEADS: Mapping[str, Callable[..., ValueHead]] = MappingProxyType(
         "scalar": scalar,
         "mixture": mixture,
         "two_hot": categorical_two_hot,
-        "c51": categorical_two_hot,
+        "c51": categorical_two_hot,  # another name for "two_hot"
         "hl_gauss": categorical_hl_gauss,
     }
 )

@@ -36,7 +36,7 @@ from rljax.training.objective.algorithm import with_reward_weights
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, read_saved_settings, refuse_missing
 from rljax.training.parts.reward import code_of, code_of_training
 from rljax.training.reinforce import revise_setup
-from rljax.training.run import NAME, StoppedBatch
+from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch
 from rljax.training.scored_rollout import make_prepare, scored_rows
 from rljax.training.scoring import compile_for_sequences, scored_params
 from rljax.training.setup import Setup, make_setup
@@ -133,7 +133,7 @@ def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool 
         InputError: there is no batch, the run has continued since, or a part is missing.
     """
     target = Path(target)
-    file = target / NAME if target.is_dir() else target
+    file = target / STOPPED_BATCH_FILE if target.is_dir() else target
     kept = read_batch(file)
     folder = RunFolder.open(file.parent)
     config, needed = read_saved_settings(folder.config)

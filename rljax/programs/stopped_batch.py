@@ -12,7 +12,7 @@ from rljax.algorithms import EarlierRewards
 from rljax.errors import InputError
 from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.rollout.groups import from_dict
-from rljax.training.run import FORMAT, GROUPS, PAST, StoppedBatch
+from rljax.training.run import GROUPS, PAST, STOPPED_BATCH_FORMAT, StoppedBatch
 from rljax.training.scored_rollout import ScoredRollout
 
 
@@ -31,10 +31,10 @@ def read_batch(path: Path) -> StoppedBatch:
         with safe_open(path, framework="numpy") as file:
             notes = {} if file.metadata() is None else file.metadata()
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
-        if notes.get("format") != FORMAT:
+        if notes.get("format") != STOPPED_BATCH_FORMAT:
             raise InputError(
                 f"{str(path)!r} is not a batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
-                f"but must be {FORMAT!r}."
+                f"but must be {STOPPED_BATCH_FORMAT!r}."
             )
         return _batch_from(nest(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:

@@ -1,8 +1,8 @@
 r"""Votes for a majority vote: read the answer that each response votes for.
 
-The problem's reference answer is not used. Two answers are the same if they differ only in what `rljax.rewards.notation.plain`
-rewrites (spacing, sizes of brackets, Unicode) and in redundant zeros. `\frac{1}{2}` and `0.5` are two different answers here,
-even for a reward that accepts both.
+The problem's reference answer is not used. Two answers are the same if they differ only in what
+`rljax.rewards.math.simplify_answer` rewrites (spacing, sizes of brackets, Unicode) and in redundant zeros. `\frac{1}{2}` and `0.5`
+are two different answers here, even for a reward that accepts both.
 """
 
 import re
@@ -25,30 +25,29 @@ def canonical_form(answer: str) -> str:
         answer: an answer.
 
     Returns:
-        The answer in the notation of `rljax.rewards.notation.plain`; a decimal number also without redundant zeros and plus sign.
+        The answer as `simplify_answer` writes it; a decimal number also without redundant zeros and plus sign.
 
     Example:
         >>> [canonical_form(answer) for answer in ("18.00", "+018", "-0", r"\left( 1,\, 2 \right)", "x + 1")]
         ['18', '18', '0', '(1,2)', 'x+1']
     """
-    bare = simplify_answer(answer)
-    if not _NUMBER.fullmatch(bare):
-        return bare
-    sign = "-" if bare.startswith("-") and Decimal(bare) else ""
-    integer, _, fraction = bare.lstrip("+-").partition(".")
+    simplified = simplify_answer(answer)
+    if not _NUMBER.fullmatch(simplified):
+        return simplified
+    sign = "-" if simplified.startswith("-") and Decimal(simplified) else ""
+    integer, _, fraction = simplified.lstrip("+-").partition(".")
     integer, fraction = integer.lstrip("0"), fraction.rstrip("0")
     return f"{sign}{integer if integer else '0'}{'.' if fraction else ''}{fraction}"
 
 
 def vote(text: str) -> str | None:
-    """Read the answer of a response in canonical form, for rewards that have no function of their own in `VOTES`.
+    """Read the answer of a response in canonical form, for rewards that are not in `VOTES`.
 
     Args:
         text: a response.
 
     Returns:
-        The result of `stated_answer`, else the result of `final_answer` (which also reads what follows a single `#`), in canonical
-        form; None if there is no answer.
+        The result of `stated_answer`, else of `final_answer` (which also reads the text after a single `#`); None if both are None.
 
     Example:
         >>> vote("so it is #18.0"), vote("The answer is 18."), vote("18")
@@ -59,7 +58,7 @@ def vote(text: str) -> str | None:
     return None if answer is None else canonical_form(answer)
 
 
-def _make_vote(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
+def _make_vote_reader(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
     def read_vote(text: str) -> str | None:
         answer = read(text)
         return None if answer is None else canonical_form(answer)
@@ -90,22 +89,22 @@ def vote_letter(text: str) -> str | None:
     return read_letter(text if stated is None else stated)
 
 
-def _no_vote(text: str) -> None:
+def _read_no_vote(text: str) -> None:
     """Return None: programs do not vote, because no two programs count as the same answer."""
     del text
 
 
 VOTES = MappingProxyType(
     {
-        "exact": _make_vote(final_answer),
-        "math": _make_vote(stated_answer),
-        "math_or_last_number": _make_vote(stated_answer_or_last_number),
-        "gsm8k": _make_vote(stated_answer),
-        "aime": _make_vote(stated_answer),
+        "exact": _make_vote_reader(final_answer),
+        "math": _make_vote_reader(stated_answer),
+        "math_or_last_number": _make_vote_reader(stated_answer_or_last_number),
+        "gsm8k": _make_vote_reader(stated_answer),
+        "aime": _make_vote_reader(stated_answer),
         "yes_no": vote_yes_no,
         "multiple_choice": vote_letter,
-        "code": _no_vote,
-        "code_fraction": _no_vote,
+        "code": _read_no_vote,
+        "code_fraction": _read_no_vote,
     }
 )
 """Name of a reward -> the function that reads the votes of responses that this reward judges. All other rewards use `vote`."""
@@ -115,7 +114,8 @@ def vote_for(reward: str) -> Callable[[str], str | None]:
     """Find the function that reads the votes of the responses that a reward judges.
 
     Args:
-        reward: the reward's name, as `rljax.rewards.resolve` accepts it, or several names, separated by commas.
+        reward: the reward's name, as `rljax.rewards.resolve` accepts it, or several names, separated by commas, for which `vote`
+            reads the answer. If a name begins with `brier:`, stated confidences are removed before the answer is read.
 
     Returns:
         A function from a response to its answer in canonical form, or to None if the response has no answer.
@@ -130,8 +130,8 @@ def vote_for(reward: str) -> Callable[[str], str | None]:
     """
     names = reward.split(",")
     read = VOTES.get(",".join(name.strip().removeprefix("brier:") for name in names), vote)
-    return _vote_without_confidence(read) if any(name.strip().startswith("brier:") for name in names) else read
+    return _ignore_confidence(read) if any(name.strip().startswith("brier:") for name in names) else read
 
 
-def _vote_without_confidence(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
+def _ignore_confidence(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
     return lambda text: read(without_confidence(text))

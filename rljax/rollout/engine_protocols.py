@@ -30,7 +30,7 @@ class Sampling(NamedTuple):
     """Texts that end a response: the response ends with the token that completes one of them in the decoded text. The stop text
     stays in the response, because the policy sampled it."""
     kept: int | None = None
-    """For each token, record at most this many of the ids that top-k and top-p kept, the likeliest first. None records nothing."""
+    """K: record each token's sampling mask, at most K ids of tokens that top-k and top-p kept, likeliest first. None: no masks."""
     strata: int | None = None
     """Number of strata: the responses of a group are sampled with uniform random numbers from different strata of (0, 1); see
     `rljax.rollout.stratified`. None samples each response independently of the others."""
@@ -76,11 +76,11 @@ class Response(NamedTuple):
     turns: int = 1
     """Number of turns of the policy, with observations between them; 1 for a plain reply."""
     kept: Int32[np.ndarray, "N K"] | None = None
-    """If `Sampling.kept` is K: ids of the tokens that top-k and top-p kept, padded with -1, and -1 at observations. Both
-    log-probabilities are then under the distribution over these tokens."""
+    """Sampling masks, if `Sampling.kept` is K: ids of the tokens that top-k and top-p kept, padded with -1, and -1 at observations.
+    Both log-probabilities are then under the distribution over these tokens."""
     experts: Int16[np.ndarray, "S Y C"] | None = None
     """For a mixture of experts: the C experts that each of Y layers used for the M tokens of the prompt and the N tokens of the
-    response, S = M + N; -1 if unknown, as for the last token, which the sampler need not read. The learner uses them too."""
+    response, S = M + N; -1 if unknown, e.g. for a last token that was not fed into the model. The learner uses the same experts."""
 
     @property
     def truncated(self) -> bool:
@@ -119,7 +119,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class StreamingEngine(Engine, Protocol):
-    """An engine that yields responses while it samples others, so that `--reward-groups` can judge them in the meantime."""
+    """An engine that yields responses while it samples others, so that the first can be judged meanwhile (`--reward-groups`)."""
 
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
         """Sample the same responses as `generate`, and yield them as they end.
@@ -148,7 +148,7 @@ class ReportingEngine(Engine, Protocol):
 
 @runtime_checkable
 class Dialogue(Protocol):
-    """Samples the turns of many episodes, each turn after its full context."""
+    """Samples the turns of many episodes. The prompt of each turn is its full context."""
 
     def add(self, requests: Mapping[int, Request]) -> None:
         """Queue turns; this may be called while others are being sampled.
@@ -184,7 +184,7 @@ class DialogueEngine(Engine, Protocol):
 
 
 def cut(response: Response, most: int) -> Response:
-    """Drop the tokens of a response after the first `most`."""
+    """Keep at most the first `most` tokens of a response."""
     if len(response.tokens) <= most:
         return response
     return response._replace(finish="length", **{name: array[:most] for name, array in response.token_arrays.items()})
@@ -280,11 +280,11 @@ def _array_fault(response: Response, budget: int) -> str | None:
     return None
 
 
-def _kept_fault(response: Response, most: int | None) -> str | None:
-    """Describe what is wrong with the recorded sampling masks of a response; None if nothing is."""
-    if most is None:
-        return None if response.kept is None else "has sampling masks (kept), which the request does not include"
-    expected = (len(response.tokens), most)
+def _kept_fault(response: Response, max_kept: int | None) -> str | None:
+    """Describe what is wrong with a response's sampling masks, `Response.kept`; None if nothing is."""
+    if max_kept is None:
+        return None if response.kept is None else "has sampling masks (kept), but the request's sampling.kept is None"
+    expected = (len(response.tokens), max_kept)
     if response.kept is None or response.kept.shape != expected or not np.issubdtype(response.kept.dtype, np.integer):
         found = "none" if response.kept is None else f"{response.kept.dtype} {list(response.kept.shape)}"
         return f"must have its sampling masks as an integer array kept {list(expected)}; got {found}"

@@ -23,7 +23,7 @@ from rljax.tasks.task import TaskConfig
 HEIGHT, WIDTH = 8, 4
 """Height and width of an image in pixels."""
 PATCHES = 4
-"""Number of patches in an image."""
+"""Number of Braille characters per image, each a patch of 4 x 2 pixels."""
 _FONT_PIXELS = """
 .##.  ..#.  .##.  ###.  ...#  ####  ..##  ####  .##.  .##.
 #..#  .##.  #..#  ...#  ..##  #...  .#..  ...#  #..#  #..#

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-MOST_SKIPPED = 5
-"""Number of consecutive training steps without a safe update after which a run stops."""
+MAX_CONSECUTIVE_SKIPS = 5
+"""A run stops after this many consecutive training steps whose updates were all skipped."""
 
 LARGEST_UPDATE = 100.0
 """Largest allowed norm of an update, as a multiple of max(‖params‖, 1)."""
@@ -47,11 +47,11 @@ def skip_count(safe: Bool[Array, ""]) -> Float[Array, ""]:
 
 
 def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) -> int:
-    """Return the number of consecutive training steps without a safe update; a step without updates leaves it unchanged.
+    """Count consecutive training steps whose updates were all skipped; a step that attempted no update leaves the count unchanged.
 
     Args:
         count: the number of such steps before this one.
-        share: fraction of this step's updates that were skipped; None if it had no updates.
+        share: fraction of this step's updates that were skipped; None if it attempted none.
 
     Example:
         >>> count_consecutive_skips(2, 1.0), count_consecutive_skips(2, 0.75), count_consecutive_skips(2, None)
@@ -63,10 +63,10 @@ def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) 
 
 
 def explain_skips(count: int, learning_rate: str, run: str) -> str:
-    """Explain why a run without safe updates stops, and what the user can do.
+    """Explain why a run stops after too many skipped updates, and what the user can do.
 
     Args:
-        count: number of consecutive training steps without a safe update.
+        count: number of consecutive training steps whose updates were all skipped.
         learning_rate: the flag that sets the learning rate of these steps.
         run: folder of the run, quoted for a shell.
     """

@@ -35,7 +35,7 @@ from rljax.training.checkpoints.checkpoint import (
 )
 from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter, Saver
-from rljax.training.guard import MOST_SKIPPED, count_consecutive_skips
+from rljax.training.guard import MAX_CONSECUTIVE_SKIPS, count_consecutive_skips
 from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
 from rljax.training.metrics import Numbers
 from rljax.training.state import TrainState
@@ -280,7 +280,7 @@ def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
             log(phase.name, done, outcome.metrics)
             outcome = outcome._replace(checkpoint=phase.react_to_metrics(outcome))
             skipped = count_consecutive_skips(skipped, outcome.skipped)
-            if skipped >= MOST_SKIPPED:
+            if skipped >= MAX_CONSECUTIVE_SKIPS:
                 run.save(LAST, outcome.checkpoint)
                 run.saver.wait()
                 raise InputError(phase.explain_stop(skipped, outcome))

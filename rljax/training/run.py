@@ -1,6 +1,6 @@
-"""A run in progress with its setup, folder, display and trackers; and the batch that is saved when the guard stops a run.
+"""A run in progress: its evaluation, alarms and description, the command that resumes it, and the batch of a stopped run.
 
-The batch is saved in the run folder as a safetensors file, so that reading it executes no code.
+If the guard stops a run, its last batch is saved in the run folder as a safetensors file, so that reading it executes no code.
 """
 
 import json
@@ -41,10 +41,10 @@ from rljax.training.scored_rollout import ScoredRollout
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 
-NAME = "stopped_batch.safetensors"
+STOPPED_BATCH_FILE = "stopped_batch.safetensors"
 """Name of the batch's file in the run folder."""
-FORMAT = "rljax stopped batch 3"
-GROUPS, PAST = "groups", "past"
+STOPPED_BATCH_FORMAT = "rljax stopped batch 3"
+GROUPS, PAST = "groups", "past"  # first parts of the arrays' names in the file
 
 
 class StoppedBatch(NamedTuple):
@@ -63,18 +63,18 @@ class StoppedBatch(NamedTuple):
 def write_batch(folder: RunFolder, kept: StoppedBatch) -> Path:
     """Write a batch into the folder of its run, replacing an earlier one, and return the path of the file."""
     scored_rollout = kept.scored_rollout
-    numbers = {
+    values = {
         "step": kept.step,
         "checkpoint": kept.checkpoint,
         "progress": scored_rollout.progress,
         "weights": kept.weights,
     }
-    notes = {"format": FORMAT} | {name: json.dumps(value) for name, value in numbers.items()}
+    metadata = {"format": STOPPED_BATCH_FORMAT} | {name: json.dumps(value) for name, value in values.items()}
     past = {} if scored_rollout.past is None else {PAST: scored_rollout.past.memory._asdict()}
     tree = {GROUPS: to_dict(scored_rollout.groups)} | past
     arrays = {name: np.ascontiguousarray(array) for name, array in flatten(tree).items()}
-    path = folder.path / NAME
-    atomic_write(path, save(arrays, metadata=notes))
+    path = folder.path / STOPPED_BATCH_FILE
+    atomic_write(path, save(arrays, metadata=metadata))
     return path
 
 
@@ -85,13 +85,13 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
         >>> list(flatten({"a": {"b": np.ones(1)}, "c": np.ones(1)}))
         ['a/b', 'c']
     """
-    found: dict[str, np.ndarray] = {}
+    flat: dict[str, np.ndarray] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            found |= flatten(value, f"{prefix}{json_name(name)}/")
+            flat |= flatten(value, f"{prefix}{json_name(name)}/")
         else:
-            found[f"{prefix}{json_name(name)}"] = value
-    return found
+            flat[f"{prefix}{json_name(name)}"] = value
+    return flat
 
 
 def json_name(name: str) -> str:
@@ -121,14 +121,14 @@ class Run(RunResources):
 def stop_reason(
     run: Run, learning_rate: str, skipped: int, *, step: int = 0, scored_rollout: ScoredRollout | None = None
 ) -> str:
-    """Explain why a run without safe updates stops, and what the user can do.
+    """Explain why a run stops after too many skipped updates, and what the user can do.
 
     Args:
         run: the run; the checkpoint before the skipped steps is on the disk.
         learning_rate: the flag that sets the learning rate of the skipped steps.
-        skipped: number of steps without a safe update.
+        skipped: number of consecutive steps whose updates were all skipped.
         step: number of RL steps done.
-        scored_rollout: the rollout of the last of these steps; it is saved for `rljax debug`.
+        scored_rollout: the rollout of the last skipped step; it is saved for `rljax debug`.
     """
     path = shlex.quote(str(run.folder.path))
     text = explain_skips(skipped, learning_rate, path)
@@ -136,13 +136,13 @@ def stop_reason(
         return text
     number, _ = checkpoints.newest_complete(run.folder.checkpoints / LAST)
     weights = reward_weights(run.setup.algorithm, run.setup.train)
-    kept = StoppedBatch(scored_rollout, step, number, weights)
-    run.write("the batch", lambda: write_batch(run.folder, kept))
+    batch = StoppedBatch(scored_rollout, step, number, weights)
+    run.write("the batch", lambda: write_batch(run.folder, batch))
     return f"{text} `rljax debug {path}` names the term, the row and the token that caused it."
 
 
 def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
-    """Start watching for alarms, first in the rows already logged; rewrite the files of alarms and options to match them.
+    """Start watching for alarms, first in the rows already logged; rewrite alarms.jsonl from them, and call each `Option.restart`.
 
     Only the first host has a watch; the others get an empty one.
     """
@@ -163,11 +163,11 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
 
 def resume_command(folder: RunFolder, config: TrainConfig, command: str = "train") -> str:
     """Return the command that resumes a run, or a Python call if the run needs arguments that the command cannot pass."""
-    needed = folder.config.get("seams", ())
+    own_parts = folder.config.get("seams", ())
     is_code = bool(code_of_training(config))
-    if not needed:
+    if not own_parts:
         return f"rljax {command} --resume {shlex.quote(str(folder.path))}{' --trust' * is_code}"
-    arguments = "".join([*(f", {name}={name}" for name in needed), ", trust=True" * is_code])
+    arguments = "".join([*(f", {name}={name}" for name in own_parts), ", trust=True" * is_code])
     return f"rljax.{command}(resume={str(folder.path)!r}{arguments})"
 
 
@@ -180,7 +180,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
         The checkpoint, with the result in its notes.
 
     Raises:
-        InputError: the parameters are broken, or the evaluation has no `best_metric`.
+        InputError: the policy's log-probabilities are not finite, or the evaluation has no `best_metric`.
     """
     run.display.activity("answering held-out problems", compiles=True)
     start = time.monotonic()
@@ -212,7 +212,7 @@ def advise_on_random_start(config: TrainConfig, own_parts: Collection[str]) -> s
     return (
         "The model starts from random weights without a warm start, so hardly any response earns a reward, and nothing is "
         "learned. Set model=FOLDER_OR_HUB_ID, or warm_start_steps=340 on data with demonstrations; "
-        "rljax.load_config('arithmetic_dapo') has the settings with which `rljax train` learns."
+        "rljax.load_config('arithmetic_dapo') has settings with which `rljax train` is known to learn."
     )
 
 
@@ -220,7 +220,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     """Describe the run in a few lines."""
     config, task = setup.config, setup.config.generated_task
     mesh = " x ".join(f"{name}={size}" for name, size in setup.mesh.shape.items())
-    over = f", mesh {mesh}" if jax.device_count() > 1 else ""
+    mesh_text = f", mesh {mesh}" if jax.device_count() > 1 else ""
     kind = setup.mesh.devices.flat[0].device_kind
     train, heldout = setup.train.prompts, setup.heldout.prompts
     hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
@@ -235,7 +235,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         f"{algorithm if config.optimization.steps or not config.warm_start.steps else 'supervised fine-tuning'} on {source}",
         f"problems {len(train.tokens)} to train on, {len(heldout.tokens)} held out",
         f"model {model}: {count_parameters(all_params):,} parameters, {config.model.dtype}",
-        f"devices {jax.device_count()} x {kind}{hosts}{over}",
+        f"devices {jax.device_count()} x {kind}{hosts}{mesh_text}",
         f"run folder {folder.path}",
         "what a metric means: rljax explain METRIC",
     ]
@@ -243,8 +243,8 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         lines[2:2] = [f"reward {name} reads {form}" for name, form in forms_of(setup.train.judge.reward).items()]
     if setup.base is not None:
         quantized = "" if config.adapter.quantize is None else f", on a model in {config.adapter.quantize}"
-        learns = f"{count_parameters(state.params):,} trainable parameters"
-        lines.insert(3, f"adapter of rank {config.adapter.rank}: {learns}{quantized}")
+        trainable = f"{count_parameters(state.params):,} trainable parameters"
+        lines.insert(3, f"adapter of rank {config.adapter.rank}: {trainable}{quantized}")
     if setup.critic is not None:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start

@@ -1,4 +1,4 @@
-"""The newcomers' scripts: the quick ones run in this environment, and every command and flag in them is documented."""
+"""Scripts of what newcomers type in their first hour: the quick ones run here, and their commands and flags are documented."""
 
 import os
 import re
@@ -14,13 +14,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "notebooks").glob("*.md"))]
 
 
 def words_of(line):
-    """The subcommand and the flags of a command line, without values."""
+    """Return the subcommand and the flags of a command line, without values."""
     words = shlex.split(line.partition(" | ")[0].partition(" > ")[0].partition(" 2> ")[0], comments=True)
     return {word for word in words[1:2] if not word.startswith("-")} | {word for word in words if word.startswith("--")}
 
 
 def command_lines(text):
-    """The command lines that call rljax, with continued lines joined."""
+    """Return the command lines that call rljax, with continued lines joined."""
     joined = text.replace("\\\n", " ")
     return re.findall(r"(?:^|[\s`])(rljax [^\n`]*)", joined)
 
@@ -35,7 +35,7 @@ def test_quick_script_runs(person, tmp_path):
 def test_script_commands_are_documented(person):
     words = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*|[a-z]+(?:-[a-z]+)*)")
     page_words = set().union(*(words.findall(page.read_text()) for page in PAGES))
-    typed = set().union(*map(words_of, command_lines((HERE / f"{person}.sh").read_text())))
-    of_others = {"--num-generations"}  # a flag of another library
-    assert len(typed) > 2
-    assert not typed - page_words - of_others
+    used_words = set().union(*map(words_of, command_lines((HERE / f"{person}.sh").read_text())))
+    other_flags = {"--num-generations"}  # a flag of another library
+    assert len(used_words) > 2
+    assert not used_words - page_words - other_flags

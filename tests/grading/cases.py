@@ -4,7 +4,7 @@ import random
 
 from grading.reference_kinds import Rewriting
 
-STATED = (
+ANSWER_TEMPLATES = (
     *(
         r"So it is $\boxed{{{}}}$.",
         r"\[ \boxed{{{}}} \]",
@@ -40,7 +40,7 @@ def cases(references: list[str], rewritings: dict[str, Rewriting], count: int, s
 
 
 def completion(answer: str, rng: random.Random) -> str:
-    """Write a response that states the answer; answers that text around them could cut off are always put in a box."""
-    form = rng.choice(STATED)
+    """Write a response that states the answer. An answer that could be cut short or misread without a box is always put in one."""
+    template = rng.choice(ANSWER_TEMPLATES)
     fragile = ". " in answer or "\n" in answer or "#" in answer or answer.startswith("-") or "$" in answer
-    return (STATED[0] if fragile else form).format(answer)
+    return (ANSWER_TEMPLATES[0] if fragile else template).format(answer)

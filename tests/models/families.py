@@ -21,7 +21,7 @@ CASES = {
     "llama-mlp_bias": {"model_type": "llama", "mlp_bias": True, "attention_bias": True},
     "llama-linear": {"model_type": "llama", "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}},
     "llama-yarn": {"model_type": "llama", "rope_parameters": YARN},
-    "llama-yarn-set": {
+    "llama-yarn-set": {  # sets the optional entries of YaRN
         "model_type": "llama",
         "rope_parameters": YARN | {"beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.3, "truncate": False},
     },
@@ -40,7 +40,7 @@ CASES = {
         "sliding_window_pattern": 2,
         "query_pre_attn_scalar": 9,
     },
-    "gemma3_text-far": {
+    "gemma3_text-far": {  # its rotary frequencies depend on the type of the layer
         "model_type": "gemma3_text",
         "sliding_window": 3,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -61,7 +61,7 @@ CASES = {
         **{"residual_multiplier": 0.4, "logits_scaling": 2.5},
     },
     "phi3": {"model_type": "phi3", "sliding_window": 3},
-    "phi3-part": {
+    "phi3-part": {  # rotates only a part of each head
         **{"model_type": "phi3", "head_dim": 8, "num_attention_heads": 2, "num_key_value_heads": 2},
         **{"original_max_position_embeddings": 16, "tie_word_embeddings": True},
         "rope_parameters": {
@@ -105,9 +105,9 @@ def write_folder(folder, name):
     (folder / "config.json").write_text(json.dumps(raw))
     config = read_config(folder)
     shapes, tensors = abstract_params(config), {}
-    for stored, parts in stored_together(config).items():
+    for stored, entries in stored_together(config).items():
         random = np.random.default_rng(list(stored.encode()))
-        arrays = [0.4 * random.normal(size=one_of(get_at(shapes, part.path), part.index).shape) for part in parts]
-        tensors[stored] = np.ascontiguousarray(joiner_of(parts)(*arrays), np.float32)
+        arrays = [0.4 * random.normal(size=one_of(get_at(shapes, entry.path), entry.index).shape) for entry in entries]
+        tensors[stored] = np.ascontiguousarray(joiner_of(entries)(*arrays), np.float32)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

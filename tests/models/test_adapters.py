@@ -68,12 +68,12 @@ def test_separate_and_merged_adapters_agree(targets, remat):
     np.testing.assert_allclose(
         logp_of(scoring_params(base, adapter), config), logp_of(effective_params(base, adapter), config), atol=1e-5
     )
-    (found, by_factor), (expected, by_merged) = differentiate(scoring_params), differentiate(effective_params)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-3
-    for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
+    (separate, separate_grads), (merged, merged_grads) = differentiate(scoring_params), differentiate(effective_params)
+    np.testing.assert_allclose(separate, merged, rtol=1e-5)
+    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(merged_grads)) > 1e-3
+    for one, other in zip(jax.tree.leaves(separate_grads), jax.tree.leaves(merged_grads), strict=True):
         size = np.abs(other).max()
-        np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # XLA 0.12 sums in another order: 2.3e-5 apart
+        np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # 2.3e-5 with JAX 0.12, which sums in another order
     assert scoring_params(base, None) is base.params
     assert scored_params(None, base.params) is base.params
 
@@ -101,11 +101,11 @@ def test_factor_gradients_follow_the_chain_rule():
     def loss(params):
         return jnp.sin(logp_of(params)).sum()
 
-    by_adapter = jax.jit(jax.grad(lambda adapter: loss(merge(params, adapter, ADAPTER_SCALE))))(adapter)
-    by_matrix = jax.jit(jax.grad(loss))(merge(params, adapter, ADAPTER_SCALE))
+    adapter_grads = jax.jit(jax.grad(lambda adapter: loss(merge(params, adapter, ADAPTER_SCALE))))(adapter)
+    matrix_grads = jax.jit(jax.grad(loss))(merge(params, adapter, ADAPTER_SCALE))
     for part, name in (("attention", "query"), ("attention", "output"), ("feed_forward", "down")):
         a, b = adapter["layers"][0][part][name]
-        found, matrix = by_adapter["layers"][0][part][name], np.asarray(by_matrix["layers"][0][part][name])
+        found, matrix = adapter_grads["layers"][0][part][name], np.asarray(matrix_grads["layers"][0][part][name])
         flat = matrix.reshape(a.size // 3, b.size // 3)
         flat_a, flat_b = np.asarray(a).reshape(-1, 3), np.asarray(b).reshape(3, -1)
         np.testing.assert_allclose(np.reshape(found.a, flat_a.shape), 1.5 * flat @ flat_b.T, rtol=1e-4, atol=1e-4)
@@ -163,11 +163,11 @@ def test_each_expert_has_its_own_adapter(tmp_path, name):
             adapter
         )
 
-    (found, by_factor), (expected, by_merged) = differentiate(scoring_params), differentiate(effective_params)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-    for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
+    (separate, separate_grads), (merged, merged_grads) = differentiate(scoring_params), differentiate(effective_params)
+    np.testing.assert_allclose(separate, merged, rtol=1e-4)
+    for one, other in zip(jax.tree.leaves(separate_grads), jax.tree.leaves(merged_grads), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4 * max(1.0, np.abs(other).max()))
-    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-4
+    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(merged_grads)) > 1e-4
 
 
 def test_expert_adapters_are_sharded_like_the_experts(tmp_path):
@@ -227,14 +227,14 @@ def test_an_adapter_is_sharded_like_its_matrices():
     )
 
 
-def test_fingerprint_depends_on_shape_and_weights():
+def test_fingerprint_depends_on_config_and_weights():
     params = random_params(LLAMA)
     one = fingerprint(LLAMA, params)
     assert one != fingerprint(SHAPES["qwen2"], params)
     assert one != fingerprint(LLAMA, params | {"norm": {"scale": params["norm"]["scale"] + 1e-6}})
     assert one != fingerprint(LLAMA, params | {"embedding": params["embedding"].at[3, 5].add(1e-6)})
     tuned = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf + 1e-6 * ("gate" in path_names(path)), params)
-    assert one != fingerprint(LLAMA, tuned), "weights with a merged adapter differ"
+    assert one != fingerprint(LLAMA, tuned), "a merged adapter must change the fingerprint"
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

@@ -1,4 +1,4 @@
-"""The memory of a mesh's devices, as the devices report it."""
+"""The total memory of a mesh's devices, from the limits that the devices report."""
 
 from types import SimpleNamespace
 

@@ -41,12 +41,12 @@ from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
-from rljax.training.guard import MOST_SKIPPED
+from rljax.training.guard import MAX_CONSECUTIVE_SKIPS
 from rljax.training.lifecycle.initial_state import first_params, initial_state, state_like
 from rljax.training.objective.algorithm import reward_names, reward_weights
 from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
 from rljax.training.reinforce import make_learner
-from rljax.training.run import NAME, StoppedBatch, flatten, write_batch
+from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch, flatten, write_batch
 from rljax.training.scored_rollout import make_rollout_scorer
 from rljax.training.setup import make_setup
 
@@ -78,11 +78,11 @@ def test_debug_command_names_the_update(stopped, capsys):
     text = printed(capsys, *command)
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(text.split())
-    assert f"Step {MOST_SKIPPED}, 16 responses" in words
+    assert f"Step {MAX_CONSECUTIVE_SKIPS}, 16 responses" in words
     assert "Cause: update of " in words
     assert "lower the learning rate" in words
     assert "0 of 16 " in words
-    found = json.loads(printed(capsys, "debug", str(path / NAME), "--json"))
+    found = json.loads(printed(capsys, "debug", str(path / STOPPED_BATCH_FILE), "--json"))
     assert found["cause"]["name"].startswith("update of ")
     assert {"reward", "advantage", "ratio", "surrogate", "kl", "loss"} <= {term["name"] for term in found["terms"]}
     assert all(term["unsound"] == 0 for term in found["terms"] if not term["name"].startswith("update"))
@@ -100,7 +100,7 @@ def test_alarms_are_reported_once(stopped):
 
 def test_infinite_reward_is_named_with_its_response(stopped):
     path, _ = stopped
-    batch = read_batch(path / NAME)
+    batch = read_batch(path / STOPPED_BATCH_FILE)
     groups = batch.scored_rollout.groups
     rewards = groups.rollout.rewards.copy()
     rewards[1, 2] = np.inf
@@ -116,29 +116,32 @@ def test_infinite_reward_is_named_with_its_response(stopped):
 
 def diagnose_with_batch(run, batch):
     """Diagnose a run with another batch in its folder."""
-    saved = (run / NAME).read_bytes()
+    saved = (run / STOPPED_BATCH_FILE).read_bytes()
     try:
         return diagnose(write_batch(RunFolder.open(run), batch))
     finally:
-        (run / NAME).write_bytes(saved)
+        (run / STOPPED_BATCH_FILE).write_bytes(saved)
 
 
 def test_invalid_batches_are_refused(stopped, tmp_path, capsys):
     path, _ = stopped
     refused(capsys, "There is no batch .*it is written when a run stops", "debug", str(tmp_path))
-    (tmp_path / NAME).write_bytes(b"nothing of the kind")
+    (tmp_path / STOPPED_BATCH_FILE).write_bytes(b"nothing of the kind")
     refused(capsys, "cannot be read as the batch of a stopped run", "debug", str(tmp_path))
-    save_file({"a": np.ones(2)}, tmp_path / NAME)
+    save_file({"a": np.ones(2)}, tmp_path / STOPPED_BATCH_FILE)
     refused(capsys, "its format is None", "debug", str(tmp_path))
-    batch = read_batch(path / NAME)
+    batch = read_batch(path / STOPPED_BATCH_FILE)
     with pytest.raises(InputError, match=r"belongs to checkpoint 99 .*continued since"):
         diagnose_with_batch(path, batch._replace(checkpoint=99))
 
 
 def test_saved_batch_is_the_last_steps(stopped):
     path, _ = stopped
-    batch = read_batch(path / NAME)
-    assert (batch.step, batch.scored_rollout.progress) == (MOST_SKIPPED, pytest.approx((MOST_SKIPPED - 1) / 9))
+    batch = read_batch(path / STOPPED_BATCH_FILE)
+    assert (batch.step, batch.scored_rollout.progress) == (
+        MAX_CONSECUTIVE_SKIPS,
+        pytest.approx((MAX_CONSECUTIVE_SKIPS - 1) / 9),
+    )
     past, rollout = batch.scored_rollout.past, batch.scored_rollout.groups.rollout
     state = last_state(path)
     ids = batch.scored_rollout.groups.prompt_ids
@@ -246,7 +249,7 @@ def test_batch_keeps_the_weights_of_several_rewards(stopped, tmp_path):
     weights = reward_weights(BY_NAME["gdpo"](), SimpleNamespace(environment=None, judge=judge))
     assert weights == {"even_length": 1.0, "silent": -0.3}
     assert reward_weights(BY_NAME["grpo"](), SimpleNamespace(environment=None, judge=judge)) is None
-    batch = read_batch(stopped[0] / NAME)._replace(weights=weights)
+    batch = read_batch(stopped[0] / STOPPED_BATCH_FILE)._replace(weights=weights)
     assert read_batch(write_batch(RunFolder.create(tmp_path / "run", {}), batch)).weights == weights
 
 

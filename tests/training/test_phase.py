@@ -14,7 +14,7 @@ from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.training import phase as module
 from rljax.training.checkpoints.checkpoint import Checkpoint
-from rljax.training.guard import MOST_SKIPPED
+from rljax.training.guard import MAX_CONSECUTIVE_SKIPS
 from rljax.training.interrupt import Interrupted
 from rljax.training.phase import Phase, RunResources, StepOutcome, run_phase
 from rljax.training.state import create
@@ -101,9 +101,9 @@ def test_phase_without_steps_evaluates_saves_and_ends(run, calls, first):
 
 
 def test_too_many_skipped_updates_end_the_run_with_a_save(run, calls, first):
-    with pytest.raises(InputError, match=f"gave up after {MOST_SKIPPED}"):
+    with pytest.raises(InputError, match=f"gave up after {MAX_CONSECUTIVE_SKIPS}"):
         run_phase(run, [first], phase_of(lambda checkpoint: advance(checkpoint, skipped=1.0), steps=99))
-    assert calls[-2:] == [("rl", MOST_SKIPPED), ("save", MOST_SKIPPED)]
+    assert calls[-2:] == [("rl", MAX_CONSECUTIVE_SKIPS), ("save", MAX_CONSECUTIVE_SKIPS)]
 
 
 def test_stop_saves_but_reached_goal_does_not(run, calls, first):
