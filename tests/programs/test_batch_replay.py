@@ -138,10 +138,7 @@ def test_invalid_batches_are_refused(stopped, tmp_path, capsys):
 def test_saved_batch_is_the_last_steps(stopped):
     path, _ = stopped
     batch = read_batch(path / STOPPED_BATCH_FILE)
-    assert (batch.step, batch.scored_rollout.progress) == (
-        MAX_CONSECUTIVE_SKIPS,
-        pytest.approx((MAX_CONSECUTIVE_SKIPS - 1) / 9),
-    )
+    assert (batch.step, batch.scored_rollout.progress) == (MAX_CONSECUTIVE_SKIPS, pytest.approx((batch.step - 1) / 9))
     past, rollout = batch.scored_rollout.past, batch.scored_rollout.groups.rollout
     state = last_state(path)
     ids = batch.scored_rollout.groups.prompt_ids
