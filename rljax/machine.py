@@ -1,4 +1,4 @@
-"""Layer 1: the processors of this machine, and the limit on open files of this process."""
+"""The processors of this machine, and the limit on open files of this process."""
 
 import hashlib
 import os
@@ -10,14 +10,14 @@ from rljax.errors import InputError
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of this machine's kind of processor: its architecture and a hash of the instruction sets that it supports.
+    """Name this machine's kind of processor: its architecture and a hash of the instruction sets that it supports.
 
     Args:
         cpuinfo: file in which Linux lists the instruction sets; if it does not exist, the processor's name is hashed instead.
     """
     lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.is_file() else [platform.processor()]
-    known = next((line for line in lines if line.lower().startswith(("flags", "features"))), lines[0] if lines else "")
-    return f"{platform.machine()}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), lines[0] if lines else "")
+    return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
 
 
 def usable_processors() -> int:
@@ -34,17 +34,17 @@ def raise_open_file_limit(*, least: int = 64, enough: int = 4096) -> None:
     """Raise this process's limit on open files if the system allows it, because a checkpoint is written to many files at once.
 
     Args:
-        least: number of files below which a run cannot work.
-        enough: number of files to which a lower limit is raised, as far as the system allows.
+        least: minimum number of open files with which a run can work.
+        enough: the new limit if the current one is lower, as far as the system allows.
 
     Raises:
         InputError: the process may open fewer than `least` files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = enough if hard == resource.RLIM_INFINITY else min(hard, enough)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
+    target = enough if hard == resource.RLIM_INFINITY else min(hard, enough)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        soft = target
     if soft != resource.RLIM_INFINITY and soft < least:
         raise InputError(
             f"this process may open only {soft} files; raise the limit, for example with `ulimit -n {enough}`."

@@ -1,10 +1,10 @@
 """Key of an arm: a hash of its settings, under which its results are stored.
 
-A key depends on what an arm computes, not on how the code is written: the arrays of its world, the numbers in its settings, the
-equations of its algorithm with their numbers, the steps of its optimizer, the name of each function with the numbers in its
-closure, and the numeric constants of its file. Moving or rewording code, or adding a setting that is off, does not change a key.
-Nor does code that computes something else under an old name. So a test runs one seed of some claims again, and
-`python -m lab.results NAME` runs one seed of each arm before it writes new keys.
+A key depends on what an arm computes: the arrays of its world, the numbers in its settings, the equations of its algorithm with
+their numbers, the steps of its optimizer, the name of each function with the numbers in its closure, and the numeric constants
+of its file. A key does not depend on how the code is written: moving code, rewording it, or adding a setting that is off does not
+change a key. Limitation: a function that computes something else under its old name does not change a key either. Therefore, a
+test runs one seed of some claims again, and `python -m lab.results NAME` runs one seed of each arm before it writes new keys.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from rljax.files import settings_hash
 
 
 def arm_key(page: ClaimFile, arm: str) -> str:
-    """Compute the key of an arm of a claim."""
+    """Compute the key of an arm of the claim that a file defines."""
     claim = page.claim
     return settings_hash(describe(claim.arms[arm]), describe(claim.measure), describe(page.constants))
 
@@ -53,7 +53,7 @@ def describe(value: Any) -> Any:
         return None
     if is_dataclass(value):
         return describe({field.name: getattr(value, field.name) for field in fields(value)})
-    raise TypeError(f"settings of an arm must be numbers, arrays, functions or records, got {type(value).__name__}")
+    raise TypeError(f"settings must be numbers, arrays, functions, dataclasses or named tuples, got {type(value).__name__}")
 
 
 @describe.register(bool)

@@ -26,18 +26,18 @@ def t1(*, beta: float = 2e-4, entropy: float = 1e-3, reference_rate: float = 0.0
     ::
 
         ∇J = (1/G) Σ_i (R_i - (1/(G-1)) Σ_{j≠i} R_j) ∇ log π(o_i | q) + c (1/G) Σ_i Σ_t ∇ H_it
-        R_i = r_i - β Σ_t (k1_it - mean k1)      θ_ref ← (1 - α) θ_ref + α θ      mean over all tokens of the rollout
+        R_i = r_i - β Σ_t (k1_it - mean k1)      θ_ref ← (1 - α) θ_ref + α θ
 
     Args:
-        beta: β = 2e-4, weight of the KL penalty in the reward.
-        entropy: c, weight of the token-entropy bonus; the paper's value was not found, 1e-3 is ours.
-        reference_rate: α of the moving reference, per rollout; the paper's value was not found, 0.01 is ours.
+        beta: β = 2e-4, weight of the KL penalty in the reward; mean k1 is over all tokens of the rollout.
+        entropy: c, weight of the token-entropy bonus; we did not have the paper's value, 1e-3 is our choice.
+        reference_rate: α of the moving reference, per rollout; we did not have the paper's value, 0.01 is our choice.
 
-    Deviations: the paper's equations were not found. Descriptions of the paper mention a leave-one-out baseline, a token-entropy
-    bonus, and a KL to a moving average of the policy, with the batch's mean subtracted. How the KL enters, its estimator (k1),
-    which tokens its mean is over, and the sum over tokens are our interpretation. The paper's rewards of -1 for repetitive,
-    overlong and garbled responses belong in the reward function. Settings of the paper that are not set here: 32 prompts,
-    learning rate 1.5e-6, sampling temperature above 1.
+    Deviations: unknown, because we did not have the paper's equations. Descriptions of the paper mention a leave-one-out baseline,
+    a token-entropy bonus, and a KL to a moving average of the policy, with the batch's mean subtracted. How the KL enters, its
+    estimator (k1), which tokens its mean is over, and the sum over tokens are our interpretation. The paper's rewards of -1 for
+    repetitive, overlong and garbled responses belong in the reward function. Settings of the paper that are not set here: 32
+    prompts, learning rate 1.5e-6, sampling temperature above 1.
     """
     check_nonnegative(beta=beta)
     check_between(0, 1, reference_rate=reference_rate)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Errata:
-    """Recompute the example for every known error, ambiguity or difference in published papers, their code, and libraries."""
+    """Recompute the example for every known error, ambiguity or contradiction in published papers, their code, and libraries."""
 
     json: bool = False
     """Print JSON."""
@@ -45,7 +45,7 @@ VERDICTS = {
     "ambiguity": ("The readings differ.", "They do NOT differ."),
     "difference": ("They differ.", "They do NOT differ."),
 }
-"""Kind of an entry -> the verdict if its numbers confirm the entry, and if they do not. Entries of other kinds refute a claim."""
+"""Kind of an entry -> the verdicts if its numbers confirm the entry and if they do not. Entries of other kinds refute a claim."""
 
 
 def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
@@ -56,7 +56,7 @@ def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
 
 
 def errata_rows(results: "Sequence[tuple[Erratum, Evidence | None]]") -> list[dict[str, Any]]:
-    """Return the entries as JSON objects; `refuted` is None if there is nothing to compute."""
+    """Return the entries as JSON objects. `refuted`: whether the numbers confirm the entry; None if there are no numbers."""
     names = ("number", "document", "where", "claim", "correction", "source", "kind")
     return [
         {name: getattr(entry, name) for name in names}
@@ -70,7 +70,7 @@ def errata_rows(results: "Sequence[tuple[Erratum, Evidence | None]]") -> list[di
 
 def run_errata(command: Errata) -> int:
     """Run every counterexample and print all entries; return 1 if an example does not confirm its entry, else 0."""
-    from rljax.book.errata import run_all  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.book.errata import run_all  # noqa: PLC0415 - imported here so that --help does not load JAX
 
     results = run_all()
     computed = [evidence for _, evidence in results if evidence is not None]

@@ -10,15 +10,15 @@ def join_hosts(coordinator: str | None, hosts: int | None, host: int | None, *, 
         coordinator: address of host 0, "auto", or None for a command on one host.
         hosts: number of hosts.
         host: index of this host.
-        limit: seconds of silence after which a host counts as lost.
+        limit: seconds of silence after which the command considers a host lost; 0 leaves this to JAX.
 
     Raises:
         InputError: `hosts` or `host` is set without a coordinator, or the hosts cannot be joined.
     """
     if coordinator is None:
         if (hosts, host) != (None, None):
-            raise InputError(f"hosts={hosts} and host={host} need --coordinator: the address of host 0.")
+            raise InputError("--hosts and --host need --coordinator, the address of host 0.")
         return
-    from rljax.parallel.joining import join  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.parallel.joining import join  # noqa: PLC0415 - imported here so that --help does not load JAX
 
     join(coordinator, hosts=hosts, host=host, limit=limit)

@@ -161,7 +161,7 @@ def _fix_date(template: str, date: str | None, name: str) -> str:
     if "strftime_now(" in dated:
         raise InputError(
             f"the chat template of {name!r} calls strftime_now with a format that is not a literal string, so the "
-            "date cannot be fixed; write the date into the template."
+            "date cannot be set; write the date into the template."
         )
     return dated
 

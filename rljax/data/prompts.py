@@ -304,7 +304,7 @@ def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
     ]
     weights = [name for name in WEIGHT_COLUMNS if any(problem.columns.get(name) not in (None, 1) for problem in problems)]
     notes = [
-        *(f"the column {name} does not weight the rows: each counts once in the loss" for name in weights),
+        *(f"the column {name!r} is ignored: each row counts once in the loss" for name in weights),
         *_list_labels_without_effect(problems),
     ]
     if not unread:
@@ -329,8 +329,8 @@ def _list_labels_without_effect(problems: Sequence[Problem]) -> list[str]:
     roles = {message["role"] for chat in chats for message in chat if message.get("weight") == 1} - {"assistant"}
     if roles:
         notes.append(
-            f"messages of the roles {', '.join(sorted(roles))} have the weight 1, which has no effect: only the assistant's are "
-            "trained on"
+            f"messages of role {' or '.join(map(repr, sorted(roles)))} have weight 1, which has no effect: only assistant "
+            "messages are trained on"
         )
     unwanted = sum(problem.demonstration is not None and problem.columns.get("label") is False for problem in problems)
     if unwanted:

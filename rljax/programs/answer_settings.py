@@ -13,9 +13,9 @@ from rljax.settings.checks import check_seed, check_types
 
 Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
-"""Whether the chat template is on (`--chat`), off (`--no-chat`), or (None) depends on the run or model."""
+"""Whether the chat template is on (`--chat`) or off (`--no-chat`); None leaves the choice to the run or model."""
 MessagesSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-reward-messages")]
-"""Whether conversations are passed to a reward as messages, as text (`--no-reward-messages`), or (None) as in the run."""
+"""Whether conversations are passed to a reward as messages or as text (`--no-reward-messages`); None means as in the run."""
 Quantization = Literal["int8", "nf4"] | None
 """Type to which an answering model's weights are quantized; None means no quantization."""
 
@@ -33,15 +33,15 @@ class AnswerSettings:
     reward: str | None = None
     """Reward that judges the answers; by default the run's."""
     reward_messages: MessagesSwitch = None
-    """Whether your own reward gets conversations as lists of messages, or as text. By default as in the run; for a model, as lists
-    of messages."""
+    """Whether your own reward gets conversations as lists of messages, or as text. By default as in the run, or, if a model folder
+    is used instead of a run, as lists of messages."""
     trust: bool = False
     """Execute the reward or environment that the run's config.json names, if it is code (file.py:NAME or module:NAME)."""
     accept_changes: bool = False
     """Open a run even if its held-out rows, reward, chat template or tokenizer have changed since its last start."""
     chat: ChatSwitch = None
-    """Whether to format prompts with the tokenizer's chat template. By default as in the run; for a model, only if its tokenizer
-    has a template and the problems are conversations."""
+    """Whether to format prompts with the tokenizer's chat template. By default as in the run, or, if a model folder is used
+    instead of a run, only if its tokenizer has a template and the problems are conversations."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run to use."""
     quantize: Quantization = None
@@ -62,7 +62,7 @@ class AnswerSettings:
         check_types(self)
         check_seed(self.seed)
 
-    def refuse_quantized_critic(self, names: Iterable[str]) -> None:
+    def _refuse_critic_with_quantized_policy(self, names: Iterable[str]) -> None:
         """Reject a critic if the policy is quantized: the critic was trained with the exact policy, and may share its layers."""
         if self.quantize is not None and "critic" in names:
             raise InputError(
@@ -121,8 +121,8 @@ class EvalSettings(BatchSettings):
     by: Sequence[str] | None = None
     """Columns to group problems by; by default subject, type, level, difficulty and operands, if the data has them."""
     out: Path | None = None
-    """File in which every answer is saved as it arrives, with a summary next to it; for a name without a suffix, a folder with
-    both. With --vote or --perturb, a JSON file for the results, which must not exist yet."""
+    """File in which every answer is saved as it arrives, with a summary next to it. A name without a suffix is a folder for both.
+    With --vote or --perturb, only the results are saved, in a JSON file, which must not exist yet."""
 
     def check(self) -> None:
         """Reject invalid values and combinations."""
@@ -135,7 +135,7 @@ class EvalSettings(BatchSettings):
                 )
         if self.choose and self.samples == 1:
             raise InputError("--choose selects one of several answers, but there is only one; also give --samples.")
-        self.refuse_quantized_critic(self.choose)
+        self._refuse_critic_with_quantized_policy(self.choose)
         self._check_temperature()
 
     def _check_temperature(self) -> None:
@@ -199,12 +199,12 @@ class SearchSettings(BatchSettings):
     """Values of N, with one search for each. For beam, N is the number of steps sampled at a time per problem; for tree, the
     number of steps in total; for revision, the number of versions of the answer."""
     expand: int = 4
-    """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, maximum number of
-    continuations of a prefix."""
+    """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, the maximum
+    number of continuations of a prefix."""
     exploration: float = 0.5
     """With --method tree: weight c of the uncertainty c √(ln V / v), with V visits of the parent prefix and v of this one."""
     step_ends: Sequence[str] | None = None
-    """Texts that end a step; by default those of the task's step reward, else the end of a line."""
+    """Texts that end a step; by default the texts that end a step of the task's step reward, else the end of a line."""
     temperature: float = 1.0
     """Sampling temperature, above 0."""
     demonstrations: Path | None = None
@@ -218,7 +218,7 @@ class SearchSettings(BatchSettings):
             raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
         check_positive_counts(expand=self.expand)
         check_temperature(self.temperature)
-        self.refuse_quantized_critic([self.value])
+        self._refuse_critic_with_quantized_policy([self.value])
         if self.step_ends is not None and not (self.step_ends and all(self.step_ends)):
             raise InputError(
                 f"--step-ends is {' '.join(map(repr, self.step_ends))}; give one or more texts, none of them empty, or leave "
@@ -230,7 +230,7 @@ class SearchSettings(BatchSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateSettings(BatchSettings):
-    """Settings for training data that a model generates, and for demonstrations that it cleans."""
+    """Settings for generating training data with a model, and for checking existing demonstrations (--clean)."""
 
     keep: Literal["verifier", "votes"] | None = None
     """verifier (default): right responses; with a step reward, every step must also be right. votes: responses with the answer that
@@ -241,7 +241,7 @@ class GenerateSettings(BatchSettings):
     """Maximum similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
     step_reward: str | None = None
     """With --keep verifier: a kept response has no step that this step reward (equations, model:FOLDER, file.py:function) finds
-    false. By default the run's; for problems that the run's task generates, the task's. none: only the final answer counts."""
+    false. By default the step reward of the run, or of its task for the task's own problems; 'none' checks only final answers."""
     contradicted: Literal["drop", "replace"] | None = None
     """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration with a response that has
     the agreed answer."""
@@ -270,7 +270,7 @@ class PairSettings(AnswerSettings):
     """Settings for preference pairs from a policy's own responses."""
 
     prompts: int = 256
-    """Number of random problems."""
+    """Number of problems to sample at random from the dataset."""
     samples: int = 8
     """Number of responses to each problem."""
     temperature: float = 1.0
@@ -297,10 +297,10 @@ def check_positive_counts(**numbers: float | None) -> None:
 
 
 def check_temperature(temperature: float) -> None:
-    """Reject a temperature at which all responses to a prompt would be identical.
+    """Reject a temperature that is not finite, or not above 0; at 0, all responses to a prompt would be identical.
 
     Raises:
-        InputError: it is not finite, or not above 0.
+        InputError: the temperature is rejected.
     """
     if not 0 < temperature < math.inf:
         raise InputError(f"--temperature is {temperature}; responses are sampled at a finite temperature above 0.")

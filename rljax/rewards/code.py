@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @reads(
-    "the last fenced block that defines what the tests use, else the full response; it can import only the standard library"
+    "the last fenced block that defines what the tests use, else the full response; the code can import only the standard library"
 )
 @verifier
 def code(
@@ -68,7 +68,7 @@ def code(
         stdin: for each prompt the inputs of the program, one text per test, as in CodeContests. The program is then what
             `rljax.rewards.code_blocks.last_code` finds; `rljax.rewards.standard_input.program_of_inputs` explains how it is judged.
         stdout: for each prompt the outputs that the program has to print, one text per test; required with `stdin`.
-        header: for each prompt the beginning of the program, used instead of the prompt, which may be worded differently.
+        header: for each prompt the beginning of the program, used instead of the prompt, so the prompt may be any text.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: the number of programs that run at the same time; None means one per core.
         progress: called with the number of programs judged so far and the number of programs with tests; or None.
@@ -89,11 +89,11 @@ def code(
     verdicts = _judge_programs(
         prompts, completions, (tests, setup, test, entry_point, stdin, stdout, header), limits, workers, progress
     )
-    return [None if verdict is None else float(all(share == 1.0 for share in verdict.shares)) for verdict in verdicts]
+    return [None if verdict is None else float(all(passed == 1.0 for passed in verdict.shares)) for verdict in verdicts]
 
 
 @reads(
-    "the last fenced block that defines what the tests use, else the full response; it can import only the standard library"
+    "the last fenced block that defines what the tests use, else the full response; the code can import only the standard library"
 )
 def code_fraction(
     prompts: Sequence[object],
@@ -113,9 +113,9 @@ def code_fraction(
 ) -> list[float | None]:
     """Give the fraction of the tests that a program passes.
 
-    Each entry of `tests` is one test. In a `check`, each assertion in the source is one test, which passes if it was reached and
-    never failed, however often it ran. The program therefore cannot change the number of tests. A `check` that runs to its end
-    without a failure passes completely; a `check` that raises outside its assertions fails completely.
+    Each entry of `tests` is one test. In a `check`, each assertion in the source is one test, so the program cannot change the
+    number of tests. An assertion passes if it was reached and never failed, however often it ran, or if the complete `check` ran to
+    its end without a failure. If a `check` raises an exception outside its assertions, all its tests fail.
 
     Args:
         prompts: as for `code`.
@@ -189,7 +189,7 @@ def program_of(
     """Combine a response and its tests into the program that the sandbox judges.
 
     Args:
-        prompt: the task. If it is text that begins the program, as in HumanEval, the program is appended to it.
+        prompt: the task. If it is the beginning of the program, as in HumanEval, the code from the response is appended to it.
         completion: the response.
         tests: assertions. This and the following arguments are single entries of the columns that `code` takes.
         setup: the statements that run before the assertions.
@@ -229,11 +229,10 @@ def program_of(
             raise InputError(f"row {row}: the column {name} contains {type(text).__name__}, not text; fix the data.")
     check, entry = "" if test is None else _replace_numpy(test), "" if entry_point is None else entry_point
     if inputs or outputs:
-        if len(inputs) != len(outputs) or assertions or check:
-            raise InputError(
-                f"row {row} has {len(inputs)} texts in stdin and {len(outputs)} in stdout; give one stdout for each stdin, "
-                "and no tests in other columns."
-            )
+        if len(inputs) != len(outputs):
+            raise InputError(f"row {row}: {len(inputs)} stdin and {len(outputs)} stdout texts; give one stdout per stdin.")
+        if assertions or check:
+            raise InputError(f"row {row} has stdin and other tests; leave out either stdin or the columns tests and test.")
         return program_of_inputs(last_code(completion), inputs, outputs)
     if check and not _DEFINES_CHECK.search(check):  # a script of assertions, as in MBPP+, or of test functions
         assertions, check = (*assertions, *_script_as_tests(check, alone=not assertions)), ""
@@ -271,14 +270,14 @@ def _name_of(entry: str, row: int) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=4096)
 def _script_as_tests(test: str, *, alone: bool) -> tuple[str, ...]:
-    """Return a test script as a single test. If it needs a package and there are other tests, warn and return no test."""
+    """Return a test script as a single test. If the script needs a package and there are other tests, warn and return no test."""
     try:
         needed = [ast.unparse(node) for node in source.imports([ast.parse(test)]) if not _is_standard(node)]
     except (SyntaxError, ValueError, RecursionError):
         needed = []  # the sandbox reports what is wrong with it
     if alone or not needed:
         return (test,)
-    _log.warning("programs are judged by `tests` alone: `test` needs `%s`, which the sandbox does not have", needed[0])
+    _log.warning("column `test` is ignored: it runs `%s`, which the sandbox does not have; only `tests` counts", needed[0])
     return ()
 
 
@@ -337,21 +336,21 @@ def _is_program_start(prompt: str, entry_point: str) -> bool:
     return True
 
 
-def _combine(prompt: str, program: str, entry_point: str) -> str:
-    """Append a program to the prompt that begins it, with the program's `__future__` imports first, as Python requires.
+def _combine(prompt: str, response_code: str, entry_point: str) -> str:
+    """Append a response's code to the prompt, with the code's `__future__` imports first, as Python requires.
 
-    A program that defines the function again needs only the prompt's imports and helpers. A program that is only the function's
-    body is indented unless it already is.
+    Code that defines the function again needs only the prompt's imports and helpers. Code that is only the function's body is
+    indented unless it already is.
     """
-    future = "".join(f"{found.group()}\n" for found in _FUTURE.finditer(program))
-    rest = _FUTURE.sub("", program)
+    future = "".join(f"{found.group()}\n" for found in _FUTURE.finditer(response_code))
+    rest = _FUTURE.sub("", response_code)
     if defines(rest, [entry_point]):
         return f"{future}{prompt}\n{rest}"
     return f"{future}{prompt}{_indent(rest)}"
 
 
 def _indent(body: str) -> str:
-    """Indent the body of a function, or only its first line if no other line has lost its indentation."""
+    """Indent a function's body unless it is indented; only the first line, if that opens no block and the others are indented."""
     lines = body.split("\n")
     nonblank = [line for line in lines if line.strip()]
     if not nonblank or nonblank[0][0] in " \t":

@@ -1,6 +1,6 @@
 """Jitted parts of decoding: read prompts, put them into free rows, and sample tokens until enough rows have ended.
 
-Axes: B rows that are decoded together, P prompts, L prompt slots, T tokens per response, V vocabulary.
+Axes: B rows decoded together, P prompts, L padded prompt length, T tokens per response, V vocabulary, N recorded candidates.
 """
 
 from collections.abc import Sequence
@@ -82,8 +82,8 @@ def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tup
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
 
-def _check_truncation(sampling: Sampling) -> None:
-    """Refuse settings that would leave no token to sample from."""
+def _check_filter(sampling: Sampling) -> None:
+    """Refuse values of top-k and top-p that would leave no token to sample from."""
     if sampling.top_k is not None and sampling.top_k < 1:
         raise InputError(f"top_k must be at least 1, the number of tokens to sample from; got {sampling.top_k}.")
     if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
@@ -104,26 +104,26 @@ def _choose(logits: Float[Array, "B V"], noise: Noise) -> Int[Array, "B"]:
 def sample_token(
     logits: Float[Array, "B V"], noise: Noise, sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Sample one token per row with its own noise; return the tokens, and their log-probabilities after and before truncation.
+    """Sample one token per row; return the tokens, their log-probabilities after top-k and top-p, and those before.
 
     Raises:
         InputError: `top_k` is below 1, or `top_p` outside (0, 1].
     """
-    _check_truncation(sampling)
+    _check_filter(sampling)
     logits = logits.astype(jnp.float32)
     if sampling.temperature == 0:
         token = logits.argmax(-1).astype(jnp.int32)
         certain = jnp.zeros(token.shape, jnp.float32)
         return token, certain, certain
     scaled = logits / sampling.temperature
-    policy, truncated = jax.nn.log_softmax(scaled, axis=-1), _truncate(scaled, sampling)
-    behaviour = jax.nn.log_softmax(truncated, axis=-1)
-    token = _choose(truncated, noise)
+    policy, filtered = jax.nn.log_softmax(scaled, axis=-1), _filter(scaled, sampling)
+    behaviour = jax.nn.log_softmax(filtered, axis=-1)
+    token = _choose(filtered, noise)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
 
-def _truncate(scaled: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
+def _filter(scaled: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
     """Set the logits of the tokens that top-k and top-p remove to -inf."""
     if sampling.top_k is not None:
         scaled = keep_top_k(scaled, sampling.top_k)
@@ -139,7 +139,7 @@ def sample_from_kept(
         logits: logits of the next token, before the temperature is applied.
         noise: randomness of each row.
         sampling: sampling settings, with a positive temperature.
-        most: N, largest number of kept tokens per row; the likeliest are kept.
+        most: N, maximum number of kept tokens per row; if top-k and top-p keep more, the likeliest N remain.
 
     Returns:
         The sampled tokens; their log-probabilities under the distribution over the kept tokens, in nats; and the ids of the kept
@@ -148,12 +148,12 @@ def sample_from_kept(
     Raises:
         InputError: `top_k` is below 1, `top_p` outside (0, 1], or the temperature is not positive.
     """
-    _check_truncation(sampling)
+    _check_filter(sampling)
     if not sampling.temperature > 0:
         raise InputError(f"temperature must be positive if sampling masks are recorded; got {sampling.temperature}.")
-    truncated = _truncate(logits.astype(jnp.float32) / sampling.temperature, sampling)
+    filtered = _filter(logits.astype(jnp.float32) / sampling.temperature, sampling)
     count = min(most, logits.shape[-1])
-    values, ids = jax.lax.top_k(truncated, count)
+    values, ids = jax.lax.top_k(filtered, count)
     logp = jax.nn.log_softmax(values, axis=-1)
     chosen = _choose(values, noise)[:, None]
     kept = jnp.where(jnp.isneginf(values), -1, ids).astype(jnp.int32)
@@ -163,14 +163,14 @@ def sample_from_kept(
 
 @partial(jax.jit, static_argnames=("decoder",))
 def weights_program(decoder: Decoder, params: Params) -> Params:
-    """Run the decoder's `weights` in a compiled program; see `decode_weights`."""
+    """Call `decoder.weights` under jit; see `decode_weights`."""
     return decoder.weights(params)
 
 
 def decode_weights(decoder: Decoder, params: Params) -> Params:
     """Prepare the parameters once for all tokens of a call.
 
-    If the decoder's `weights` returns all arrays unchanged, the program is not run, because it would copy them.
+    If `decoder.weights` returns only arrays of `params`, unchanged, nothing is run, because the compiled function would copy them.
     """
     traced = weights_program.trace(decoder, params)
     index_of = {variable: index for index, variable in enumerate(traced.jaxpr.jaxpr.invars)}
@@ -185,7 +185,7 @@ def decode_weights(decoder: Decoder, params: Params) -> Params:
 def read_prompts(
     decoder: Decoder, params: Params, prompts: Int[Array, "P L"], attention: Bool[Array, "P L"], *, budget: int
 ) -> Prompts:
-    """Read prompts, padded on either side, with room for `budget` tokens after each prompt (0 if the decoder can grow)."""
+    """Read prompts, padded on either side; reserve room for `budget` tokens after each. Pass 0 if the decoder has `grow`."""
     return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
 
 
@@ -201,7 +201,7 @@ def empty_rows(
     kept: int | None = None,
     mesh: Mesh | None = None,
 ) -> Rows:
-    """Return rows that all wait for a prompt of `length` slots.
+    """Return rows that all wait for a prompt of padded length `length`.
 
     Args:
         decoder: how the model reads prompts and tokens.
@@ -224,19 +224,19 @@ def waiting_rows(
 ) -> Rows:
     """Return rows that all wait for a prompt, with `state` as their empty state; see `empty_rows`."""
     ids = None if kept is None else jnp.full((rows, budget, kept), -1, jnp.int32)
-    floats, integers, none = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
+    floats, integers, all_false = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     empty = Rows(
         state=state,
         token=integers,
-        ended=~none,
+        ended=~all_false,
         inputs=RowInputs(jnp.zeros((rows, 2), jnp.uint32), integers),
-        samples=Samples(floats.astype(jnp.int32), floats, floats, integers, none, ids),
+        samples=Samples(floats.astype(jnp.int32), floats, floats, integers, all_false, ids),
     )
     return empty if mesh is None else jax.lax.with_sharding_constraint(empty, rows_shardings(decoder, empty, mesh))
 
 
 def rows_shardings(decoder: Decoder, rows: Rows, mesh: Mesh) -> PyTree[NamedSharding]:
-    """Return the sharding of each array in rows that have no prompt yet.
+    """Return the sharding of each array of `rows`.
 
     Args:
         decoder: how the model reads prompts and tokens.
@@ -255,7 +255,7 @@ def rows_shardings(decoder: Decoder, rows: Rows, mesh: Mesh) -> PyTree[NamedShar
 
 @partial(jax.jit, static_argnames=("decoder", "more"))
 def grow_rows(decoder: Decoder, rows: Rows, *, more: int) -> Rows:
-    """Give the rows room for `more` further tokens, on the devices that they are on."""
+    """Extend each row's state by room for `more` tokens, on the same devices."""
     return rows._replace(state=required(decoder.grow, "decoder.grow")(rows.state, more))
 
 
@@ -311,12 +311,12 @@ def fill_rows(
 ) -> Rows:
     """Begin new responses, and sample the first token of each.
 
-    The parts of `prompts` are inserted in one program, so that the compiler can write the rows' state once for all of them.
+    The parts of `prompts` are inserted in one compiled call, so that the compiler can write the rows' state once for all parts.
 
     Args:
         decoder: how the model reads prompts and tokens.
         rows: the rows that are being decoded.
-        prompts: the prompts of the responses, in parts that were read one after the other.
+        prompts: the prompts of the responses, in parts that were read one after another.
         source: index of each row's prompt, counted across all parts; rows with a negative index are left unchanged.
         inputs: seeds and length limits of the new rows.
         sampling: how tokens are sampled.
@@ -325,8 +325,8 @@ def fill_rows(
     state, first = rows.state, 0
     for part in prompts:
         count = part.logits.shape[0]
-        is_of_part = (source >= first) & (source < first + count)
-        state = decoder.insert(state, part.state, jnp.where(is_of_part, source - first, -1))
+        is_in_part = (source >= first) & (source < first + count)
+        state = decoder.insert(state, part.state, jnp.where(is_in_part, source - first, -1))
         first += count
     logits = jnp.concatenate([part.logits for part in prompts])
     begun = rows._replace(
@@ -340,7 +340,7 @@ def fill_rows(
 
 @partial(jax.jit, static_argnames=("decoder",), donate_argnames="rows")
 def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"]) -> Rows:
-    """Copy rows of one decode into another with the same prompt length, budget and room; they continue as before.
+    """Copy rows into those of another decode, which has the same prompt length, budget and room; they continue as before.
 
     Args:
         decoder: how the model reads prompts and tokens.
@@ -363,7 +363,7 @@ def decode(
     *,
     sampling: Sampling,
 ) -> tuple[Rows, Int[Array, ""]]:
-    """Sample tokens until `enough` rows have ended, or until each row that has not ended has `most` more tokens.
+    """Sample tokens until at least `enough` of all rows have ended, or until `most` tokens have been sampled in each other row.
 
     Returns:
         The rows, and the number of tokens sampled in each row that has not ended.

@@ -81,13 +81,13 @@ def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
         raise ValueError(f"step must not be negative, got {step}")
     reserved = {"phase", "step"} & metrics.keys()
     if reserved:
-        raise ValueError(f"metrics must not use the names {sorted(reserved)}: each row has its own")
+        raise ValueError(f"metrics must not use the names {sorted(reserved)}: each row already has these fields")
 
 
 class JsonlTracker:
     """A tracker that writes `metrics.jsonl` and `samples.jsonl`; each row is on disk before the call returns.
 
-    A metrics row is `{"phase", "step", ...metrics}` in the order of `metrics`; `seconds` is the duration of the step.
+    A metrics row is `{"phase", "step", ...metrics}` in the order of `metrics`; a metric `seconds` is the step's duration.
     JSON has no NaN or infinity, so a number that is not finite is written as null.
 
     Args:
@@ -124,7 +124,7 @@ class TensorBoardTracker:
     """
 
     def __init__(self, run: RunFolder):
-        from rljax.tracking.tensorboard import EventFile  # noqa: PLC0415  other runs do not need tensorboardX
+        from rljax.tracking.tensorboard import EventFile  # noqa: PLC0415 - imported here: only this tracker needs tensorboardX
 
         self._events = EventFile(run.tensorboard)
 
@@ -147,11 +147,11 @@ class Trackers:
 
     Args:
         trackers: the trackers, called in this order.
-        attempt: receives the name of the data and a function that writes the data; may call it again once a full disk has room.
+        attempt: called as `attempt("the metrics", write)` for each write; may repeat `write()`, for example after a full disk.
     """
 
     def __init__(
-        self, trackers: Iterable[Tracker], attempt: Callable[[str, Callable[[], None]], None] = lambda what, work: work()
+        self, trackers: Iterable[Tracker], attempt: Callable[[str, Callable[[], None]], None] = lambda what, write: write()
     ):
         self._trackers = tuple(trackers)
         self._attempt = attempt

@@ -120,7 +120,7 @@ def test_docstrings_describe_arguments_and_deviations(name):
         ("reinforce_pp_baseline", ("Eq. 1 of version 9", "Eqs. 5 and 7")),
         ("kimi_k15", ("the paper gives no value", "divided by 2τ", "resets the optimizer")),
         ("rloo", ("Section 2.3",)),
-        ("t1", ("from secondary descriptions", "equations were not found")),
+        ("t1", ("from secondary descriptions", "did not have the paper's equations")),
         ("vc_ppo", ("from secondary descriptions", "not verified")),
         ("a_star_po", ("first step", "8 reference responses")),
         ("minillm", ("T - t - 1", "its Eq. 4", "--auxiliary")),

@@ -179,11 +179,11 @@ def test_demonstration_ends_with_one_turn_end(end):
     assert text_of(response_tokens(plain, tokenizer)[0], tokenizer) == "2<|endoftext|>"
 
 
-def test_chat_date_is_fixed():
+def test_chat_date_is_pinned():
     pinned = make_tokenizer(date="2026-01-31")
     assert "[31 Jan 2026]" in pinned.render([QUESTION], opens_turn=True)
     assert f"[{time.strftime('%d %b %Y')}]" in make_tokenizer().render([QUESTION], opens_turn=True)
-    with pytest.raises(InputError, match="the date cannot be fixed"):
+    with pytest.raises(InputError, match="the date cannot be set"):
         make_tokenizer("{{ strftime_now(messages[0].content) }}", date="2026-01-31").render([QUESTION], opens_turn=True)
     with pytest.raises(InputError, match="chat_date is '31 Jan'"):
         ChatFormat(date="31 Jan")
@@ -276,7 +276,7 @@ def test_prompt_omissions_of_columns():
     assert "images" in list_prompt_omissions([images], ByteTokenizer(), chat=False)[0]
     weighted = [Problem("2+2?", "4", columns={"weight": weight}) for weight in (1.0, None, math.nan)]
     (note,) = list_prompt_omissions(weighted, ByteTokenizer(), chat=False)
-    assert note == "the column weight does not weight the rows: each counts once in the loss"
+    assert note == "the column 'weight' is ignored: each row counts once in the loss"
     assert list_prompt_omissions(weighted[:2], ByteTokenizer(), chat=False) == []
     chats = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
     rows = [Problem(prompt, "4", columns={"messages": chats}) for prompt in ("2+2?", "3+3?")]
@@ -374,20 +374,20 @@ def test_trained_tokens_match_trl_training_templates(family):
     marked = make_tokenizer((TEMPLATES / f"{family}_training.jinja").read_text()).inner.apply_chat_template(
         [QUESTION, *turns], tools=problem.columns.get("tools"), return_assistant_tokens_mask=True, return_dict=True
     )
-    theirs = [token for token, is_own in zip(marked["input_ids"], marked["assistant_masks"], strict=True) if is_own]
+    theirs = [token for token, trained in zip(marked["input_ids"], marked["assistant_masks"], strict=True) if trained]
     ids, mask = response_tokens(problem, tokenizer, chat=True)
-    ours = [token for token, is_own in zip(ids, mask, strict=True) if is_own]
+    ours = [token for token, trained in zip(ids, mask, strict=True) if trained]
     # TRL patches its training templates: they always write an empty thought, and training starts at the line break before it.
     plain = [text_of(tokens, tokenizer).replace("\n", "").replace("<think></think>", "") for tokens in (ours, theirs)]
     assert plain[0] == plain[1].removesuffix("<|endoftext|>")
 
 
-def test_columns_left_out_without_effect():
+def test_notes_on_weights_labels_and_scores_without_effect():
     user = {"role": "user", "content": "2+2?"}
     problems = [Problem("2+2?", "4", "4", messages=(user | {"weight": weight},)) for weight in (0, 1)]
     assert list_columns_left_out(problems[:1]) == []
     (note,) = list_columns_left_out(problems)
-    assert note == "messages of the roles user have the weight 1, which has no effect: only the assistant's are trained on"
+    assert note == "messages of role 'user' have weight 1, which has no effect: only assistant messages are trained on"
     wanted = [Problem("2+2?", "5", "5", {"label": label}) for label in (True, False)]
     assert list_columns_left_out(wanted[:1]) == []
     assert "1 of 2 completions have the label false" in list_columns_left_out(wanted)[0]
@@ -396,5 +396,5 @@ def test_columns_left_out_without_effect():
     problems = [problem_of(read_preference(row | more, columns)) for more in ({}, {"score_rejected": 3.0, "weight": 0.5})]
     assert list_columns_left_out(problems[:1]) == []
     weights, scores = list_columns_left_out(problems)
-    assert weights == "the column weight does not weight the rows: each counts once in the loss"
+    assert weights == "the column 'weight' is ignored: each row counts once in the loss"
     assert scores.startswith("in 1 of 2 pairs the rejected response has the higher score (score_chosen < score_rejected)")

@@ -1,4 +1,4 @@
-"""Calibration of stated confidences, checked against loops and on responses calibrated by construction."""
+"""Calibration of stated confidences, checked against plain Python and on responses that are calibrated by construction."""
 
 import numpy as np
 import pytest
@@ -16,33 +16,33 @@ from rljax.rollout.engine_protocols import Sampling
 from rljax.rollout.judging import Judge
 
 
-def loop_scores(q, c, used):
+def plain_scores(confidence, correct, used):
     """The Brier score over all used responses, and the expected calibration error, summed bin by bin."""
-    pairs = [(q[index], float(c[index])) for index in np.ndindex(q.shape) if used[index]]
+    pairs = [(confidence[index], float(correct[index])) for index in np.ndindex(confidence.shape) if used[index]]
     error = 0.0
     for bin_index in range(BINS):
-        inside = [(a, b) for a, b in pairs if min(int(a * BINS), BINS - 1) == bin_index]
+        inside = [(stated, right) for stated, right in pairs if min(int(stated * BINS), BINS - 1) == bin_index]
         if inside:
-            error += abs(sum(b - a for a, b in inside)) / len(pairs)
-    return np.mean([(a - b) ** 2 for a, b in pairs]), error
+            error += abs(sum(right - stated for stated, right in inside)) / len(pairs)
+    return np.mean([(stated - right) ** 2 for stated, right in pairs]), error
 
 
-def test_brier_and_error_match_loops():
+def test_brier_and_calibration_error_match_plain_python():
     rng = np.random.default_rng(0)
-    q, c, known = rng.random((30, 1)), rng.random((30, 1)) < 0.4, rng.random((30, 1)) < 0.8
-    q[::7] = np.nan
-    found = calibration(q, c, known)
-    brier, error = loop_scores(q, c, known & ~np.isnan(q))
+    confidence, correct, known = rng.random((30, 1)), rng.random((30, 1)) < 0.4, rng.random((30, 1)) < 0.8
+    confidence[::7] = np.nan
+    found = calibration(confidence, correct, known)
+    brier, error = plain_scores(confidence, correct, known & ~np.isnan(confidence))
     assert found.brier.value == pytest.approx(brier)
     assert found.error.value == pytest.approx(error)
-    assert found.stated == pytest.approx((known & ~np.isnan(q)).sum() / known.sum())
+    assert found.stated == pytest.approx((known & ~np.isnan(confidence)).sum() / known.sum())
 
 
-def test_error_of_honest_and_overconfident_responses():
+def test_calibration_error_of_honest_and_overconfident_responses():
     rng = np.random.default_rng(1)
-    q = rng.random((4000, 2))
-    right, known = rng.random(q.shape) < q, np.ones(q.shape, bool)
-    honest, overconfident = calibration(q, right, known), calibration(np.ones(q.shape), right, known)
+    confidence = rng.random((4000, 2))
+    right, known = rng.random(confidence.shape) < confidence, np.ones(confidence.shape, bool)
+    honest, overconfident = calibration(confidence, right, known), calibration(np.ones(confidence.shape), right, known)
     assert honest.error.value < 0.03
     assert 0.45 < overconfident.error.value < 0.55
     assert honest.brier.high < overconfident.brier.low
@@ -50,18 +50,18 @@ def test_error_of_honest_and_overconfident_responses():
 
 def test_every_response_has_equal_weight():
     """A problem with one stated confidence, and a problem with three."""
-    q = np.array([[0.9, np.nan, np.nan], [0.5, 0.5, 0.5]])
-    c = np.array([[True, False, False], [False, False, False]])
-    found = calibration(q, c, np.ones((2, 3), bool))
-    brier, error = loop_scores(q, c, ~np.isnan(q))
+    confidence = np.array([[0.9, np.nan, np.nan], [0.5, 0.5, 0.5]])
+    correct = np.array([[True, False, False], [False, False, False]])
+    found = calibration(confidence, correct, np.ones((2, 3), bool))
+    brier, error = plain_scores(confidence, correct, ~np.isnan(confidence))
     assert (found.confidence.value, found.accuracy.value) == pytest.approx((0.6, 0.25))
     assert (found.brier.value, found.error.value) == pytest.approx((brier, error))
 
 
-def test_error_of_few_responses_has_no_interval():
+def test_calibration_error_of_few_responses_has_no_interval():
     rng = np.random.default_rng(3)
-    q = rng.random((12, 1))
-    found = calibration(q, rng.random((12, 1)) < q, np.ones((12, 1), bool))
+    confidence = rng.random((12, 1))
+    found = calibration(confidence, rng.random((12, 1)) < confidence, np.ones((12, 1), bool))
     assert np.isnan([found.error.low, found.error.high]).all()
     assert found.error.problems == 12
     assert f"expected calibration error {found.error.value:.3f}, Brier" in found.text()

@@ -82,25 +82,25 @@ VALUES = st.one_of(
 
 @st.composite
 def command_lines(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[str]:
-    """A command line with mostly existing flags and values that may be invalid."""
+    """A command line whose flags mostly exist and whose values may be invalid."""
     command = draw(
         st.sampled_from(
             ["train"] * 8 + ["config"] * 4 + [*(name for name in COMMANDS if name != "errata"), "", "trian", "\0"]
         )
     )
-    words = [command]
+    arguments = [command]
     if command == "train":
-        words += ["--task", "sums", "--train-problems", "8", "--heldout-problems", "2"]
+        arguments += ["--task", "sums", "--train-problems", "8", "--heldout-problems", "2"]
     if command in ("eval", "sample", "plot", "export", "preprocess", "reward-model", "preference"):
-        words += draw(st.lists(TEXTS, min_size=0, max_size=2))
+        arguments += draw(st.lists(TEXTS, min_size=0, max_size=2))
     names = draw(st.lists(st.sampled_from(sorted(FLAGS)), max_size=3, unique=True))
     for name in names:
         flag = FLAGS[name] if draw(st.integers(0, 30)) else draw(TEXTS)
         value = draw(NUMBERS | TEXTS)
-        words += draw(st.sampled_from([[flag, value], [f"{flag}={value}"], [flag], [flag, value, value]]))
+        arguments += draw(st.sampled_from([[flag, value], [f"{flag}={value}"], [flag], [flag, value, value]]))
     extra = draw(st.integers(0, 11))
     if extra == 0:
-        words += [
+        arguments += [
             "--coordinator",
             draw(st.sampled_from(COORDINATORS) | TEXTS),
             "--hosts",
@@ -111,20 +111,20 @@ def command_lines(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[st
     elif extra == 1:
         file = directory / f"experiment{draw(st.sampled_from(['.py', '.py', '.txt', '']))}"
         file.write_text(draw(st.sampled_from(PYTHON)), encoding="utf-8", errors="surrogatepass")
-        words += [draw(st.sampled_from(["--experiment", "--config"])), str(file)]
+        arguments += [draw(st.sampled_from(["--experiment", "--config"])), str(file)]
     elif extra == 2:
-        words += [
+        arguments += [
             "--algorithm-options",
             draw(st.sampled_from(["clip_low=", "max_length=", "a=", "="])) + draw(NUMBERS | TEXTS),
         ]
     elif extra == 3:
-        words += [draw(st.sampled_from(["--dataset", "--model", "--resume", "--tokenizer", "--critic"])), draw(TEXTS)]
-    return words
+        arguments += [draw(st.sampled_from(["--dataset", "--model", "--resume", "--tokenizer", "--critic"])), draw(TEXTS)]
+    return arguments
 
 
 @st.composite
 def settings_files(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[str]:
-    """A command with a settings file that has values of any type or is damaged."""
+    """A command with a settings file that is damaged or has values of any type."""
     names = draw(st.lists(st.sampled_from(sorted(known_settings())) | TEXTS, max_size=4, unique=True))
     settings: Any = {name: draw(VALUES) for name in names}
     if draw(st.booleans()):
@@ -142,7 +142,7 @@ def settings_files(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[s
 
 @st.composite
 def datasets(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[str]:
-    """A command with a dataset that has rows of any shape or is damaged."""
+    """A command with a dataset that is damaged or has rows of any shape."""
     good_rows = [json.loads(line) for line in (good.folder / "rows.jsonl").read_text().splitlines()]
     rows = [mutate_json(draw, row) if draw(st.booleans()) else row for row in good_rows[: draw(st.integers(0, 8))]]
     rows += draw(st.lists(VALUES, max_size=1))
@@ -214,11 +214,11 @@ KINDS: dict[str, Callable[..., Any]] = {
     "model folders": model_folders,
     "run folders": run_folders,
 }
-"""Kind of faulty input -> the strategy that generates the words of a command with such input."""
+"""Kind of faulty input -> the strategy that generates the arguments of a command with such input."""
 
 
 def damage_folder(draw: st.DrawFn, folder: Path) -> None:
-    """Damage a file in a folder, delete it, or replace it with a folder."""
+    """Damage or delete one file of the folder, or replace the file with an empty directory."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
         return
@@ -241,7 +241,7 @@ def damage_folder(draw: st.DrawFn, folder: Path) -> None:
 
 
 def damage_bytes(draw: st.DrawFn, content: bytes) -> bytes:
-    """Return the content with some bytes removed, changed or inserted."""
+    """Return the content with some bytes removed, changed or inserted, and sometimes truncated after them."""
     begin = draw(st.integers(0, len(content)))
     end = min(len(content), begin + draw(st.integers(0, 8)))
     middle = draw(
@@ -251,7 +251,7 @@ def damage_bytes(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def mutate_json(draw: st.DrawFn, value: Any) -> Any:
-    """Return the JSON value with one entry, at any depth, deleted, renamed or changed."""
+    """Return the JSON value with one entry, at any depth, deleted, renamed or changed, or replace the complete value."""
     if isinstance(value, dict) and value and draw(st.integers(0, 9)):
         name, kind = draw(st.sampled_from(sorted(value))), draw(st.integers(0, 5))
         rest = {key: entry for key, entry in value.items() if key != name}
@@ -267,5 +267,5 @@ def mutate_json(draw: st.DrawFn, value: Any) -> Any:
 
 
 def make_yaml_safe(value: Any) -> Any:
-    """Return the value with the characters that YAML cannot write replaced by question marks."""
+    """Replace the lone surrogate of `TEXTS`, which YAML cannot write, with a question mark."""
     return json.loads(json.dumps(value).encode("ascii", "replace").decode().replace("\\ud800", "?"))

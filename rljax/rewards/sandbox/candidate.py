@@ -19,9 +19,9 @@ _LONGEST_OUTPUT = 2**20
 class _OutputBuffer(io.BytesIO):
     """A buffer for the program's output, which discards everything beyond a limit."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, descriptor: int) -> None:
         super().__init__()
-        self._number = number
+        self._descriptor = descriptor
 
     def write(self, text: Any, /) -> int:
         """Keep as much of the text as the limit allows."""
@@ -30,7 +30,7 @@ class _OutputBuffer(io.BytesIO):
 
     def fileno(self) -> int:
         """Return the file descriptor of the standard stream that this buffer replaces."""
-        return self._number
+        return self._descriptor
 
     def take(self) -> str:
         """Return the buffered output, and empty the buffer."""
@@ -41,7 +41,7 @@ class _OutputBuffer(io.BytesIO):
 
 
 class _Server(Peer):
-    """The program's end of the connection. It adds the program's output since the last message to each message."""
+    """The program's side of the connection. Each message also contains the program's output since the last message."""
 
     def __init__(self, incoming: int, outgoing: int, objects: Iterable[object]) -> None:
         super().__init__(incoming, outgoing, objects)
@@ -82,12 +82,12 @@ def serve(code: str, questions: int, answers: int) -> None:
 
 
 class _FailedServer(_Server):
-    """The end of the connection if the program could not be loaded: it answers every question with the program's exception."""
+    """The program's side of the connection if the program could not be loaded; answers every question with its exception."""
 
     def __init__(self, questions: int, answers: int, error: BaseException) -> None:
         super().__init__(questions, answers, [None])
         self._load_error = error
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
-        """Raise the exception that the program raised."""
+        """Raise the exception that the program raised; `Peer` calls this method before it performs an action."""
         raise self._load_error
