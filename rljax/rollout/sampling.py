@@ -77,7 +77,7 @@ class Rows(NamedTuple):
 
 
 def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Move each row's tokens to the right end, in order, wherever the padding is."""
+    """Move each row's tokens to the right end and keep their order; the padding may be anywhere."""
     order = jnp.argsort(attention, axis=-1, stable=True)
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
@@ -91,7 +91,7 @@ def _check_filter(sampling: Sampling) -> None:
 
 
 Noise = Key[Array, "B"] | Float[Array, "B"]
-"""Randomness of the next token of each row: a key, or the quantile to take; see `rljax.rollout.stratified`."""
+"""Randomness for each row's next token: a random key, or the quantile to take; see `rljax.rollout.stratified`."""
 
 
 def _choose(logits: Float[Array, "B V"], noise: Noise) -> Int[Array, "B"]:

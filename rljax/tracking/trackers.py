@@ -91,7 +91,7 @@ class JsonlTracker:
     JSON has no NaN or infinity, so a number that is not finite is written as null.
 
     Args:
-        run: the folder; rows are appended to existing files.
+        run: the run folder; rows are appended to existing files.
     """
 
     def __init__(self, run: RunFolder):
@@ -120,7 +120,7 @@ class TensorBoardTracker:
     A resumed run adds its own event file. Steps that the run repeats appear twice, with the same values.
 
     Args:
-        run: the folder; events go to its `tensorboard`.
+        run: the run folder; events are written to its `tensorboard` folder.
     """
 
     def __init__(self, run: RunFolder):
