@@ -101,6 +101,15 @@ def test_the_readme_links_the_site_and_has_at_most_900_words():
     assert len(readme.split()) <= 900
 
 
+def test_the_page_on_own_parts_lists_every_package_and_subfolder_of_training():
+    page = (NOTEBOOKS / "own_parts.md").read_text(encoding="utf-8")
+    packages = {file.parent.name for file in (ROOT / "rljax").glob("*/__init__.py")}
+    assert set(re.findall(r"^ {4}rljax/(\w+)/ ", page, re.MULTILINE)) == packages
+    training = page[page.index("    rljax/training/") : page.index("    rljax/options/")]
+    subfolders = {file.parent.name for file in (ROOT / "rljax" / "training").glob("*/__init__.py")}
+    assert set(re.findall(r"[ (](\w+)/", training)) - {"rljax"} == subfolders
+
+
 def test_the_readme_lists_all_algorithms_and_model_families():
     readme = PAGES[0].read_text(encoding="utf-8")
     count, listed = re.search(r"^(\d+) algorithms: (.*?)\.$", readme, re.MULTILINE | re.DOTALL).groups()
