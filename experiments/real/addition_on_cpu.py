@@ -33,7 +33,6 @@ ON_CPU = replace(
         eval_every=8,
         checkpoint_every=24,
     ),
-    arms={arm: change for arm, change in COMPARISON.arms.items() if "LoRA" not in arm},
 )
 
 if __name__ == "__main__":
