@@ -42,7 +42,7 @@ from rljax.rollout.continuations import StateIndex, continued_rewards, sample_st
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import LAST, restore
 from rljax.training.lifecycle.initial_state import state_like
-from rljax.training.scored_rollout import scored_rows
+from rljax.training.rollout_data import scored_rows
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState
 from rljax.training.value_update import make_values

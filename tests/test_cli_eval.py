@@ -17,7 +17,7 @@ from rljax.programs.answer_settings import EvalSettings
 from rljax.programs.evaluation import evaluate as evaluate_in_code
 from rljax.programs.train import train
 from rljax.programs.trained_policy import load
-from rljax.rewards.majority_vote import vote
+from rljax.rewards.votes import vote
 from rljax.rollout import RolloutWorker, Step
 from rljax.training.config import TrainConfig
 

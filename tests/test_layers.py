@@ -101,7 +101,7 @@ LAYERS_OF_TRAINING = {
     "checkpoints and phases": ("checkpoints/", "phase"),
     "parts": ("parts/", "objective/", "memory_plan"),
     "setup": ("worker", "setup"),
-    "updates": ("update", "value_update", "scored_rollout"),
+    "updates": ("update", "value_update", "rollout_data"),
     "run": ("lifecycle/", "run"),
     "phase of RL": ("reinforce",),
     "loop": ("loop",),

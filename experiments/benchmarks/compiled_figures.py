@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from environments import own_versions
 from shapes import LLAMA_8B, QWEN_0_6B, QWEN_1_7B
+from virtual_environments import own_versions
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
 

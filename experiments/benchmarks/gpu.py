@@ -40,10 +40,10 @@ import jax
 import jax.numpy as jnp
 import tyro
 import workloads as work
-from environments import environment, own_versions, python_of, versions
 from report import machine
 from run import side, write_random_model
 from shapes import QWEN_0_6B, QWEN_1_7B, TOY
+from virtual_environments import environment, own_versions, python_of, versions
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
 

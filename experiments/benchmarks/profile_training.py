@@ -22,10 +22,10 @@ from pathlib import Path
 import jax
 import tyro
 import workloads as work
-from environments import own_versions
 from report import machine, seconds
 from run import SHAPE, write_random_model
 from sides.of_rljax import updates
+from virtual_environments import own_versions
 
 from rljax.programs.roofline import update_flops
 

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import jax
 import tyro
 import workloads as work
-from environments import PACKAGES, environment, own_versions, python_of, versions
 from report import machine, write_results
+from virtual_environments import PACKAGES, environment, own_versions, python_of, versions
 
 from rljax.models import TransformerConfig, init_params
 from rljax.models.huggingface import model_contents

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from rljax.data.diversity import different
 from rljax.data.problem import Problem
 from rljax.evaluation.comparison import row_is_right
-from rljax.rewards.majority_vote import canonical_form
+from rljax.rewards.votes import canonical_form
 
 Row = Mapping[str, Any]
 Keep = Literal["verifier", "votes"]

@@ -25,7 +25,7 @@ from rljax.parallel import policy_shardings, put
 from rljax.records import required
 from rljax.rollout import Layout
 from rljax.training.config import TrainConfig
-from rljax.training.scored_rollout import Score, scored_rows
+from rljax.training.rollout_data import Score, scored_rows
 from rljax.training.scoring import Compare, make_score, make_scores
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option

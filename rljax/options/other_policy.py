@@ -22,8 +22,8 @@ from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.reinforce import StepFunctions, StepResult, one_step
+from rljax.training.rollout_data import ChoosePrompts
 from rljax.training.run import Run
-from rljax.training.scored_rollout import ChoosePrompts
 from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates
 from rljax.training.worker import make_engine

@@ -36,7 +36,7 @@ from rljax.rollout import Groups, Sequences
 from rljax.rollout.groups import right_and_known
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
-from rljax.training.scored_rollout import Score, ScoreInputs, make_policy_scores
+from rljax.training.rollout_data import Score, ScoreInputs, make_policy_scores
 from rljax.training.scoring import scored_params
 from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates

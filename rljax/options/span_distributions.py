@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.data.text_alignment import Span
+from rljax.data.token_alignment import Span
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Features, Params, Scores
@@ -33,7 +33,7 @@ from rljax.options.span_teacher import SpanTeacher, load_teacher, reencode
 from rljax.parallel import put, replicated
 from rljax.records import required
 from rljax.rollout import Groups, Layout
-from rljax.training.scored_rollout import ScoredRollout, scored_rows
+from rljax.training.rollout_data import ScoredRollout, scored_rows
 from rljax.training.scoring import Compare, compile_for_sequences
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option, TrainState

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from rljax.data.prompts import left_pad, prompt_tokens, right_pad
-from rljax.data.text_alignment import Span, align, token_ends
+from rljax.data.token_alignment import Span, align, token_ends
 from rljax.data.tokenizer import Tokenizer
 from rljax.data.tokenizer_note import folder_tokenizer
 from rljax.errors import InputError
@@ -29,7 +29,7 @@ from rljax.models import Params, Policy
 from rljax.options.distillation import NAME, find_language_model, load_language_model, teacher_kl
 from rljax.options.self_distillation import padded_size
 from rljax.rollout import Groups, Sequences, sequences_of
-from rljax.training.scored_rollout import Score, ScoreInputs, scored_rows
+from rljax.training.rollout_data import Score, ScoreInputs, scored_rows
 from rljax.training.scoring import make_score, make_scores
 from rljax.training.setup import Setup
 from rljax.training.state import Option

@@ -37,8 +37,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics, present
 from rljax.training.phase import save_and_exit
 from rljax.training.reinforce import StepFunctions, StepResult, learn_from, make_learner, step_result
+from rljax.training.rollout_data import ChoosePrompts, ScoredRollout, next_rollout
 from rljax.training.run import Run
-from rljax.training.scored_rollout import ChoosePrompts, ScoredRollout, next_rollout
 from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState
 

@@ -31,7 +31,7 @@ from rljax.programs.feedback_log import Example
 from rljax.records import required
 from rljax.rollout import Sequences, lay_out
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, average_updates, present
-from rljax.training.scored_rollout import make_prepare
+from rljax.training.rollout_data import make_prepare
 from rljax.training.scoring import make_score, make_scores, scored_params
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState

@@ -36,8 +36,8 @@ from rljax.training.objective.algorithm import with_reward_weights
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, read_saved_settings, refuse_missing
 from rljax.training.parts.reward import code_of, code_of_training
 from rljax.training.reinforce import revise_setup
+from rljax.training.rollout_data import make_prepare, scored_rows
 from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch
-from rljax.training.scored_rollout import make_prepare, scored_rows
 from rljax.training.scoring import compile_for_sequences, scored_params
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState, adjust_algorithm, adjustments, traced

@@ -18,8 +18,8 @@ from rljax.models import Policy
 from rljax.programs.answer_settings import AnswerSettings, EvalSettings, with_changes
 from rljax.programs.prefix_values import load_value_function
 from rljax.programs.trained_policy import OpenPolicy, load
-from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.reward_call import called_name
+from rljax.rewards.votes import vote_reader
 from rljax.rollout import Engine, Environment
 from rljax.rollout.budget_forcing import force_budget
 from rljax.rollout.continuations import Value
@@ -254,7 +254,7 @@ def sample_answers(
     """
     choose = {"choose": [*scores]} if scores else {}
     settings = {**source, **choose, **settings_of(worker, opened.params, opened.mesh)}
-    vote = vote_for(source["reward"])
+    vote = vote_reader(source["reward"])
     return answer_all(worker, opened.params, samples, vote=vote, settings=settings, values=scores, **options)
 
 

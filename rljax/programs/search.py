@@ -20,8 +20,8 @@ from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.prefix_values import load_value_function
 from rljax.programs.synthetic_data import write_rows
 from rljax.programs.trained_policy import OpenPolicy, find_run
-from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.steps import LINE_ENDS, STEP_ENDS
+from rljax.rewards.votes import vote_reader
 from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.continuations import Value
 from rljax.rollout.revision import Revision, revise
@@ -65,7 +65,7 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
         check_samples(max(settings.samples)),
         seed=settings.seed,
         batch=settings.batch,
-        vote=vote_for(opened.config.reward.name),
+        vote=vote_reader(opened.config.reward.name),
         values={settings.value: value},
         watch=watch,
     )

@@ -17,8 +17,8 @@ from rljax.programs.prefix_values import reward_model_value
 from rljax.programs.serving import CONFIDENCE, ExtensionSettings
 from rljax.programs.trained_policy import OpenPolicy
 from rljax.rewards import resolve
-from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.protocol import judge
+from rljax.rewards.votes import vote_reader
 from rljax.rollout.continuations import Prefix
 from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, ResponseSampling
 from rljax.serving.best_of_n import Chooser, Rank, Ranking, by_confidence, by_votes
@@ -195,7 +195,7 @@ def make_chooser(settings: ExtensionSettings, opened: OpenPolicy, *, queue: int)
     if not 2 <= samples <= queue:
         raise InputError(f"{samples} samples per prompt cannot be compared: give 2 to {queue}, the length of the queue.")
     if settings.majority is not None:
-        rank = by_votes(vote_for(opened.config.reward.name))
+        rank = by_votes(vote_reader(opened.config.reward.name))
     elif settings.choose_by == CONFIDENCE:
         rank = by_confidence
     else:

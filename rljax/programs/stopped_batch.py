@@ -12,8 +12,8 @@ from rljax.algorithms import EarlierRewards
 from rljax.errors import InputError
 from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.rollout.groups import from_dict
+from rljax.training.rollout_data import ScoredRollout
 from rljax.training.run import GROUPS, PAST, STOPPED_BATCH_FORMAT, StoppedBatch
-from rljax.training.scored_rollout import ScoredRollout
 
 
 def read_batch(path: Path) -> StoppedBatch:

@@ -16,8 +16,8 @@ from rljax.preference.step_reward import named_step_reward
 from rljax.programs.answer_settings import GenerateSettings, refuse_options, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.trained_policy import find_run
-from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.steps import Step, score_steps
+from rljax.rewards.votes import vote_reader
 from rljax.settings.checks import check_new_file
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import training_problems
@@ -59,7 +59,7 @@ def generate(
     problems = training_problems(run, target) if settings.dataset is None else None
     limit = LIMIT if settings.limit is None else settings.limit
     opened, worker = open_sampler(target, settings, temperature=settings.temperature, problems=problems, limit=limit)
-    vote = vote_for(opened.config.reward.name)
+    vote = vote_reader(opened.config.reward.name)
     options = {"seed": settings.seed, "batch": settings.batch, "vote": vote, "watch": watch}
     rows = generate_rows(worker, opened.params, check_samples(settings.samples), **options)
     problems = worker.prompts.problems
@@ -152,7 +152,7 @@ def clean(
     demonstrated = load_problems(dataset)[: settings.limit]
     distinct = list({problem.prompt: problem for problem in demonstrated}.values())
     opened, worker = open_sampler(target, settings, temperature=settings.temperature, problems=distinct)
-    vote = vote_for(opened.config.reward.name)
+    vote = vote_reader(opened.config.reward.name)
     options = {"seed": settings.seed, "batch": settings.batch, "vote": vote, "watch": watch}
     rows = generate_rows(worker, opened.params, check_samples(settings.samples), **options)
     agreement = AGREEMENT if settings.agreement is None else settings.agreement

@@ -27,8 +27,8 @@ from rljax.training.objective.optimizer import pretraining_optimizer
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.phase import Phase, Step, StepOutcome
 from rljax.training.reinforce import Learn
+from rljax.training.rollout_data import ScoredRollout, make_choice, make_prepare, make_rollout_scorer, next_rollout
 from rljax.training.run import Run, evaluate_and_keep_best, stop_reason
-from rljax.training.scored_rollout import ScoredRollout, make_choice, make_prepare, make_rollout_scorer, next_rollout
 from rljax.training.setup import Setup
 from rljax.training.state import WARM_START, TrainState
 from rljax.training.value_update import make_critic_updates, measure_credit, value_schedule

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rljax.rewards.bonus_scale import read_scale
 from rljax.rewards.confidence import without_confidence
-from rljax.rewards.majority_vote import vote
+from rljax.rewards.votes import vote
 
 
 def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | None] = vote) -> Callable:
@@ -23,7 +23,7 @@ def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | No
     Args:
         scale: c, positive, as a number or as text. Keep it below the reward for a right answer.
         answer_of: reads the answer of a response, and returns None if there is no answer; by default
-            `rljax.rewards.majority_vote.vote`.
+            `rljax.rewards.votes.vote`.
 
     Returns:
         A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares them.

@@ -1,7 +1,7 @@
 """Rewards for proofs: a checker decides whether a response proves the statement in its problem's answer column.
 
 A checker is a function `check(statement, proof)`. The one that comes with the library decides propositional logic and linear
-arithmetic (`rljax.rewards.entailment`); `proves` turns any other checker, such as one that calls Lean, into a reward.
+arithmetic (`rljax.rewards.smt_proof`); `proves` turns any other checker, such as one that calls Lean, into a reward.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ MEMORY_BYTES = 2 * 2**30
 def proof(
     completions: Sequence[str], answer: Sequence[str | None], progress: Progress | None = None, **columns: Sequence
 ) -> list[float | Failed | None]:
-    """Give 1 for a right proof in propositional logic or linear arithmetic, else 0; see `rljax.rewards.entailment`.
+    """Give 1 for a right proof in propositional logic or linear arithmetic, else 0; see `rljax.rewards.smt_proof`.
 
     Args:
         completions: the responses; their `<think>...</think>` is not read.
@@ -66,7 +66,7 @@ def load() -> None:
 
 def judge(statement: str, proof: str) -> float:
     """Check one proof in a worker process, which can only return numbers: 1, 0, or `FAULTY` if the statement cannot be read."""
-    from rljax.rewards.entailment import check_proof  # noqa: PLC0415  the run's own process needs it only for a faulty statement
+    from rljax.rewards.smt_proof import check_proof  # noqa: PLC0415  the run's own process needs it only for a faulty statement
 
     try:
         return float(not check_proof(statement, proof))
@@ -76,7 +76,7 @@ def judge(statement: str, proof: str) -> float:
 
 def _explain_fault(statement: str) -> str:
     """Explain why a statement cannot be read."""
-    from rljax.rewards.entailment import check_proof  # noqa: PLC0415  see `judge`
+    from rljax.rewards.smt_proof import check_proof  # noqa: PLC0415  see `judge`
 
     try:
         check_proof(statement, "")

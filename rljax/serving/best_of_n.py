@@ -38,7 +38,7 @@ def by_votes(vote: Callable[[str], str | None]) -> Rank:
     """Return a function that ranks answers by the fraction of all answers that state the same result.
 
     Args:
-        vote: text -> its result, such as `rljax.rewards.majority_vote.vote_for`; an answer without a result gets the fraction 0.
+        vote: text -> its result, such as `rljax.rewards.votes.vote_reader`; an answer without a result gets the fraction 0.
     """
 
     def rank(answers: Sequence[SampledAnswer]) -> Ranking:

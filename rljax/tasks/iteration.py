@@ -28,7 +28,7 @@ class IterationConfig(TaskConfig):
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
         """Generate the problems of both splits; demonstrations of training problems may contain errors (lapses)."""
-        from rljax.data.iteration import iteration, lapses  # noqa: PLC0415  --help need not wait for NumPy
+        from rljax.data.iterated_addition import iteration, lapses  # noqa: PLC0415  --help need not wait for NumPy
 
         train = iteration("train", self.train_problems, seed=seed, steps=self.iterations)
         return lapses(train, share=self.lapse_share), iteration("heldout", heldout, seed=seed, steps=self.iterations)

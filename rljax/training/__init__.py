@@ -1,7 +1,7 @@
 """The trainer: settings, state, steps, phases, checkpoints, and the training loop.
 
 `loop` calls `phase.run_phase` for each phase of a run (`warm_start`, `value_pretraining`, `reinforce`). An RL step samples and
-scores responses (`scored_rollout`), and then learns from them (`update`, `value_update`). A step takes a `state`, and returns the
+scores responses (`rollout_data`), and then learns from them (`update`, `value_update`). A step takes a `state`, and returns the
 next state and the step's `metrics`. `setup` builds what the steps use; `worker` builds the sampler and the judge. The folders are
 
 - `config`: the settings of a run, and how they are read from files and flags;

@@ -22,8 +22,7 @@ from rljax.training.metrics import LearnMetrics, UpdateMetrics, average_updates,
 from rljax.training.objective.algorithm import reward_weights, with_reward_weights
 from rljax.training.objective.optimizer import learning_rate_of
 from rljax.training.phase import Phase, Step, StepOutcome, save_and_exit
-from rljax.training.run import Run, begin_watch, evaluate_and_keep_best, stop_reason
-from rljax.training.scored_rollout import (
+from rljax.training.rollout_data import (
     ChoosePrompts,
     RolloutScorer,
     ScoredRollout,
@@ -34,6 +33,7 @@ from rljax.training.scored_rollout import (
     next_rollout,
     sampler_of,
 )
+from rljax.training.run import Run, begin_watch, evaluate_and_keep_best, stop_reason
 from rljax.training.scoring import scored_params
 from rljax.training.setup import Setup
 from rljax.training.state import RL, Option, TrainState, Updates, adjustments

@@ -37,7 +37,7 @@ from rljax.training.guard import explain_skips
 from rljax.training.objective.algorithm import reward_weights
 from rljax.training.parts.reward import code_of_training
 from rljax.training.phase import RunResources
-from rljax.training.scored_rollout import ScoredRollout
+from rljax.training.rollout_data import ScoredRollout
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 

@@ -22,7 +22,7 @@ from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import reinforce
 from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.metrics import rollout_metrics
-from rljax.training.scored_rollout import for_algorithm, next_rollout
+from rljax.training.rollout_data import for_algorithm, next_rollout
 
 TOKENIZER = load_tokenizer("characters")
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]

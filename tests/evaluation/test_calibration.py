@@ -10,7 +10,7 @@ from rljax.evaluation.answers import gather
 from rljax.evaluation.calibration import BINS, calibration
 from rljax.evaluation.sampled import generate_rows
 from rljax.rewards import BY_NAME
-from rljax.rewards.majority_vote import vote
+from rljax.rewards.votes import vote
 from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.engine_protocols import Sampling
 from rljax.rollout.judging import Judge

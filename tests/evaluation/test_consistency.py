@@ -5,7 +5,7 @@ import pytest
 
 from rljax.data.problem import Problem
 from rljax.evaluation.consistency import clean_demonstrations, consensus, keep_responses
-from rljax.rewards.majority_vote import vote
+from rljax.rewards.votes import vote
 
 SAMPLES = 8
 

@@ -124,7 +124,7 @@ def test_attention_reaches_run_configuration(gpu, tmp_path):
 
 @pytest.mark.parametrize("missing", ["git", "checkout"])
 def test_own_version_without_git(gpu, tmp_path, monkeypatch, missing):
-    environments = sys.modules["environments"]
+    environments = sys.modules["virtual_environments"]
     assert re.fullmatch(r"commit [0-9a-f]{12}( with changes)?", environments.commit())
     if missing == "git":
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -141,7 +141,7 @@ def test_library_cannot_be_installed(gpu, tmp_path, monkeypatch):
         python.write_text("#!/bin/sh\nexit 1\n")
         python.chmod(0o755)
 
-    environments = sys.modules["environments"]
+    environments = sys.modules["virtual_environments"]
     monkeypatch.setattr(environments.venv, "create", create)
     for _ in range(2):  # the second call must not reuse the unfinished environment
         with pytest.raises(SystemExit, match=r"pip cannot install what trl needs \(torch==.*\), see above; leave trl out"):

@@ -46,8 +46,8 @@ from rljax.training.lifecycle.initial_state import first_params, initial_state, 
 from rljax.training.objective.algorithm import reward_names, reward_weights
 from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
 from rljax.training.reinforce import make_learner
+from rljax.training.rollout_data import make_rollout_scorer
 from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch, flatten, write_batch
-from rljax.training.scored_rollout import make_rollout_scorer
 from rljax.training.setup import make_setup
 
 

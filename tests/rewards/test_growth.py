@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.rewards import majority_vote
+from rljax.rewards import votes
 from rljax.rewards.algebra_limits import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.choice import multiple_choice, yes_no
 from rljax.rewards.code_blocks import extract_code
@@ -34,9 +34,9 @@ READERS = {
     "has_final_answer": lambda text: has_final_answer([text]),
     "think_answer": lambda text: think_answer([text]),
     "equations": lambda text: equations(["?"], [text], ["12"]),
-    "vote": majority_vote.vote,
-    "vote_yes_no": majority_vote.vote_yes_no,
-    "vote_letter": majority_vote.vote_letter,
+    "vote": votes.vote,
+    "vote_yes_no": votes.vote_yes_no,
+    "vote_letter": votes.vote_letter,
     "stated_confidence": stated_confidence,
     "without_confidence": lambda text: len(without_confidence(text[-LONGEST_READ:])),
 }

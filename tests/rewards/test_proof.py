@@ -12,8 +12,8 @@ import rljax
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.correctness import Failed, is_verifier
-from rljax.rewards.entailment import MOST_DEPTH, MOST_TOKENS, check_proof, read_formulas, read_statement, read_steps
 from rljax.rewards.proof import proves
+from rljax.rewards.smt_proof import MOST_DEPTH, MOST_TOKENS, check_proof, read_formulas, read_statement, read_steps
 from rljax.tracking.rows import read_metrics
 
 CHAIN = """

@@ -20,7 +20,7 @@ from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.overlapped_judging import judge_while_sampling, split_into_calls
 from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.reward import reward_groups
-from rljax.training.scored_rollout import make_choice, next_rollout
+from rljax.training.rollout_data import make_choice, next_rollout
 from rljax.training.setup import make_setup
 
 TOKENIZER = load_tokenizer("characters")

@@ -20,7 +20,7 @@ from rljax.rollout.transcripts import find_boundaries, observed_role
 from rljax.tracking.rollout_rows import check_rollout, read_rollouts
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import reinforce
-from rljax.training.scored_rollout import make_policy_scores
+from rljax.training.rollout_data import make_policy_scores
 from rljax.training.scoring import scored_params
 
 ALPHABET = "characters:0123456789<>=?"

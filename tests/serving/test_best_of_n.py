@@ -11,7 +11,7 @@ from small_cli import refused
 from rljax.errors import InputError
 from rljax.programs import serving_extensions
 from rljax.programs.serving import ExtensionSettings
-from rljax.rewards.majority_vote import vote_for
+from rljax.rewards.votes import vote_reader
 from rljax.serving.best_of_n import best_index, by_votes
 from rljax.serving.extensions import Prompt, SampledAnswer
 
@@ -94,7 +94,7 @@ def test_majority_counts_the_answers_that_the_reward_extracts(folder, samples, m
         rewards.append(name)
         return lambda text: text[:1]
 
-    monkeypatch.setattr(serving_extensions, "vote_for", first_letter)
+    monkeypatch.setattr(serving_extensions, "vote_reader", first_letter)
     texts = [choice["text"] for choice in samples[0]["choices"]]
     votes = [text[:1] for text in texts]
     most_votes = max(map(votes.count, votes))
@@ -114,7 +114,7 @@ class FakeChoice:
 def test_equal_answers_are_counted_and_confidence_breaks_ties():
     texts = ["7+5=12;#12", "12", "so it is #12.0", "#13", "#13"]
     answers = [SampledAnswer(Prompt((1,), {}), None, FakeChoice(text, [-0.1])) for text in texts]
-    ranking = by_votes(vote_for("exact"))(answers)
+    ranking = by_votes(vote_reader("exact"))(answers)
     assert ranking.scores.tolist() == [0.4, 0, 0.4, 0.4, 0.4]  # A text without "#" contains no result.
     assert best_index(ranking.scores, np.array([-0.4, -0.1, -0.3, -0.2, -0.2])) == 3
     assert best_index(np.array([np.nan, np.nan]), np.array([-2.0, -1.0])) == 1

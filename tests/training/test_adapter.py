@@ -30,8 +30,8 @@ from rljax.training.interrupt import Interrupted
 from rljax.training.objective.optimizer import warm_start_optimizer
 from rljax.training.parts.adapter import base_entry
 from rljax.training.parts.model_folder import companions, save_model
+from rljax.training.rollout_data import make_rollout_scorer, scored_rows
 from rljax.training.run import StoppedBatch
-from rljax.training.scored_rollout import make_rollout_scorer, scored_rows
 from rljax.training.scoring import make_score, make_scores, scored_params
 from rljax.training.update import make_supervised_step
 

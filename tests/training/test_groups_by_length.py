@@ -16,7 +16,7 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.training.interrupt import Interrupted
 from rljax.training.parts.problems import make_stream
-from rljax.training.scored_rollout import sizes_of
+from rljax.training.rollout_data import sizes_of
 
 TINY = SMALL.replace(
     name="small",

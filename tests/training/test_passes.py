@@ -14,7 +14,7 @@ from rljax.training.lifecycle.initial_state import place_state
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import learning_rate_of, policy_optimizer
 from rljax.training.reinforce import make_learner, update_order
-from rljax.training.scored_rollout import make_rollout_scorer
+from rljax.training.rollout_data import make_rollout_scorer
 from rljax.training.update import make_policy_update
 
 MINIBATCHES, PASSES = 2, 3

@@ -27,7 +27,7 @@ from rljax.training.interrupt import Interrupted
 from rljax.training.memory_plan import parameter_shapes, sampler_bytes
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.parts.policy import make_shape
-from rljax.training.scored_rollout import scored_rows
+from rljax.training.rollout_data import scored_rows
 from rljax.training.scoring import make_score, make_scores, scored_params
 
 TINY = SMALL.replace(

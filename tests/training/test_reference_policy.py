@@ -27,8 +27,8 @@ from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.reinforce import make_learner
+from rljax.training.rollout_data import make_prepare, make_rollout_scorer
 from rljax.training.run import StoppedBatch
-from rljax.training.scored_rollout import make_prepare, make_rollout_scorer
 from rljax.training.setup import plan_setup
 from rljax.training.state import Updates
 

@@ -17,7 +17,7 @@ from rljax.rollout import sequences_of
 from rljax.rollout.expert_records import experts_in_slots
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training.interrupt import Interrupted
-from rljax.training.scored_rollout import make_policy_scores, make_rollout_scorer
+from rljax.training.rollout_data import make_policy_scores, make_rollout_scorer
 from rljax.training.scoring import scored_params
 
 

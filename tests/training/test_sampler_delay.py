@@ -30,7 +30,7 @@ from rljax.training.interrupt import Interrupted
 from rljax.training.memory_plan import bytes_on_a_device, check_room, state_bytes, state_shapes
 from rljax.training.parts.policy import make_shape
 from rljax.training.reinforce import make_learner
-from rljax.training.scored_rollout import make_rollout_scorer, next_rollout, sampler_of, scored_rows
+from rljax.training.rollout_data import make_rollout_scorer, next_rollout, sampler_of, scored_rows
 from rljax.training.scoring import make_score, make_scores, scored_params
 from rljax.training.state import sampling_key
 from rljax.training.state import shardings_of as places_of

@@ -17,7 +17,7 @@ from rljax.models.language_model import logits
 from rljax.options.self_distillation import NAME, successes, teacher_problem, teacher_sequences, text_shown
 from rljax.rollout import sequences_of
 from rljax.training.parts.policy import make_shape
-from rljax.training.scored_rollout import ScoreInputs, make_rollout_scorer
+from rljax.training.rollout_data import ScoreInputs, make_rollout_scorer
 
 CONFIG = SMALL.replace(
     **{"algorithm": "on_policy_distillation", "teacher": "self", "teacher_template": "{shown}{prompt}"},

@@ -29,7 +29,7 @@ from rljax.options.span_teacher import reencode
 from rljax.programs.batch_replay import loss_terms
 from rljax.rollout import pack, sequences_of
 from rljax.training.parts.policy import make_shape
-from rljax.training.scored_rollout import make_prepare, make_rollout_scorer
+from rljax.training.rollout_data import make_prepare, make_rollout_scorer
 
 PARTS = {"sorted": "teacher_divergence=sorted", "matched": "teacher_divergence=matched,beta=0.3"}
 

@@ -14,7 +14,7 @@ from small_runs import SMALL, even_length
 from two_tokenizers import byte_fallback, byte_level
 
 import rljax
-from rljax.data.text_alignment import Span
+from rljax.data.token_alignment import Span
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, init_params
@@ -22,7 +22,7 @@ from rljax.models.huggingface import read_config, save_pretrained
 from rljax.models.language_model import logits
 from rljax.options.span_teacher import add_span_ratios
 from rljax.training.parts.policy import make_shape
-from rljax.training.scored_rollout import make_rollout_scorer
+from rljax.training.rollout_data import make_rollout_scorer
 
 
 def save_model(make_tokenizer, folder, seed):

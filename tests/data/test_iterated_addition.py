@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from rljax.data.arithmetic import ALPHABET
-from rljax.data.iteration import iteration, lapses
+from rljax.data.iterated_addition import iteration, lapses
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
 

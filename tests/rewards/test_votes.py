@@ -3,7 +3,7 @@
 import pytest
 
 from rljax.rewards import BY_NAME
-from rljax.rewards.majority_vote import VOTES, canonical_form, vote, vote_for
+from rljax.rewards.votes import VOTES, canonical_form, vote, vote_reader
 
 EQUAL = [
     ("18", "18.00", "18.", "+18", "018"),
@@ -57,9 +57,9 @@ def test_a_very_long_number_is_left_unchanged():
     ],
 )
 def test_response_votes_for_the_answer_that_its_reward_reads(reward, completion, voted):
-    assert vote_for(reward)(completion) == voted
+    assert vote_reader(reward)(completion) == voted
 
 
 def test_every_key_of_votes_is_a_reward():
     assert set(VOTES) <= set(BY_NAME)
-    assert vote_for("format") is vote
+    assert vote_reader("format") is vote

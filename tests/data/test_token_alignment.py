@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from two_tokenizers import byte_fallback, byte_level
 
-from rljax.data.text_alignment import Span, align, token_ends
+from rljax.data.token_alignment import Span, align, token_ends
 from rljax.data.tokenizer import CharacterTokenizer, load_tokenizer
 
 TEXTS = [

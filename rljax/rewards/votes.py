@@ -110,7 +110,7 @@ VOTES = MappingProxyType(
 """Name of a reward -> the function that reads the votes of responses that this reward judges. All other rewards use `vote`."""
 
 
-def vote_for(reward: str) -> Callable[[str], str | None]:
+def vote_reader(reward: str) -> Callable[[str], str | None]:
     """Find the function that reads the votes of the responses that a reward judges.
 
     Args:
@@ -121,11 +121,11 @@ def vote_for(reward: str) -> Callable[[str], str | None]:
         A function from a response to its answer in canonical form, or to None if the response has no answer.
 
     Example:
-        >>> vote_for("exact")("7+5=12;#12"), vote_for("code")("return 12"), vote_for("mine.py:judge")("12")
+        >>> vote_reader("exact")("7+5=12;#12"), vote_reader("code")("return 12"), vote_reader("mine.py:judge")("12")
         ('12', None, None)
-        >>> vote_for("brier:exact")("#12 confidence: 0.8")
+        >>> vote_reader("brier:exact")("#12 confidence: 0.8")
         '12'
-        >>> vote_for("count_bonus:0.1,brier:math")("The answer is 12, confidence: 0.8")
+        >>> vote_reader("count_bonus:0.1,brier:math")("The answer is 12, confidence: 0.8")
         '12'
     """
     names = reward.split(",")
