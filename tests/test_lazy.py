@@ -38,7 +38,7 @@ def test_every_name_in_a_table_resolves_to_its_object(table):
         assert (value.__module__, value.__name__) == (module, attribute)
 
 
-def test_an_unknown_name_is_refused_without_an_import():
+def test_only_the_lookup_of_a_known_name_imports_its_module():
     table = LazyTable({"gone": "no_such_module:name"})
     assert "gone" in table
     assert "other" not in table
@@ -49,7 +49,7 @@ def test_an_unknown_name_is_refused_without_an_import():
 
 
 @pytest.mark.parametrize("first", ["rljax.algorithms", "rljax.algorithms.dapo", "rljax.algorithms.forking_tokens"])
-def test_an_algorithm_keeps_its_name_when_its_module_is_imported(first):
+def test_a_module_does_not_replace_the_algorithm_of_the_same_name(first):
     assert rljax.algorithms.dapo is dapo is algorithms.BY_NAME["dapo"]
     program = f"import {first}, rljax.algorithms; print(callable(rljax.algorithms.dapo))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

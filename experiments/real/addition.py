@@ -8,8 +8,8 @@ stopped and repeated; `--arms` and `--seeds` select runs:
 
     python experiments/real/addition.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 
-It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy over RL steps, entropy and length of the sampled responses, and
-example responses before and after RL.
+It writes OUT.json, OUT.md and OUT.png (`--out OUT`): held-out greedy accuracy over RL steps, entropy and length of the sampled
+responses, and example responses before and after RL.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Verifiable arithmetic problems whose chains of thought have very different lengths.
 
-A problem is `7+5+9=` and its demonstration `7+5=12;12+9=21;#21`: every intermediate step, one token per character, and the
-answer after the `#`. More operands mean more steps, and more digits mean longer steps.
+A problem is `7+5+9=` and its demonstration `7+5=12;12+9=21;#21`: every intermediate step, then the answer after `#`, with
+one token per character. More operands mean more steps, and more digits mean longer steps.
 
 Only a hash of the prompt's text decides whether a prompt is held out. The two splits are therefore disjoint for all seeds and
 difficulties: a training problem of one setting is never a held-out problem of another.
@@ -245,8 +245,8 @@ def unfinished(
     Args:
         problems: problems with complete demonstrations and the column `operands`.
         share: fraction of the longer problems whose demonstration loses its final answer, in [0, 1].
-        operands: the minimum number of operands of a longer problem.
-        never: problems with at least this many operands always lose the final answer; None sets no such limit.
+        operands: problems with at least this many operands are the longer ones.
+        never: problems with at least this many operands never keep the final answer; None sets no such limit.
 
     Returns:
         The problems in their original order. Only a hash of the prompt decides which are changed.

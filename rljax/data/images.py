@@ -128,7 +128,7 @@ def check_whole_images(text: str, *, height: int, width: int) -> None:
     for run in _RUN.findall(text):
         if len(run) % (rows * columns):
             raise InputError(
-                f"the prompt {text!r:.60} has {len(run)} patches in a row, and an image of {height} x {width} pixels has "
+                f"the prompt {text!r:.60} has {len(run)} consecutive patches, and an image of {height} x {width} pixels has "
                 f"{rows * columns}; write complete images of this size, or change the setting images."
             )
 

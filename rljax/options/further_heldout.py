@@ -51,10 +51,10 @@ def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list
     problems = prompts_for(Problems([], problems), setup.heldout.environment, setup.tokenizer).heldout
     encoded = encode_answerable(config, problems, setup.tokenizer, name=f"prompt of also_heldout {name}={source}")
     beyond = note_omission(
-        len(loaded.problems) - len(problems), f"heldout_problems={data.heldout_problems} takes the first"
+        len(loaded.problems) - len(problems), f"beyond the first heldout_problems={data.heldout_problems}"
     )
-    long = note_omission(encoded.dropped, f"they are longer than max_prompt_tokens={data.max_prompt_tokens}")
-    return encoded, [*beyond, *long, *note_omission(len(loaded.faults), "they cannot be read")]
+    long = note_omission(encoded.dropped, f"prompt longer than max_prompt_tokens={data.max_prompt_tokens}")
+    return encoded, [*beyond, *long, *note_omission(len(loaded.faults), "unreadable")]
 
 
 def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:

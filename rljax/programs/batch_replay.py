@@ -44,8 +44,8 @@ from rljax.training.state import TrainState, adjust_algorithm, adjustments, trac
 from rljax.training.update import make_gradient, put_layout
 from rljax.training.value_update import make_values, value_schedule
 
-RESPONSES, TOKENS, LEAVES = "responses", "tokens", "numbers"
-"""Kinds of items that the values of a term belong to."""
+RESPONSES, TOKENS, NUMBERS = "responses", "tokens", "numbers"
+"""What the values of a term belong to; "numbers" belong to neither, such as the entries of a parameter or a loss."""
 
 
 class MeasuredTerm(NamedTuple):
@@ -54,7 +54,7 @@ class MeasuredTerm(NamedTuple):
     name: str
     """Name of the term; for a gradient or an update it includes the path of the parameters."""
     kind: str
-    """What its values belong to: "responses", "tokens", or "numbers" (entries of a parameter)."""
+    """What its values belong to: "responses", "tokens", or "numbers" (a loss, or the entries of a parameter)."""
     count: int
     """Number of values."""
     unsound: int
@@ -118,9 +118,9 @@ def measure_term(
 
 
 def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool = False) -> Diagnosis:
-    """Replay the batch that stopped a run, with the policy parameters that it was trained with.
+    """Replay the batch that stopped a run, with the policy as it was before the batch.
 
-    All its updates were skipped, so the policy and its optimizer are those of the checkpoint. The other inputs of the batch are
+    All updates on the batch were skipped, so the checkpoint has this policy and its optimizer. The other inputs of the batch are
     in its file: the reference's and the teacher's scores, the critic's values, earlier rewards and the progress of the run. Only
     the critic may have learned from this batch, so `value now` and `value_loss` are computed with the critic after its updates.
 
@@ -160,7 +160,7 @@ def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool 
 NO_JUDGE: Mapping[str, Any] = MappingProxyType(
     {"weights": None, "combine": "sum", "environment": None, "environment_options": None}
 )
-"""Reward settings that have no effect, for a batch that already has its rewards."""
+"""Values that switch the reward settings off, for a batch that already has its rewards."""
 
 
 def without_rewards(config: TrainConfig, custom: CustomParts, *, rewards: int) -> tuple[TrainConfig, CustomParts]:
@@ -296,7 +296,7 @@ def update_terms(
         updates, _ = optimizer.update(gradient, state.opt_state, state.params, options=state.options)
         norm = float(optax.tree.norm(updates))
         losses = {"loss": metrics.loss, **measured}
-        terms = [measure_term(name, LEAVES, np.asarray(loss)) for name, loss in losses.items()]
+        terms = [measure_term(name, NUMBERS, np.asarray(loss)) for name, loss in losses.items()]
         terms += [*_leaves("gradient", gradient), *_leaves("update", updates)]
         if any(term.unsound for term in terms) or not norm <= bound:
             break
@@ -307,7 +307,7 @@ def _leaves(what: str, tree: Any) -> list[MeasuredTerm]:
     """Measure the leaves of a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(fetch(tree))
     return [
-        measure_term(f"{what} of {'/'.join(path_names(path))}", LEAVES, np.asarray(leaf, np.float64))
+        measure_term(f"{what} of {'/'.join(path_names(path))}", NUMBERS, np.asarray(leaf, np.float64))
         for path, leaf in leaves
     ]
 

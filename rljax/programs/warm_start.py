@@ -160,10 +160,8 @@ def local_programs() -> Path | None:
 
 def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
     """Return the cache file of this run's warm start; None if it must not be cached."""
-    config, folder = run.config, local_programs()
-    is_generated = (
-        config.model.path is None and config.generated_task is not None and not run.folder.config.get("seams", ())
-    )
+    config, folder, own_parts = run.config, local_programs(), run.folder.config.get("seams", ())
+    is_generated = config.model.path is None and config.generated_task is not None and not own_parts
     is_fixed = config.warm_start.accuracy is None and config.model.tokenizer in (None, "characters", "bytes")
     is_plain = jax.process_count() == 1 and config.adapter.rank is None and config.algorithm.anchor is None
     is_possible = config.warm_start.keep and is_generated and is_fixed and is_plain
@@ -217,7 +215,7 @@ def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
 
 
 def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
-    """Return the warm start of a run, which takes an earlier run's result from the cache, or caches its own."""
+    """Return the warm-start phase. Unless `place_of` is None, it uses an earlier run's cached result, or caches its own."""
     phase, place = warm_start_phase(run), place_of(run, checkpoint)
     if place is None:
         return phase

@@ -200,7 +200,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
             *problems.omissions,
             *note_omission(
                 train.dropped + heldout.dropped,
-                f"their prompts are longer than max_prompt_tokens={config.data.max_prompt_tokens}",
+                f"prompt longer than max_prompt_tokens={config.data.max_prompt_tokens}",
             ),
             *([describe_faults(problems.faults)] if problems.faults else []),
             *notes_on_model(config, train.problems, tokenizer),

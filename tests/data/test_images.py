@@ -46,7 +46,7 @@ def test_patches_in_reading_order():
         (lambda: text_of([[True] * 3] * 4), "the width of an image is 3 pixels"),
         (lambda: pixels_of("x", height=4, width=2), "the character 'x' .* is not a patch"),
         (lambda: pixels_of(PATTERNS[:3], height=4, width=4), "has 3 patches, and 4 x 4 pixels have 2"),
-        (lambda: check_whole_images(f"{PATTERNS[:3]}=", height=4, width=4), "has 3 patches in a row, and .* has 2"),
+        (lambda: check_whole_images(f"{PATTERNS[:3]}=", height=4, width=4), "has 3 consecutive patches, and .* has 2"),
     ],
 )
 def test_invalid_images(call, message):

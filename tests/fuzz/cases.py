@@ -222,8 +222,8 @@ def damage_folder(draw: st.DrawFn, folder: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
         return
-    named = [path for path in files if path.suffix == ".json" and path.parent == folder]
-    file = draw(st.sampled_from(named if named and draw(st.booleans()) else files))
+    settings = [path for path in files if path.suffix == ".json" and path.parent == folder]
+    file = draw(st.sampled_from(settings if settings and draw(st.booleans()) else files))
     kind = draw(st.integers(0, 9))
     if kind == 0:
         file.unlink()

@@ -261,7 +261,7 @@ def test_settings_incompatible_with_images_are_refused(settings, message):
         (lambda: patch_policy(CONFIG, Patches((3, 3), 1, 1)), "2 patches with 1 ids"),
         (lambda: patch_policy(CONFIG, Patches((3, 4), 0, 1)), "an image has 0 x 1 patches"),
         (lambda: pixel_bits(6), "there are 6 patterns of pixels; give a power of 2"),
-        (lambda: encode_problems(SMALL, [Problem(IMAGE[:3], "")], TOKENIZER), "has 3 patches in a row"),
+        (lambda: encode_problems(SMALL, [Problem(IMAGE[:3], "")], TOKENIZER), "has 3 consecutive patches"),
         (lambda: encode_problems(SMALL, [Problem(IMAGE, "", "8⣿")], TOKENIZER), "the demonstration '8⣿' has a patch"),
     ],
 )

@@ -61,7 +61,7 @@ def test_bco_loss_and_gradient(two, desirable, beta, shift):
 
 @given(hnp.arrays(np.float64, 4, elements=st.floats(-8, 0)), st.floats(0.1, 2), st.floats(-3, 3))
 def test_pair_loss_bounds_dpo_loss_most_tightly_at_the_midpoint(four, beta, offset):
-    """A pair's summed loss exceeds DPO's for every shift (Theorem 3), by least at the midpoint of its two rewards (Theorem 4)."""
+    """A pair's summed loss exceeds DPO's for every shift (Theorem 3), least at the midpoint of its two rewards (Theorem 4)."""
     with jax.enable_x64(True):
         logp, ref_logp = jnp.array(four[:2]), jnp.array(four[2:])
         wanted = jnp.array([True, False])

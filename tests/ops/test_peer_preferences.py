@@ -1,7 +1,7 @@
 """Preference losses, checked against TRL's in float64 on the same inputs (see `make_peer_preferences.py`).
 
-The arrays are the summed log-probabilities and lengths of 12 pairs, with the preferred responses first. Each test's docstring names
-the differences in convention.
+`logp`, `ref_logp` and `lengths` belong to 12 pairs, with the preferred responses first; `other` and `ref_other` to 24 mismatched
+responses for KTO's reference point. If TRL's convention differs from ours, the test's docstring describes the difference.
 """
 
 import json

@@ -19,7 +19,7 @@ IMAGE = PATTERNS[3:7]
 
 
 def make_example(prompt, response):
-    """Return the example of a line of feedback."""
+    """Encode a line of feedback, with this prompt and response, as a training example."""
     line = json.dumps({"prompt": prompt, "response": response, "reward": 1})
     found = Line(LineLocation("q", "q", 1, len(line), ""), line, read_line(line.encode()))
     return example_of(found, named={}, config=CONFIG, tokenizer=TOKENIZER)
@@ -35,7 +35,7 @@ def test_complete_images_in_the_prompt_are_read():
 @pytest.mark.parametrize(
     ("prompt", "response", "column", "message"),
     [
-        (IMAGE[:3], "8", "prompt", "has 3 patches in a row"),
+        (IMAGE[:3], "8", "prompt", "has 3 consecutive patches"),
         (IMAGE, f"8{IMAGE[0]}", "response", "the response has a patch of an image"),
         (IMAGE, TOKENIZER.encode(IMAGE[:1]), "response", "the response has a patch of an image"),
     ],

@@ -51,7 +51,7 @@ def test_extra_sets_are_evaluated_without_changing_training(tmp_path, sets):
     assert (with_sets.accuracy_before, with_sets.accuracy_after) == (plain.accuracy_before, plain.accuracy_after)
     found, expected = (rows_of(result.run, "eval") for result in (with_sets, plain))
     assert [without(row, "_on_easy", "_on_long") for row in found] == [without(row) for row in expected]
-    assert {row["judged_on_easy"] for row in found} == {4}  # --heldout-problems=4 takes the first 4
+    assert {row["judged_on_easy"] for row in found} == {4}  # only the first --heldout-problems=4 are used
     assert {row["judged_on_long"] for row in found} == {3}
 
     folder = RunFolder.open(with_sets.run)
@@ -132,7 +132,7 @@ def test_run_resumes_exactly_and_refuses_changed_rows(tmp_path, sets):
 
 def test_notes_report_omitted_and_shared_rows(sets):
     setup, _ = first_state(CONFIG.replace(also_heldout=sets), reward=even_length)
-    assert "easy: 1 row is left out: heldout_problems=4 takes the first" in setup.omissions
+    assert "easy: 1 row is left out: beyond the first heldout_problems=4" in setup.omissions
     prompts = [problem.prompt for problem in setup.train.prompts.problems]
     shared = sum(row["prompt"] in prompts for row in EASY[:4])
     assert any("also training prompts" in note for note in setup.omissions) == bool(shared)
@@ -140,7 +140,7 @@ def test_notes_report_omitted_and_shared_rows(sets):
         file.write(json.dumps(LONG[0]) + "\n")
     config = CONFIG.replace(also_heldout={"mixed": sets["easy"]}, max_prompt_tokens=6, heldout_problems=9)
     setup, _ = first_state(config, reward=even_length)
-    assert "mixed: 1 row is left out: they are longer than max_prompt_tokens=6" in setup.omissions
+    assert "mixed: 1 row is left out: prompt longer than max_prompt_tokens=6" in setup.omissions
 
 
 def test_unusable_sets_are_refused(tmp_path, sets):

@@ -74,7 +74,7 @@ def test_bad_rows_are_refused_or_reported(tmp_path):
     setup = make_setup(TINY.replace(dataset=file, on_error="drop"))
     long, bad = (next(note for note in setup.omissions if word in note) for word in ("longer", "line 4"))
     limit = setup.config.data.max_prompt_tokens
-    assert long == f"1 row is left out: their prompts are longer than max_prompt_tokens={limit}"
+    assert long == f"1 row is left out: prompt longer than max_prompt_tokens={limit}"
     assert bad.startswith("1 bad row left out.")
     assert len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens) == 20
 
@@ -115,15 +115,15 @@ def test_rows_that_are_left_out_are_reported_with_their_reason(tmp_path):
     data, heldout = write_jsonl(tmp_path / "sums.jsonl", rows), write_jsonl(tmp_path / "heldout.jsonl", rows[:7])
     setup = make_setup(TINY.replace(dataset=data, heldout_dataset=heldout, heldout_problems=5))
     assert list(setup.omissions) == [
-        f"5 rows are left out: their prompts are among the held-out ones of {heldout}",
-        f"2 rows are left out: heldout_problems=5 takes the first of {heldout}",
+        f"5 rows are left out: same prompt as a held-out problem of {heldout}",
+        f"2 rows are left out: beyond the first heldout_problems=5 of {heldout}",
     ]
     assert len(setup.train.prompts.tokens) == 15
     assert not make_setup(TINY.replace(dataset=data)).omissions
     copies = write_jsonl(tmp_path / "copies.jsonl", [row for row in rows for _ in range(3)])
     setup = make_setup(TINY.replace(dataset=copies))
     used = len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens)
-    assert list(setup.omissions) == [f"{60 - used} rows are left out: they repeat held-out prompts"]
+    assert list(setup.omissions) == [f"{60 - used} rows are left out: same prompt as a held-out problem"]
 
 
 def test_several_rewards_are_separated_by_commas(tmp_path):

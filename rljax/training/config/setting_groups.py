@@ -32,8 +32,8 @@ class WarmStartConfig:
     learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
     """Peak learning rate of the warm start."""
     optimizer: Annotated[Literal["adamw", "muon"], tyro.conf.arg(name="warm-start-optimizer")] = "adamw"
-    """'muon' orthogonalizes the updates of the layers' matrices, whose momentum decays by 0.95; --adam-b1 and --adam-b2 apply to
-    the other parameters."""
+    """'muon' orthogonalizes the momentum (decay rate 0.95) of the layers' matrices; --adam-b1 and --adam-b2 apply to the other
+    parameters."""
     loss: Annotated[Literal["dft"] | None, tyro.conf.arg(name="warm-start-loss")] = None
     """'dft' (dynamic fine-tuning, for pretrained models): multiply each token's loss by the policy's probability of this token."""
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
@@ -67,19 +67,19 @@ class OptimizationConfig(AdamConfig):
     """Number of passes over a rollout, also for the critic. In each pass after the first, the policy's mini-batches are in a new
     random order."""
     kl_limit: float | None = None
-    """Stop updating the policy on a rollout once the mean KL divergence from the sampling policy, over the updates so far, exceeds
-    this, in nats per token (the metric `kl`, measured before each update). By default all updates are made."""
+    """Stop updating the policy on a rollout once its KL divergence from the sampling policy, measured before each update (`kl`) and
+    averaged over the updates so far, exceeds this, in nats per token. By default all updates are made."""
     microbatch_rows: int | None = None
     """Maximum number of rows whose activations are in memory at once; a row has one or several responses or demonstrations. By
     default as many as fit in 16,384 tokens; on CPUs fewer, if that needs less padding."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
-    """Number of updates over which the learning rate rises linearly. In the warm start and in value pretraining, it rises over at
-    most a tenth of the updates, or 10 if that is more; in RL with a schedule that falls to 0, over at most half of them."""
+    """Number of updates over which the learning rate rises linearly. In the warm start and for the critic, it is at most a tenth of
+    all updates, or 10 if a tenth is fewer; for the policy in RL with --schedule linear or cosine, at most half of all updates."""
     schedule: Literal["constant", "linear", "cosine", "quarter_cosine"] = "constant"
     """The policy's learning rate in RL after the warm-up: 'constant', or falling to 0 over the run: linearly ('linear'), along half
-    a cosine wave ('cosine', the usual one) or along a quarter ('quarter_cosine'). Updates that are left out count as well."""
+    a cosine wave ('cosine', the usual one) or along a quarter ('quarter_cosine'). Skipped updates also advance the schedule."""
     moments_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the first moment of all optimizers: bfloat16 saves two bytes per parameter."""
     second_moment: Literal["full", "factored"] = "full"
@@ -92,11 +92,11 @@ class OptimizationConfig(AdamConfig):
     """Weights of a loss that makes right answers likelier after perturbed prompts (`rljax eval --perturb`), e.g. `order=0.1`."""
     remedy: Literal["off", "auto", "controller"] = "off"
     """What to do when a run goes wrong: 'auto' lets some alarms change a setting between two steps, e.g. divide the learning rate
-    by 3; the run reports the change, writes it to remedies.jsonl, and repeats it when resumed. 'controller' slightly rescales the
-    updates, a two-sided clip range and an entropy bonus at each step, depending on how far the last updates moved the policy;
-    updates start at a hundredth of their size. It needs several --minibatches or --passes."""
+    by 3; the run reports the change, writes it to remedies.jsonl, and repeats it when resumed. 'controller' adjusts the size of
+    the updates, a two-sided clip range and an entropy bonus after each step, depending on how far the step moved the policy. The
+    updates start at a hundredth of their usual size. 'controller' needs several --minibatches or --passes."""
     keep_zeros: bool = False
-    """Keep the weights that are zero at zero in RL, so that a pruned model (`rljax export --prune`) stays pruned."""
+    """Leave weights that are zero unchanged in RL, so that a pruned model (`rljax export --prune`) stays pruned."""
     freeze: tuple[str, ...] = ()
     """Patterns of the policy's parameters that are not trained, in the warm start and in RL. A pattern is made of adjacent parts of
     a path, such as embedding, layers/[0-3] or *_norm; frozen parameters have no moments."""
@@ -125,19 +125,19 @@ class OptimizationConfig(AdamConfig):
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """The low-rank adapter (LoRA): the model stays unchanged, and the factors of a change α/r A B of its matrices are trained."""
+    """The low-rank adapter (LoRA): the model stays unchanged, α/r · A B is added to its matrices, and only A and B are trained."""
 
     rank: Annotated[int | None, tyro.conf.arg(name="lora-rank")] = None
     """Rank r of the change to each matrix; by default the full model is trained. An adapter needs about ten times the learning
     rate of the full model."""
     alpha: Annotated[float, tyro.conf.arg(name="lora-alpha")] = 32.0
-    """Scale α of the adapter: the product of the factors is multiplied by α/r."""
+    """Scale α of the adapter: the product A B is multiplied by α/r."""
     targets: Annotated[tuple[str, ...], tyro.conf.arg(name="lora-targets")] = ("attention", "feed_forward")
     """Patterns of the matrices to adapt. A pattern is made of adjacent parts of a path, such as query, attention/* or layers/[0-3];
     by default all matrices of all layers are adapted."""
     start: Annotated[str | None, tyro.conf.arg(name="lora-start")] = None
-    """Folder of an adapter, in the format of peft, to continue from. If --model is the folder of an adapter, it sets this option,
-    and the rank, α, targets and model are read from there."""
+    """Folder of an adapter, in the format of peft, to continue from. If --model is the folder of an adapter, that folder
+    is used here, and the rank, α, targets and model are read from it."""
     quantize: Literal["int8", "nf4"] | None = None
     """Store the matrices of the model under the adapter in 8 or 4 bits, plus half a bit per weight for the scales of blocks of 64
     weights (QLoRA); by default the matrices are float32."""
@@ -164,7 +164,7 @@ class CriticConfig:
     run, a critic or a reward model."""
     head: Annotated[str | None, tyro.conf.arg(name="critic-head")] = None
     """Last layer of the critic: 'scalar' (the default of the algorithms), 'mixture', 'two_hot', 'c51' (the same
-    head, because C51's projection of a full return is the two-hot) or 'hl_gauss'."""
+    as 'two_hot', because C51's projection of a full return is its two-hot encoding) or 'hl_gauss'."""
     head_options: Annotated[Options, tyro.conf.arg(name="critic-head-options")] = field(default_factory=dict)
     """Options of the critic's head, e.g. `--critic-head two_hot --critic-head-options low=-1 high=2 bins=31`."""
     frozen_trunk: Annotated[bool, tyro.conf.arg(name="critic-frozen-trunk")] = False
@@ -186,8 +186,8 @@ class CriticConfig:
     )
     """End value pretraining once the explained variance on new rollouts reaches this value."""
     pretraining_loss: Annotated[float | None, tyro.conf.arg(name="value-pretraining-loss")] = None
-    """End value pretraining once half the mean squared error, on the outcomes of new rollouts, is at most this value. If both
-    thresholds are set, both must be reached."""
+    """End value pretraining once the loss on the outcomes of new rollouts (half the mean squared error) is at most this value. If
+    both thresholds are set, both must be reached."""
     mix_pretrained_value: bool = False
     """Blend the values of the pretrained critic into the critic's current values, with a weight that falls during RL."""
 
@@ -229,7 +229,7 @@ class DataConfig(HeldoutConfig):
     perturb_prompts: Options = field(default_factory=dict)
     """Fraction of the training prompts to perturb in RL, per perturbation of `rljax eval --perturb`, e.g. `order=0.3 typos=0.1`."""
     history_decay: float = 0.5
-    """Factor by which a prompt's earlier counts are multiplied each time the prompt is sampled again."""
+    """Factor by which a prompt's earlier attempts, passes and tokens are multiplied each time the prompt is sampled again."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -265,9 +265,9 @@ class RunConfig:
     max_best_to_keep: int = 2
     """Number of best checkpoints to keep."""
     best_metric: str | None = None
-    """Metric of the held-out evaluations whose highest value makes the best checkpoint: accuracy, reward, reward_PART, ...; by
-    default the accuracy if rewards or the environment report what is correct, else the mean reward. Ties are broken by the mean
-    reward, and then in favor of the newer checkpoint."""
+    """Metric of the held-out evaluations that is highest for the best checkpoint: accuracy, reward, reward_PART, ...; by default
+    the accuracy if rewards or the environment report what is correct, else the mean reward. Ties are broken by the mean reward,
+    and then in favor of the newer checkpoint."""
     keep_period: int | None = None
     """Also keep the checkpoints of RL steps that are multiples of this, as checkpoints/step-N in the run folder."""
     models: Literal["both", "best", "last", "none"] = "both"
@@ -338,8 +338,8 @@ class SamplingConfig(EngineConfig):
     max_tries: int = 4
     """Dynamic sampling: maximum number of sampling rounds per rollout; after them, the step trains on fewer groups."""
     token_budget: int | None = None
-    """Upper bound on the expected number of response tokens in a rollout of `prompts` groups. Each prompt gets as many responses
-    as fit an equal part of it, judging by the prompt's earlier responses: from 2, if they are long, to `group_size`, if short."""
+    """Upper bound on the expected number of response tokens in a rollout, divided equally between its `prompts` prompts. Each
+    prompt gets as many responses as fit, judging by its earlier ones: from 2, if they are long, to `group_size`, if short."""
     remembered_rewards: int = 0
     """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
 

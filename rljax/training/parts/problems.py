@@ -75,7 +75,7 @@ def make_problems(
         )
     if data.heldout_dataset is None:
         train, heldout = split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed)
-        omissions = note_omission(len(loaded.problems) - len(train) - len(heldout), "they repeat held-out prompts")
+        omissions = note_omission(len(loaded.problems) - len(train) - len(heldout), "same prompt as a held-out problem")
         if len(heldout) < data.heldout_problems:
             omissions.append(
                 f"{len(heldout)} problems, a tenth of the prompts, are held out, not heldout_problems={data.heldout_problems}; "
@@ -91,10 +91,10 @@ def make_problems(
             f"Every prompt of {data.dataset!r} is in {data.heldout_dataset!r} too; nothing is left to train on."
         )
     omissions = note_omission(
-        len(loaded.problems) - len(problems), f"their prompts are among the held-out ones of {separate.source}"
+        len(loaded.problems) - len(problems), f"same prompt as a held-out problem of {separate.source}"
     )
     unused = len(separate.problems) - len(heldout)
-    omissions += note_omission(unused, f"heldout_problems={data.heldout_problems} takes the first of {separate.source}")
+    omissions += note_omission(unused, f"beyond the first heldout_problems={data.heldout_problems} of {separate.source}")
     return Problems(problems, heldout, [*loaded.faults, *separate.faults], omissions)
 
 
@@ -102,8 +102,8 @@ def note_omission(count: int, reason: str) -> list[str]:
     """Return a list with one message: how many rows are left out, and why; empty for 0 rows.
 
     Example:
-        >>> note_omission(7, "they repeat held-out prompts"), note_omission(0, "")
-        (['7 rows are left out: they repeat held-out prompts'], [])
+        >>> note_omission(7, "too long"), note_omission(0, "")
+        (['7 rows are left out: too long'], [])
     """
     return [f"{count} row{'s are' if count > 1 else ' is'} left out: {reason}"] if count else []
 

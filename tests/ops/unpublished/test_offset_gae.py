@@ -1,4 +1,4 @@
-"""Advantages whose λ depends on the offset, checked against sums, and the design document's claims about them."""
+"""Advantages whose λ depends on the offset, checked against sums, and an unpublished design document's claims about them."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def tokens_of(row):
     return [t for t, m in enumerate(row) if m]
 
 
-def sum_td(case):
+def loop_td_errors(case):
     out = np.zeros((ROWS, TOKENS))
     for i, row in enumerate(case["mask"]):
         tokens = tokens_of(row)
@@ -66,7 +66,7 @@ def sum_weighted(td, mask, weight):
 
 
 def sum_gae(case, lambdas):
-    return sum_weighted(sum_td(case), case["mask"], lambda i, offset, _: (case["gamma"] * lambdas[i]) ** offset)
+    return sum_weighted(loop_td_errors(case), case["mask"], lambda i, offset, _: (case["gamma"] * lambdas[i]) ** offset)
 
 
 def central_differences(f, x, step=1e-6):
@@ -153,7 +153,7 @@ def test_offset_decay_with_alpha_0_is_gae(case):
         base = case["lambda_"][0]
         settings = {"gamma": case["gamma"], "lambda_base": base, "alpha": 0.0, "max_length": 5.0}
         expected = sum_gae(case, [base] * ROWS)
-        td = jnp.array(sum_td(case))
+        td = jnp.array(loop_td_errors(case))
         np.testing.assert_allclose(jit_offset(td, mask, **settings), expected, **EXACT)
         unweighted = jit_complexity(td, td, mask, **settings, beta=0.0, max_complexity=9.0, chunk=4)
         np.testing.assert_allclose(unweighted, expected, **EXACT)
@@ -165,7 +165,7 @@ def test_constant_complexity_is_gae_with_a_smaller_lambda(case, beta):
         mask = jnp.array(case["mask"])
         case = {**case, "bootstrap": np.zeros(ROWS)}
         settings = {"gamma": case["gamma"], "lambda_base": 0.9, "alpha": 0.0, "max_length": 5.0}
-        td = jnp.array(sum_td(case))
+        td = jnp.array(loop_td_errors(case))
         actual = jit_complexity(td, jnp.full_like(td, -2.0), mask, **settings, beta=beta, max_complexity=4.0, chunk=4)
         np.testing.assert_allclose(actual, sum_gae(case, [0.9 * (1 - beta / 2)] * ROWS), **EXACT)
 
