@@ -16,11 +16,11 @@ from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer, Token
 from rljax.data.tokenizer_note import folder_tokenizer, read_note
 from rljax.errors import InputError
 from rljax.models import Params, Policy, Scores, transformer_policy
+from rljax.models.distribution_scores import over_vocabulary
 from rljax.models.huggingface import load_tensor, locate, read_config
 from rljax.models.packed import scored_tokens, to_batch
 from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.value_model import HEAD
-from rljax.models.vocabulary_chunks import over_vocabulary
 from rljax.parallel import policy_shardings, put
 from rljax.records import required
 from rljax.rollout import Layout

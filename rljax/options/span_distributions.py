@@ -24,9 +24,9 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Features, Params, Scores
 from rljax.models.axes import constrain_sharding
+from rljax.models.distribution_scores import over_vocabulary
 from rljax.models.packed import scored_tokens, to_batch
 from rljax.models.token_scores import LOGITS, chosen_chunk, features_scores
-from rljax.models.vocabulary_chunks import over_vocabulary
 from rljax.options.distillation import NAME as TEACHER
 from rljax.options.distillation import vocabulary, with_matched_tokens
 from rljax.options.span_teacher import SpanTeacher, load_teacher, reencode

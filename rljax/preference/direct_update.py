@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool, Float, Float32, PyTree
 from rljax.data.prompts import left_pad, right_pad
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy
+from rljax.models.distribution_scores import over_vocabulary, square_sum
 from rljax.models.packed import to_batch
 from rljax.models.token_scores import chosen_chunk
-from rljax.models.vocabulary_chunks import over_vocabulary, square_sum
 from rljax.ops.direct_preference import kto_reference_point
 from rljax.ops.masked import count_tokens, masked_sum
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated

@@ -22,9 +22,9 @@ from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_numbers
 from rljax.models import Params, Scores
+from rljax.models.distribution_scores import over_vocabulary, square_sum
 from rljax.models.packed import to_batch
 from rljax.models.token_scores import chosen_chunk
-from rljax.models.vocabulary_chunks import over_vocabulary, square_sum
 from rljax.ops.divergence import k3
 from rljax.parallel import fetch, put
 from rljax.records import required

@@ -14,8 +14,8 @@ import pytest
 from rljax.algorithms import BY_NAME, Batch, Rollout, prepare
 from rljax.models import Features, TransformerConfig, policy_of_logits, transformer_policy
 from rljax.models.adapters import Base, init_adapter
+from rljax.models.distribution_scores import over_vocabulary, square_sum
 from rljax.models.policy import Copied, cast_parameter, with_copies
-from rljax.models.vocabulary_chunks import over_vocabulary, square_sum
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out
 from rljax.training.objective.optimizer import with_frozen

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.models.distribution_scores import over_vocabulary, square_sum
 from rljax.models.packed import Features
-from rljax.models.vocabulary_chunks import over_vocabulary, square_sum
 from rljax.ops.distillation import generalized_jsd, sorted_probability_distance
 from rljax.parallel import make_mesh
 
