@@ -23,7 +23,7 @@ PACKAGES = {
     "transformers": [TORCH, "transformers==5.23.0"],
 }
 """Packages of each peer, installed in one call of pip, which refuses incompatible versions."""
-SHOWN = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib", "flax", "optax", "numpy")
+RECORDED = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib", "flax", "optax", "numpy")
 """Packages whose versions are recorded in the results."""
 
 
@@ -47,7 +47,7 @@ def python_of(peer: str, work: Path) -> Path:
 
 
 def environment(side: str, platform: str = "cpu") -> dict[str, str]:
-    """Build the environment variables of a side: JAX's platform, no compilation cache, and for a peer no path to rljax."""
+    """Build the environment variables of rljax's or a peer's process: JAX's platform, no compilation cache, no rljax for peers."""
     variables = os.environ | {"JAX_PLATFORMS": platform, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
     if side != "rljax":
@@ -62,11 +62,11 @@ def versions(python: Path | str) -> dict[str, str]:
         "print(json.dumps(found | {'Python': platform.python_version()}))"
     )
     found = json.loads(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
-    return {name: found[name] for name in ("Python", *SHOWN) if name in found}
+    return {name: found[name] for name in ("Python", *RECORDED) if name in found}
 
 
 def commit() -> str:
-    """Describe the commit of these files; outside of a checkout, a hash of the sources."""
+    """Describe the commit of these files, or give a hash of the sources if they are in no checkout."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,9 +1,9 @@
 """Train a pretrained model on a reasoning-gym puzzle that it sometimes solves: the least common multiple of two numbers up to 40.
 
-The reward is the puzzle generator's own score of the number that the response ends with. A response with text after its last
-number counts as having no answer: if the last number counted anyway, RL would learn within ten steps to repeat the question up to
-the token limit, which scores whenever the question's second number is the answer. The model learns to answer in one sentence,
-mostly with one of the two numbers, which is right if that number is a multiple of the other. This script needs the extra `tasks`.
+The reward is the puzzle generator's own score of the number that the response ends with. If words follow the last number, the
+response counts as having no answer. Otherwise the model would learn within ten steps to repeat the question up to the token limit;
+the last number is then the question's second one, which is sometimes the answer. Instead it learns to answer in one sentence,
+mostly with one of the two numbers, which is right if that number is a multiple of the other. Needs `pip install 'rljax-lm[tasks]'`.
 
     python experiments/real/least_common_multiple.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """

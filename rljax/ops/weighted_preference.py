@@ -19,7 +19,7 @@ def wpo_weight(mean_logp: Float[Array, "*rows"], mean_log_expected: Float[Array,
         w(x, y) = exp((1/|y|) Σ_t log(π(y_t) / Σ_v π(v)²))
 
     Σ_v π(v)² is the expected probability of a token sampled from the policy. Without this divisor, a response's weight would
-    depend on how certain the policy is about the prompt.
+    depend on how certain the policy is of its own responses to the prompt.
 
     Args:
         mean_logp: log π(y_t | x, y_<t), averaged over the response's tokens, nats per token, `[...]`.

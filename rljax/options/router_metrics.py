@@ -54,8 +54,8 @@ def first_responses(groups: Groups, *, devices: int) -> tuple[np.ndarray, np.nda
         devices: number of devices; the number of rows is rounded up to a multiple of it.
 
     Returns:
-        Tokens, attention, and the mask of the responses' tokens, each `[B, L + T]`. Rows beyond the number of groups repeat the
-        first groups, with an empty mask.
+        Tokens, attention, and which tokens are counted (the responses'), each `[B, L + T]`. Rows beyond the number of groups
+        repeat the first groups, and count no tokens.
     """
     slots = groups.prompt_tokens.shape[1] + groups.tokens.shape[2]
     rows = min(groups.count, max(1, TOKENS // slots))
@@ -72,9 +72,9 @@ def summarize(statistics: RouterStatistics) -> dict[str, float]:
     """Reduce the layers' statistics: the maximum of the largest share, and the mean of the others.
 
     Example:
-        >>> ones = np.array([1.0, 3.0])
-        >>> summarize(RouterStatistics(ones, ones, ones, ones))["router_largest_share"]
-        3.0
+        >>> layers = np.array([0.25, 0.75])
+        >>> summarize(RouterStatistics(layers, layers, layers, layers))["router_largest_share"]
+        0.75
     """
     return {
         "router_balance": float(np.mean(statistics.balance)),

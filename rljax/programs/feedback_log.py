@@ -1,7 +1,7 @@
-"""Log of the lines consumed from a feedback queue, stored in the run folder, and the next batch of lines.
+"""Log of the feedback lines that a run has consumed, and a reader of the next batch of lines.
 
-A row of `feedback.jsonl` records a line of the queue: its position, and its reward or why it was rejected. The rows alone determine
-which lines were consumed, the earlier rewards, and the ids in use.
+A row of `feedback.jsonl` in the run folder records a line of the queue: its position, and its reward or why it was rejected. The
+rows alone determine which lines were consumed, the earlier rewards, and the ids in use.
 """
 
 import json
@@ -29,7 +29,7 @@ class Example(NamedTuple):
     """A line that can be learned from."""
 
     place: LineLocation
-    """Where the line ended."""
+    """File and number of the line, and the position of its end."""
     id: str | None
     """Id of the line; None if it has none."""
     prompt: list[int]
@@ -42,7 +42,7 @@ class Example(NamedTuple):
     """Log-probability of each token under the sampling policy, in nats, if the line has it."""
 
     def row(self, step: int) -> Row:
-        """Make its row in the log of a batch."""
+        """Return the row that records this line in the log of an RL step."""
         named = {} if self.id is None else {"id": self.id}
         return {"step": step, **self.place._asdict(), **named, "reward": self.reward}
 
@@ -51,14 +51,14 @@ class BadLine(NamedTuple):
     """A line that cannot be learned from."""
 
     place: LineLocation
-    """Where the line ended."""
+    """File and number of the line, and the position of its end."""
     text: str
     """Text of the line."""
     fault: Fault
     """Explanation of the error."""
 
     def row(self, step: int) -> Row:
-        """Make its row in the log of a batch."""
+        """Return the row that records this line in the log of an RL step."""
         return {"step": step, **self.place._asdict(), "reason": str(self.fault), "text": self.text}
 
 
@@ -69,14 +69,14 @@ class Log(NamedTuple):
     """Rows of the consumed lines."""
 
     def places(self) -> dict[str, list[LineLocation]]:
-        """Return the places of the lines in each queue."""
+        """Return the locations of the consumed lines, by queue."""
         found: dict[str, list[LineLocation]] = {}
         for row in self.rows:
             found.setdefault(row["queue"], []).append(_place(row))
         return found
 
     def named(self) -> dict[str, LineLocation]:
-        """Return the place of each line that has an id."""
+        """Return the locations of the lines that have an id, by id."""
         return {row["id"]: _place(row) for row in self.rows if "id" in row}
 
     def rewards(self, newest: int) -> list[float]:
@@ -92,7 +92,7 @@ class NewLines(NamedTuple):
     """New lines of a queue, up to a full batch of usable lines."""
 
     lines: list[Example | BadLine]
-    """The lines in order; a full batch ends with a usable line."""
+    """The lines in order, up to the usable line that completes a batch."""
     notes: list[str]
     """Remarks about the files for the user."""
 
@@ -147,7 +147,7 @@ def gather(
         config: settings of the run.
         tokenizer: tokenizer of the run.
         count: size of a batch.
-        bad: further unusable lines, as place -> error.
+        bad: lines that were found to be unusable after they were read, as location -> error.
     """
     bad = {} if bad is None else bad
     lines: list[Example | BadLine] = []
@@ -195,7 +195,7 @@ def example_of(line: Line, *, named: Mapping[str, LineLocation], config: TrainCo
     prompt, tokens = _encode_prompt(found, config, tokenizer), _encode_response(found, config, tokenizer)
     if found.logp is not None and len(found.logp) != len(tokens):
         raise BadRowError(
-            f"logp has {len(found.logp)} numbers, but the response has {len(tokens)} tokens with its end token",
+            f"logp has {len(found.logp)} numbers, but the response has {len(tokens)} tokens, including its end token",
             "give one for each token; pass token ids as response if its text is tokenized differently",
             column="logp",
         )
@@ -230,7 +230,7 @@ def _encode_response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer)
         try:
             tokens = tokenizer.encode(found.response)
         except InputError as error:
-            raise BadRowError(f"the response has no tokens ({error})", "correct it", column="response") from error
+            raise BadRowError(f"the response cannot be encoded ({error})", "correct it", column="response") from error
         stopped = found.response.endswith(tuple(config.sampling.stop))
         tokens = [*tokens, tokenizer.eos_token_id] if found.finished and not stopped and len(tokens) != most else tokens
     if not 0 < len(tokens) <= most:
@@ -239,7 +239,7 @@ def _encode_response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer)
         )
     if config.model.images is not None and not set(tokenizer.encode(PATTERNS)).isdisjoint(tokens):
         raise BadRowError(
-            "the response has a patch of an image, and the model never generates patches",
+            "the response contains an image patch, and the model never generates patches",
             "leave it out",
             column="response",
         )

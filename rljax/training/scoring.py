@@ -26,7 +26,7 @@ Copy = Callable[[Params], Copies | None]
 Output = TypeVar("Output")
 
 Compare = Callable[[Params, Any, Layout], tuple[Scores, dict[str, Array]]]
-"""(parameters, frozen arrays and the options' data, micro-batch) -> (scores of response tokens, further inputs of the loss)."""
+"""(parameters, frozen arrays and the options' data, micro-batch) -> (scores, loss inputs such as a teacher's divergence)."""
 
 
 def scored_params(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
@@ -115,7 +115,7 @@ def _logp_gradient(score: Score) -> Callable[[Params, Packed], Params]:
 
 @cache_results
 def scores_alone(score: Score) -> Compare:
-    """Build a `Compare` that adds no inputs to the loss."""
+    """Build a `Compare` that returns only the scores, without further inputs of the loss."""
 
     def compare(params: Params, frozen: Any, part: Layout) -> tuple[Scores, dict[str, Array]]:
         del frozen
@@ -159,7 +159,7 @@ def compile_for_sequences(
 
 
 def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
-    """Compile `(params, sequences) -> Scores [B, T]` without gradients, `rows` rows at a time; the scores are host arrays."""
+    """Compile `(params, sequences) -> Scores [B, T]`: host arrays, computed from `rows` rows at a time without gradients."""
     return compile_for_sequences(_score_of_part(score), mesh, rows)
 
 

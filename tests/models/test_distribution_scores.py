@@ -50,13 +50,13 @@ def test_a_chunked_divergence_matches_all_logits(chunk, parts):
 def test_the_sum_of_squares_matches_a_loop():
     expected = np.zeros((ROWS, LENGTH))
     for row, index in np.ndindex(ROWS, LENGTH):
-        powers = np.exp(np.asarray(STUDENT.head, float) @ np.asarray(STUDENT.hidden[row, index], float) / 0.7)
-        expected[row, index] = sum((power / powers.sum()) ** 2 for power in powers)
+        exponentials = np.exp(np.asarray(STUDENT.head, float) @ np.asarray(STUDENT.hidden[row, index], float) / 0.7)
+        expected[row, index] = sum((each / exponentials.sum()) ** 2 for each in exponentials)
     actual = over_vocabulary(square_sum, STUDENT, temperature=0.7, chunk=3)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
-def test_a_gradient_over_bfloat16_states_is_summed_in_float32():
+def test_a_gradient_over_bfloat16_hidden_states_is_summed_in_float32():
     """The head's gradient over 2,048 equal tokens; a running sum in bfloat16 would stop growing after 256 of them."""
     hidden, head = jnp.ones((1, 2048, 1), jnp.bfloat16), jnp.zeros((2, 1))
 

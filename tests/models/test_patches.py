@@ -262,7 +262,7 @@ def test_settings_incompatible_with_images_are_refused(settings, message):
         (lambda: patch_policy(CONFIG, Patches((3, 4), 0, 1)), "an image has 0 x 1 patches"),
         (lambda: pixel_bits(6), "there are 6 patterns of pixels; give a power of 2"),
         (lambda: encode_problems(SMALL, [Problem(IMAGE[:3], "")], TOKENIZER), "has 3 consecutive patches"),
-        (lambda: encode_problems(SMALL, [Problem(IMAGE, "", "8⣿")], TOKENIZER), "the demonstration '8⣿' has a patch"),
+        (lambda: encode_problems(SMALL, [Problem(IMAGE, "", "8⣿")], TOKENIZER), "the demonstration '8⣿' contains an"),
     ],
 )
 def test_invalid_patches_are_refused(call, message):

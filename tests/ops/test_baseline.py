@@ -14,12 +14,12 @@ from rljax.ops import baseline, group
 
 P, G, T = 2, 3, 4  # prompts, responses per prompt, tokens per response
 tenths = st.integers(-20, 20).map(lambda n: n / 10)
-rewards_of = hnp.arrays(np.float64, (P, G), elements=tenths)
-lengths_of = hnp.arrays(np.int64, (P, G), elements=st.integers(0, T))
+reward_arrays = hnp.arrays(np.float64, (P, G), elements=tenths)
+length_arrays = hnp.arrays(np.int64, (P, G), elements=st.integers(0, T))
 length_weighted = jax.jit(baseline.length_weighted_centered)
 
 
-@given(rewards_of, lengths_of, hnp.arrays(bool, (P, G)))
+@given(reward_arrays, length_arrays, hnp.arrays(bool, (P, G)))
 def test_length_weighted_matches_formula(rewards, lengths, valid):
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(valid, rewards, np.nan))
@@ -34,7 +34,7 @@ def test_length_weighted_matches_formula(rewards, lengths, valid):
             np.testing.assert_allclose(actual[p, i], expected, atol=1e-12)
 
 
-@given(rewards_of, hnp.arrays(bool, (P, G)), st.sampled_from([0.05, 0.5, 3.0]))
+@given(reward_arrays, hnp.arrays(bool, (P, G)), st.sampled_from([0.05, 0.5, 3.0]))
 def test_soft_centered_matches_formula(rewards, valid, beta):
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(valid, rewards, np.nan))
@@ -55,7 +55,7 @@ def test_soft_value_is_between_mean_and_best_reward(x64):
     np.testing.assert_allclose(baseline.soft_centered(rewards, beta=1e7), group.group_centered(rewards), atol=1e-6)
     best = baseline.soft_centered(rewards, beta=1e-4)
     np.testing.assert_allclose(best, rewards - rewards.max(-1, keepdims=True), atol=2e-4)
-    # The soft value is the reward of the tilted policy π_old exp(r / β) / Z minus β times that policy's divergence from π_old.
+    # The soft value is E_q[r] - β KL(q || π_old), with the tilted policy q = π_old exp(r / β) / Z.
     tilted = jax.nn.softmax(rewards / 0.3)
     soft_value = (tilted * rewards).sum(-1) - 0.3 * (tilted * jnp.log(3 * tilted)).sum(-1)
     np.testing.assert_allclose(
@@ -79,7 +79,7 @@ def test_length_weighted_baseline_has_least_variance(x64):
         assert (lengths * np.square(advantage + shift)).sum() > variance
 
 
-@given(rewards_of, lengths_of)
+@given(reward_arrays, length_arrays)
 def test_length_weighted_returns_match_response_advantages(rewards, lengths):
     mask = np.arange(T) < lengths[..., None]
     last = np.arange(T) == lengths[..., None] - 1
@@ -121,16 +121,16 @@ def test_optimal_token_baseline_matches_formula(x64, weighted):
         if not mask[p, i, t]:
             assert actual[p, i, t] == 0
             continue
-        above = below = 0.0
+        numerator = denominator = 0.0
         for j in range(G):
             if mask[p, j, t]:
                 energy = [1 - 2 * np.exp(logp[p, j, k]) + squares[p, j, k] for k in range(t + 1)]
                 weight = sum(rho[p, j, k] ** 2 * energy[k] for k in range(t + 1))
-                above, below = above + weight * returns[p, j, t], below + weight
-        np.testing.assert_allclose(actual[p, i, t], returns[p, i, t] - above / below, rtol=1e-12, atol=1e-12)
+                numerator, denominator = numerator + weight * returns[p, j, t], denominator + weight
+        np.testing.assert_allclose(actual[p, i, t], returns[p, i, t] - numerator / denominator, rtol=1e-12, atol=1e-12)
 
 
-def test_gap_between_tokens_is_not_a_position():
+def test_optimal_token_baseline_does_not_count_gaps():
     rng = np.random.default_rng(3)
     returns, logp, squares = rng.uniform(0.1, 1.0, (3, 1, 2, 3))
     mask = np.array([[[1, 1, 1], [1, 1, 0]]])
@@ -144,12 +144,12 @@ def test_gap_between_tokens_is_not_a_position():
     np.testing.assert_allclose(spread, move(np.asarray(plain)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("inconsistent", [False, True])
-def test_optimal_token_baseline_is_between_the_returns(inconsistent):
+@pytest.mark.parametrize("noisy_squares", [False, True])
+def test_optimal_token_baseline_is_between_the_returns(noisy_squares):
     rng = np.random.default_rng(4)
     returns, logp = rng.normal(size=(2, 200, G, T)).astype(np.float32)
     logp = -np.abs(0.02 * logp)  # tokens so certain that 1 - 2 p + Σ π² is near 0
-    squares = np.exp(2 * logp) + (rng.normal(scale=0.02, size=logp.shape) if inconsistent else 1e-4)
+    squares = np.exp(2 * logp) + (rng.normal(scale=0.02, size=logp.shape) if noisy_squares else 1e-4)
     arrays = (jnp.array(x, jnp.float32) for x in (returns, logp, squares))
     used_baseline = returns - np.asarray(baseline.optimal_token_baseline(*arrays, jnp.ones(returns.shape)))
     without_energy = used_baseline == 0  # without gradient energy, the baseline is 0
@@ -157,7 +157,7 @@ def test_optimal_token_baseline_is_between_the_returns(inconsistent):
     between = (used_baseline >= low - 1e-4) & (used_baseline <= high + 1e-4)
     assert (between | without_energy).all()
     assert without_energy.mean() < 0.2
-    assert ((1 - 2 * np.exp(logp) + squares).min() < 0) == inconsistent
+    assert ((1 - 2 * np.exp(logp) + squares).min() < 0) == noisy_squares
 
 
 def test_tokens_with_probability_1_have_no_baseline():

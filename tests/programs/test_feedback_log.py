@@ -36,8 +36,8 @@ def test_complete_images_in_the_prompt_are_read():
     ("prompt", "response", "column", "message"),
     [
         (IMAGE[:3], "8", "prompt", "has 3 consecutive patches"),
-        (IMAGE, f"8{IMAGE[0]}", "response", "the response has a patch of an image"),
-        (IMAGE, TOKENIZER.encode(IMAGE[:1]), "response", "the response has a patch of an image"),
+        (IMAGE, f"8{IMAGE[0]}", "response", "the response contains an image patch"),
+        (IMAGE, TOKENIZER.encode(IMAGE[:1]), "response", "the response contains an image patch"),
     ],
 )
 def test_patches_that_cannot_be_scored_are_refused(prompt, response, column, message):

@@ -66,9 +66,9 @@ def test_an_answer_with_enough_tokens_is_unchanged():
 def test_the_budget_limits_the_complete_answer(budget):
     """If the budget has room for 0, ';' and one more token, the answer continues; otherwise it ends unchanged."""
     (first, _) = generate_answers(ShortEngine(), 9, budget=budget)
-    unlimited = "0;000"
+    longest = "0;000"  # with the largest of these budgets
     assert len(first.tokens) <= budget
-    assert text(first) == (unlimited[:budget] if budget >= 3 else "0")
+    assert text(first) == (longest[:budget] if budget >= 3 else "0")
     assert first.finish == ("length" if budget >= 3 and budget < 6 else first.finish)
 
 

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: the newest complete checkpoint is restored, and the faults of newer ones are reported."""
+"""Checkpoints: damage, earlier versions, other optimizers and meshes, retention, and the choice of the best one."""
 
 import errno
 import json
@@ -48,7 +48,7 @@ def save(folder, checkpoint, file_states, keep=KEEP):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Three checkpoints, with the values 0, 1 and 2."""
+    """A folder in which checkpoints with the values 0, 1 and 2 were saved."""
     folder = tmp_path_factory.mktemp("run") / "last"
     for value in range(3):
         save(folder, Checkpoint(state_of(value), no_history(2)), FILE_STATES)
@@ -113,8 +113,8 @@ def test_a_damaged_checkpoint_is_skipped_and_set_aside(folder, damage, message):
     assert value == 1.0
     assert damaged[0].startswith(f"{folder / '2'}: ")
     assert message in damaged[0]
-    (damage,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
-    assert damage.startswith(f"{folder / '2'} cannot be used: ")
+    (notice,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
+    assert notice.startswith(f"{folder / '2'} cannot be used: ")
     assert [path.name[:7] for path in (folder.parent / "damaged").iterdir()] == ["last-2-"]
     assert (folder / "3.orbax-checkpoint-tmp-1").exists(), "a reader leaves a save in progress alone"
     save(folder, Checkpoint(state_of(7), no_history(2)), FILE_STATES)
@@ -148,23 +148,23 @@ def test_a_checkpoint_of_an_earlier_version_gives_a_one_paragraph_error(tmp_path
 
 
 def test_a_state_of_version_0_2_is_read_with_its_optional_parts(tmp_path):
-    """The state of version 0.2 had one field per optional part, None if the part was absent."""
+    """Version 0.2 had one field per optional part, None if the part was absent, and no field for `sampler_delay`."""
     memory = empty_history(3, 2)._replace(size=jnp.array([1, 0, 2]))
     state = state_of(5)._replace(options={"kl_coefficient": jnp.float32(0.3), "reward_history": memory})
     save(tmp_path, Checkpoint(to_version_0_2_state(state), no_history(2)), FILE_STATES)
     found = restore(tmp_path, lambda phase: jax.tree.map(jnp.zeros_like, state)).checkpoint.state
     chex.assert_trees_all_equal(found, state)
-    queue = state._replace(options={"sampler_delay": (state.params,)})
+    delayed = state._replace(options={"sampler_delay": (state.params,)})
     with pytest.raises(InputError, match="An earlier version of rljax saved this checkpoint"):
-        restore(tmp_path, lambda phase: queue)
+        restore(tmp_path, lambda phase: delayed)
 
 
 CLIPPED = optax.chain(optax.clip(1.0), optax.scale(-0.1))
 STRUCTURES = {
-    "stateless": (CLIPPED, optax.chain(CLIPPED, optax.identity()), "'opt_state/0'", "None", "[None, None]"),
-    "stateless, one more": (CLIPPED, optax.chain(optax.clip(1.0), CLIPPED), "'opt_state/1'", "None", "[None, None]"),
-    "another length": (CLIPPED, optax.chain(*3 * [optax.identity()]), "'opt_state'", "[None, None]", "[None, None, None]"),
-    "with a state": (
+    "first entry nested": (CLIPPED, optax.chain(CLIPPED, optax.identity()), "'opt_state/0'", "None", "[None, None]"),
+    "second entry nested": (CLIPPED, optax.chain(optax.clip(1.0), CLIPPED), "'opt_state/1'", "None", "[None, None]"),
+    "one entry more": (CLIPPED, optax.chain(*3 * [optax.identity()]), "'opt_state'", "[None, None]", "[None, None, None]"),
+    "one entry more, with a state": (
         optax.chain(optax.scale_by_adam(), optax.scale(-0.1)),
         optax.chain(optax.scale_by_adam(), optax.clip(1.0), optax.scale(-0.1)),
         "'opt_state'",
@@ -175,7 +175,7 @@ STRUCTURES = {
 
 
 @pytest.mark.parametrize("case", STRUCTURES)
-def test_a_different_optimizer_structure_is_refused_by_name(tmp_path, case):
+def test_the_error_names_where_optimizer_structures_differ(tmp_path, case):
     """The arrays are the same, so shapes alone cannot reveal the difference."""
     first, second, entry, expected, found = STRUCTURES[case]
     params = {"weight": jnp.zeros((3, 2), jnp.float32)}
@@ -251,9 +251,9 @@ def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
 def test_best_checkpoints_after_the_resumed_step_are_found(tmp_path):
     for step in (1, 3):
         save(tmp_path / "best", Checkpoint(state_of(step), no_history(2), notes=Notes(best_step=step)), FILE_STATES)
-    assert [damaged.path.name for damaged in find_abandoned(tmp_path / "best", 1)] == ["1"]
+    assert [damaged.path.name for damaged in find_abandoned(tmp_path / "best", 1)] == ["1"]  # of step 3
     assert find_abandoned(tmp_path / "best", 3) == []
-    assert find_abandoned(tmp_path / "best", 2) == [], "a checkpoint from after the resumed step is better than none"
+    assert find_abandoned(tmp_path / "best", 2) == [], "the best one of step 2 is gone, and a later one is better than none"
     assert find_abandoned(tmp_path / "none", None) == []
 
 

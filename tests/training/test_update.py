@@ -81,7 +81,7 @@ def test_micro_batches_add_up_to_the_full_batch(data, single):
 
 
 @pytest.mark.parametrize(("axes", "rows"), [((8, 1), 16), ((2, 4), 8), ((1, 8), 16), ((2, 2, 2), 8), ((1, 1, 2), 16)])
-def test_eight_devices_give_the_losses_of_one(data, single, axes, rows):
+def test_meshes_give_the_updates_of_one_device(data, single, axes, rows):
     assert_same(run_updates(data, microbatch=rows, mesh=make_mesh(*axes), steps=3), single)
 
 
@@ -125,7 +125,7 @@ def test_the_state_is_sharded_over_the_mesh(data):
     assert moment.sharding == matrix.sharding, "a moment must be sharded like its parameter"
 
 
-def test_imitation_lowers_the_negative_log_likelihood_of_trained_tokens(data):
+def test_supervised_steps_lower_the_negative_log_likelihood(data):
     sequences, _ = data
     mesh = make_mesh(1, 1)
     state, packed = initial_state(mesh), pack(sequences)
@@ -142,8 +142,8 @@ def test_imitation_lowers_the_negative_log_likelihood_of_trained_tokens(data):
 
 
 @pytest.mark.parametrize("loss", [None, "dft"])
-def test_packed_imitation_gives_the_same_update(data, loss):
-    """Some tokens are not trained on; one sequence has no trained token at all."""
+def test_a_supervised_step_on_packed_sequences_gives_the_same_update(data, loss):
+    """Some tokens are not trained on; in one sequence, none is."""
     sequences, _ = data
     learned = sequences.attention & (np.arange(LENGTH) != 1) & (np.arange(ROWS) != 3)[:, None]
     mesh = make_mesh(2, 1)
@@ -160,7 +160,7 @@ def test_packed_imitation_gives_the_same_update(data, loss):
     chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-6)
 
 
-def test_imitation_computes_the_same_bits_for_every_algorithm(data):
+def test_a_reference_and_a_critic_do_not_change_supervised_steps(data):
     sequences, _ = data
     mesh = make_mesh(1, 1)
     critic = CriticState(
@@ -192,8 +192,8 @@ def test_batch_without_kept_groups_has_zero_weights(data):
     assert not np.asarray(batch.advantage).any()
 
 
-def test_responses_without_a_trained_token_do_not_change_the_update(data, single):
-    """Responses without trained tokens change neither the update nor the number of rows."""
+def test_responses_without_counted_tokens_do_not_change_the_update(data, single):
+    """They change neither the update nor the number of rows."""
     sequences, batch = data
     repeated = np.arange(2 * ROWS) // 2
     empty = np.arange(2 * ROWS) % 2 == 1

@@ -191,6 +191,6 @@ def check_images(config: ModelConfig, problems: Sequence[Problem]) -> None:
         check_whole_images(problem.prompt, height=height, width=width)
         if has_patch(problem.demonstration or ""):
             raise InputError(
-                f"the demonstration {problem.demonstration!r:.60} has a patch of an image, and the model never generates patches; "
+                f"the demonstration {problem.demonstration!r:.60} contains an image patch, and the model never generates patches; "
                 "leave it out."
             )
