@@ -69,7 +69,7 @@ def test_the_budget_limits_the_complete_answer(budget):
     longest = "0;000"  # with the largest of these budgets
     assert len(first.tokens) <= budget
     assert text(first) == (longest[:budget] if budget >= 3 else "0")
-    assert first.finish == ("length" if budget >= 3 and budget < 6 else first.finish)
+    assert first.finish == ("length" if 3 <= budget < 6 else "stop")
 
 
 def test_stop_strings_end_an_answer():
