@@ -1,4 +1,4 @@
-"""Layer 0: the error for input that the user has to correct."""
+"""The error for input that the user has to correct."""
 
 MOVED = "; if a run names it and it was moved, `rljax relocate RUN OLD NEW` records the new place"
 """End of the message about a file or folder that does not exist."""

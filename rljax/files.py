@@ -1,4 +1,4 @@
-"""Layer 1: atomic writes, errors that mean a full disk, paths in a run's settings, and hashes that identify stored results."""
+"""Atomic writes, errors that mean a full disk, paths in a run's settings, and hashes that identify stored results."""
 
 import errno
 import hashlib

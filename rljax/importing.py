@@ -1,4 +1,4 @@
-"""Layer 1: imports user functions, named `module:function` or `path.py:function`, and packages that only some runs need."""
+"""Imports user functions, named `module:function` or `path.py:function`, and packages that only some runs need."""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""String functions for one-line errors, terminals, suggested names and JSON. Layer 0: they import nothing else from rljax."""
+"""String functions for one-line errors, terminals, suggested names and JSON. They import nothing else from rljax."""
 
 import difflib
 import html

@@ -1,4 +1,4 @@
-"""Layer 3: the book, i.e. the index of equations with their sources, the papers' claims, errata, and rules for choosing."""
+"""The book, i.e. the index of equations with their sources, the papers' claims, errata, and rules for choosing."""
 
 from rljax.lazy import lazy_names
 

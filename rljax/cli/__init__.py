@@ -1,4 +1,4 @@
-"""Layer 8: the commands. Each module defines a record, which Tyro fills from the command line, and the function that runs it.
+"""The commands. Each module defines a record, which Tyro fills from the command line, and the function that runs it.
 
 These functions contain the heavy imports, so that `--help` stays fast.
 """

@@ -1,4 +1,4 @@
-"""Layer 2: problem generators, datasets, tokenizers and prompt order. Nothing here needs a model or a device mesh.
+"""Problem generators, datasets, tokenizers and prompt order. Nothing here needs a model or a device mesh.
 
 Importing this package imports none of its modules, so `transformers` and `grain` are loaded only when they are used.
 """

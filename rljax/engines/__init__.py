@@ -1,4 +1,4 @@
-"""Layer 5: engines in another process. A server samples the responses with each step's weights.
+"""Engines in another process. A server samples the responses with each step's weights.
 
 `server_engine` publishes weights and collects responses, `dialects` formats requests for `rljax serve`, vLLM and SGLang, `http`
 sends requests, and `connect` builds the engine from the settings.

@@ -1,4 +1,4 @@
-"""Layer 5: greedy and sampled evaluation, with 95 % intervals over problems."""
+"""Greedy and sampled evaluation, with 95 % intervals over problems."""
 
 from rljax.lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""Layer 2: the policy as a record of functions, the Flax transformer, and pure functions of its parameters."""
+"""The policy as a record of functions, the Flax transformer, and pure functions of its parameters."""
 
 from rljax.lazy import lazy_names
 from rljax.models.config import RopeScaling, TransformerConfig

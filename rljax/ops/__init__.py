@@ -1,4 +1,4 @@
-"""Layer 1: equations from papers, as functions of arrays. A module is imported on first use, as in `rljax.ops.gae.gae`."""
+"""Equations from papers, as functions of arrays. A module is imported on first use, as in `rljax.ops.gae.gae`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Layer 7: programs built on training: answering, evaluation, search, adaptation, tuning, planning, debugging and export."""
+"""Programs built on training: answering, evaluation, search, adaptation, tuning, planning, debugging and export."""
 
 from rljax.lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""Layer 2: reward functions, and the names by which users select them."""
+"""Reward functions, and the names by which users select them."""
 
 from collections.abc import Callable
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Layer 6: the parts of an OpenAI-compatible server on the built-in engine, with continuous batching.
+"""The parts of an OpenAI-compatible server on the built-in engine, with continuous batching.
 
 `protocol` validates requests, `rows` decodes batch rows with different lengths and settings on the device, `batching` assigns free
 rows to waiting requests, `replies` formats responses, `app` defines the routes, and `metrics` has the server's counters.

@@ -1,4 +1,4 @@
-"""Layer 1: tools for all settings: flat names, checks of values, and options of the form `name=value`."""
+"""Tools for all settings: flat names, checks of values, and options of the form `name=value`."""
 
 from rljax.lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""Layer 3: generated tasks. Each task consists of one file, which defines its settings and behavior, and one line in `TASKS`."""
+"""Generated tasks. Each task consists of one file, which defines its settings and behavior, and one line in `TASKS`."""
 
 from rljax.errors import InputError
 from rljax.lazy import LazyTable, lazy_names

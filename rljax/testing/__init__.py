@@ -1,4 +1,4 @@
-"""Layer 5: tests of your own losses and advantages against the papers: checks, small rollouts, oracles and invariants.
+"""Tests of your own losses and advantages against the papers: checks, small rollouts, oracles and invariants.
 
 from rljax.testing import check_loss
 

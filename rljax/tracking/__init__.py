@@ -1,4 +1,4 @@
-"""Layer 5: the run folder, trackers, displays and plots."""
+"""The run folder, trackers, displays and plots."""
 
 from rljax.lazy import lazy_names
 
