@@ -1,4 +1,4 @@
-r"""Layer 1: `\boxed` answers in LaTeX."""
+r"""`\boxed` answers in LaTeX."""
 
 import re
 from collections.abc import Iterator, Sequence

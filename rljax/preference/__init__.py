@@ -1,4 +1,4 @@
-"""Layer 5: reward models, direct preference losses such as DPO, and the training steps on pairs of responses."""
+"""Reward models, direct preference losses such as DPO, and the training steps on pairs of responses."""
 
 from rljax.lazy import lazy_names
 
