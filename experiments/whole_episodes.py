@@ -2,8 +2,8 @@
 
 The policy must find one of 15 letters in at most four turns; each wrong guess is answered with "<" or ">". Halving the interval
 always wins, but guessing any letter that is still possible does not. One arm trains on complete games, in which only the last
-guess is rewarded. The other arm trains on single turns. Their prompt is the beginning of a game, with up to three wrong guesses
-that were possible at their time, and the reward is 1 if the next guess is right. In a single turn, every letter that is still
+guess is rewarded. The other arm trains on single turns. Their prompt is the beginning of a game, with up to three wrong guesses,
+each possible when it was made, and the reward is 1 if the next guess is right. In a single turn, every letter that is still
 possible is equally good, so no reward depends on the information that a guess gains. Both arms start from the same random
 parameters and are evaluated greedily on complete games with each of the 15 letters.
 

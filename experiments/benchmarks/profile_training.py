@@ -34,9 +34,9 @@ KINDS = {
     "matrix products": r"(ynn|onednn|dot)",
     "copies and transposes": r"(copy|transpose|concatenate|slice|pad|dynamic-update-slice|bitcast_dynamic)",
     "reductions": r"(reduce|.*_reduce)",
-    "elementwise operations": r"",
+    "elementwise and other operations": r"",
 }
-"""Kind of operation -> pattern that matches the beginning of an instruction's name; the first matching kind applies."""
+"""Kind of operation -> pattern that matches the start of an instruction's name; the first match counts, and "" matches the rest."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Arguments:
     """Arguments of the measurement."""
 
     updates: int = 3
-    """Updates that are recorded, after two that compile."""
+    """Updates that are recorded, after those that are only timed."""
     out: Path = HERE / "profile_training.md"
     """File to write the table to."""
 

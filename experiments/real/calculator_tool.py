@@ -10,7 +10,7 @@ a step on two cores grows with the number of tokens.
 One thing did not work, in single runs with seeds that are not used below: examples that answer with the bare number. Without a
 call, the model was then right on only 10 to 30 % of its sampled small sums, so always calling was the better policy, and the
 model learned to do so at every price that was tried, from 0.2 to 0.8. With examples that answer in the form `2 + 3 = 5`, it is
-right on 55 to 88 %, depending on the size of the sum.
+right on 55 to 88 % of the small sums, depending on their size.
 
 Command (`--model` is a hub id or a local folder of the model). Each finished run is written as a row, so the command can be
 stopped and repeated:
@@ -103,10 +103,10 @@ def write_sums(folder: Path) -> tuple[Path, Path]:
     generator = np.random.default_rng(0)
     large = [*dict.fromkeys(map(tuple, generator.integers(1000, 10_000, (544, 2)).tolist()))][:528]
     small = generator.permutation([(a, b) for a in range(1, 10) for b in range(1, 10)]).tolist()
-    train, heldout = small[16:] * 8, small[:16] * 2
-    pairs = [(large[:32], heldout), (large[32:], train)]
-    rows = [[question_of(*pair) for both in zip(*kinds, strict=False) for pair in both] for kinds in pairs]
-    return write_jsonl(folder, rows[1], rows[0])
+    small_train, small_heldout = small[16:] * 8, small[:16] * 2
+    pairs = [(large[32:], small_train), (large[:32], small_heldout)]
+    train, heldout = [[question_of(*pair) for both in zip(*kinds, strict=False) for pair in both] for kinds in pairs]
+    return write_jsonl(folder, train, heldout)
 
 
 def question_of(one: int, other: int) -> Mapping[str, Any]:

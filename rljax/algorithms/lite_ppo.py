@@ -22,7 +22,7 @@ def lite_ppo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorith
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: the standard deviation is over the rollout. Other settings of the paper: 8 responses per prompt, no KL.
+    Deviations: the batch is the complete rollout, not a minibatch. Other settings of the paper: 8 responses per prompt, no KL.
     """
     return Algorithm(
         advantage=partial(centered_over_reward_std, eps=eps, ddof=ddof),

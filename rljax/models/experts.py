@@ -40,7 +40,7 @@ class Linear(NamedTuple):
             out += jax.lax.ragged_dot(jax.lax.ragged_dot(x, a, sizes), scaled_b, sizes)
         if self.bias is None:
             return out
-        # tokens in no group get the last bias
+        # copies in no group get the last expert's bias; `mix_experts` multiplies their outputs by 0
         group = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(x))
         return out + self.bias[group]
 
@@ -52,7 +52,7 @@ class Experts(nnx.Module):
 
         p = softmax(router(x))      y = Σ_e p_e down_e(activation(gate_e(x)) * up_e(x)) over the C largest p_e
 
-    With `Routing.normalized`, the C weights are divided by their sum. Experts are divided over the mesh axes `tensor` and `split`.
+    With `Routing.normalized`, the C weights are divided by their sum. `rljax.models.axes` divides the experts over a mesh.
     """
 
     def __init__(self, config: TransformerConfig, routing: Routing, *, rngs: nnx.Rngs, mesh: Mesh | None = None):

@@ -1,6 +1,6 @@
 """`--plans N --plan-end TEXT`: sample N plans per prompt and several answers per plan, and credit both separately.
 
-`--sub-policies RANK` also gives plans and answers an adapter each; see `rljax.models.sub_policies`.
+`--sub-policies RANK`, with or without `--plans`, trains an adapter for plans and one for answers; see `rljax.models.sub_policies`.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ NAME = "hierarchy"
 
 
 def install(setup: Setup) -> Setup:
-    """Sample plans and answers, and credit them separately.
+    """Sample plans and answers, and credit them separately. Without `--plans`, only check settings and prompts.
 
     Raises:
         InputError: the algorithm does not compare rewards within a group, the group cannot be divided, a prompt contains the
-            marker, or another setting cannot be combined with sub-policies.
+            marker, or a setting cannot be combined with plans or sub-policies.
     """
     config = setup.config
     end, plans = required(config.model.plan_end, "plan_end"), config.model.plans
@@ -36,7 +36,7 @@ def install(setup: Setup) -> Setup:
     if plans is not None:
         measure = partial(count_sampled_tokens, plans=plans)
         setup = setup._replace(algorithm=with_plans(setup.algorithm, plans)).with_option(Option(NAME, measure=measure))
-    if setup.tokenizer is None:  # a setup that only plans a run samples nothing
+    if setup.tokenizer is None:  # the command `rljax plan` loads no prompts
         return setup
     marker = marker_token(setup.tokenizer.encode, end)
     for worker in (setup.train, setup.heldout):

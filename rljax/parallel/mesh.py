@@ -34,10 +34,10 @@ def make_mesh(
     *,
     devices: list[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]  JAX declares it as a variable
 ) -> Mesh:
-    """Arrange devices as a `data x fsdp x tensor` mesh, with neighbors in the network next to each other.
+    """Arrange devices as a `data x fsdp x tensor` mesh, with devices next to each other if their network connection is fast.
 
-    The network between slices of TPUs, or between machines with GPUs, is slow. Therefore copies of the parameters are divided over
-    slices first, and the shards of one copy only over the slices that are left.
+    The network between slices of TPUs, or between machines with GPUs, is slow. Therefore each slice has complete copies of the
+    parameters if possible; otherwise, the shards of one copy are divided over as few slices as possible.
 
     Args:
         replicas: number of copies of the parameters; None uses all devices.
@@ -48,27 +48,27 @@ def make_mesh(
         devices: the devices to use; by default the devices of all processes.
 
     Raises:
-        InputError: the mesh needs more devices than there are, its size does not divide their number, it uses no device of some
-            process, or it cannot be divided over the slices.
+        InputError: the mesh needs more devices than there are, their number is not a multiple of a copy's, the mesh uses no device
+            of some process, or it cannot be divided over the slices.
     """
     available = jax.devices() if devices is None else devices
     axes = {FSDP: fsdp, **({} if context is None else {CONTEXT: context}), TENSOR: tensor}
     shown = " x ".join(f"{name}={size}" for name, size in axes.items())
-    shape, copy = f"replicas={replicas} x {shown}", math.prod(axes.values())
+    shape, per_copy = f"replicas={replicas} x {shown}", math.prod(axes.values())
     if min(*axes.values(), 1 if replicas is None else replicas) < 1:
         raise InputError(f"The mesh {shape} has an axis below 1; use positive numbers.")
     if replicas is None:
-        if len(available) % copy:
+        if len(available) % per_copy:
             raise InputError(
                 f"{shown} does not divide the {len(available)} devices; choose a divisor, or set replicas too."
             )
-        replicas = len(available) // copy
-    if replicas * copy > len(available):
+        replicas = len(available) // per_copy
+    if replicas * per_copy > len(available):
         raise InputError(
-            f"The mesh {shape} needs {replicas * copy} devices, but there are {len(available)}; "
+            f"The mesh {shape} needs {replicas * per_copy} devices, but there are {len(available)}; "
             f"choose axes whose product is at most {len(available)}."
         )
-    mesh_devices = available[: replicas * copy]
+    mesh_devices = available[: replicas * per_copy]
     idle = {device.process_index for device in available} - {device.process_index for device in mesh_devices}
     if idle:
         raise InputError(

@@ -94,7 +94,7 @@ def test_first_usable_row_determines_columns(write):
     loaded = read_problems(write("{", '{"id": 1}', GOOD), on_error="drop")
     assert loaded.places == ["line 3"]
     assert [fault.place for fault in loaded.faults] == ["line 1", "line 2"]
-    with pytest.raises(InputError, match="line 2: there is none of the columns prompt"):
+    with pytest.raises(InputError, match="line 2: the row has none of the columns prompt, "):
         load_problems(write("{", '{"id": 1}', GOOD))
 
 

@@ -1,4 +1,4 @@
-"""Messages between turns: encoded one by one, they equal the template's text for the complete dialogue."""
+"""Turns and the messages between them: encoded one by one, they give the template's text for the complete dialogue."""
 
 # ruff: noqa: E501  a line break in a chat template would change its text
 
@@ -192,11 +192,11 @@ RESULT = {"role": "tool", "name": "add", "tool_call_id": CALL.id, "content": 'fi
 
 def write_turn(tokenizer, before, turn, end, **columns):
     """The text, with its end token, that a model would write for this turn if it followed the template."""
-    opened = tokenizer.render(before, opens_turn=True, **columns)
-    ended = tokenizer.render([*before, turn], opens_turn=False, **columns)
-    assert ended.startswith(opened)
-    own, sign, _ = ended[len(opened) :].partition(end)
-    return own + sign
+    beginning = tokenizer.render(before, opens_turn=True, **columns)
+    dialogue = tokenizer.render([*before, turn], opens_turn=False, **columns)
+    assert dialogue.startswith(beginning)
+    text, end_token, _ = dialogue[len(beginning) :].partition(end)
+    return text + end_token
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -219,14 +219,14 @@ def test_text_between_tool_results(family):
     assert "Add two numbers." in tokenizer.render(chat_messages(problem), opens_turn=True, tools=tools)
     text, dialogue = tokenizer.render(chat_messages(problem), opens_turn=True, tools=tools), [*chat_messages(problem)]
     for _ in range(2):
-        own = write_turn(tokenizer, dialogue, call_message(family), ENDS[family], tools=tools)
-        turn = read_turn(tokenizer, tokenizer.encode(own), is_first=True)
+        turn_text = write_turn(tokenizer, dialogue, call_message(family), ENDS[family], tools=tools)
+        turn = read_turn(tokenizer, tokenizer.encode(turn_text), is_first=True)
         assert (turn.calls, turn.malformed, turn.content) == ((CALL,), (), ""), "the call that the template writes is read"
-        text += own + text_between(tokenizer, problem, [RESULT], calls=turn.calls)
+        text += turn_text + text_between(tokenizer, problem, [RESULT], calls=turn.calls)
         dialogue += [call_message(family), RESULT]
         assert text == tokenizer.render(dialogue, opens_turn=True, tools=tools)
-    written = encode_messages(tokenizer, problem, turn, [RESULT])
-    assert tokenizer.inner.decode(written) == text_between(tokenizer, problem, [RESULT], calls=turn.calls)
+    message_tokens = encode_messages(tokenizer, problem, turn, [RESULT])
+    assert tokenizer.inner.decode(message_tokens) == text_between(tokenizer, problem, [RESULT], calls=turn.calls)
 
 
 @pytest.mark.parametrize("family", ["gemma", "smollm2"])
@@ -237,9 +237,9 @@ def test_with_tools_without_template_support(family):
     assert "Add two numbers." in text
     assert text.index("<tool_call>") < text.index(PROBLEM.prompt)
     assert "tools" not in problem.columns
-    shown = text_between(tokenizer, problem, [RESULT], calls=[CALL])
+    after_call = text_between(tokenizer, problem, [RESULT], calls=[CALL])
     message = {"role": "user", "content": RESULT["content"]}
-    assert shown == text_between(tokenizer, problem, [message])
+    assert after_call == text_between(tokenizer, problem, [message])
     assert prompt_tokens(problem, tokenizer, chat=True) == tokenizer.encode(text)
 
 
@@ -298,7 +298,7 @@ MALFORMED = [
 @pytest.mark.parametrize(("family", "text", "fault"), MALFORMED)
 def test_parse_turn_malformed_call(family, text, fault):
     turn = parse_turn(text, dialect_of(family_tokenizer(family)))
-    assert turn == text
+    assert turn == text, "the malformed call stays in the text of the turn"
     assert not turn.calls
     assert len(turn.malformed) == 1
     assert fault in turn.malformed[0]
@@ -315,8 +315,8 @@ def test_parse_turn_several_calls():
     assert (turn.content, turn.malformed) == ("Both:!", ())
     listed = parse_turn('<tool_call>[{"name": "a", "arguments": {}}, 3]</tool_call>')
     assert ([call.name for call in listed.calls], len(listed.malformed)) == (["a"], 1)
-    newer = parse_turn(
+    newer_mistral = parse_turn(
         '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[ARGS]{"a": 2}', dialect_of(family_tokenizer("mistral"))
     )
-    assert [call.arguments for call in newer.calls] == [{"a": 1}, {"a": 2}]
+    assert [call.arguments for call in newer_mistral.calls] == [{"a": 1}, {"a": 2}]
     assert parse_turn('{"answer": 5}', dialect_of(family_tokenizer("llama"))).calls == ()

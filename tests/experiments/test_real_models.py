@@ -99,7 +99,7 @@ def test_curves_of_counts_sampled_tokens():
     evaluations = [{"phase": "eval", "step": step, "accuracy": 0.1 * step, "seconds": 1.0} for step in (0, 2)]
     found = curves_of([evaluations[0], *steps, evaluations[1]])
     assert found["tokens"] == {"0": 0, "2": 60}
-    assert found["entropy"] == [None, None], "without a group to train on there is no update"
+    assert found["entropy"] == [None, None], "a step without an update has no entropy"
     assert at_tokens(found, 30) == pytest.approx(0.1)
 
 
@@ -125,7 +125,7 @@ def test_committed_runs_learned_to_add(experiment):
 
 
 def test_committed_sampler_gap_is_small():
-    """Mean difference between the sampler's and the scorer's log-probabilities, in float32 with TF32 products on a GPU."""
+    """Sampler and scorer computed almost the same probabilities, in float32 with TF32 products on a GPU."""
     for row in rows_of(COMPARISON):
         assert np.nanmax(np.asarray(row["sampler_gap"], float)) < 1e-4
 

@@ -30,18 +30,18 @@ NETWORK = transformer_policy(
     eos=1,
 )
 LEARNED = learned_mixture(NETWORK, RULES, share=0.4, rate=7.0)
-PROMPTS = {"7+5=": "7+5=12;#12", "9+3=": "9+3=13;#13", "8+0=": "8+0=8;8+0=7"}
+RESPONSES = {"7+5=": "7+5=12;#12", "9+3=": "9+3=13;#13", "8+0=": "8+0=8;8+0=7"}
 HINTS = {("7+5=", 4): "1", ("7+5=", 5): "2", ("9+3=", 4): "1", ("9+3=", 5): "2", ("8+0=", 4): "8", ("8+0=", 10): "8"}
 """(Prompt, index in the response) -> the digit that the calculator predicts, worked out by hand."""
 RUN = STEPPED.replace(algorithm="dr_grpo", steps=4, calculator=0.4, calculator_rate=300.0, models="last")
 
 
 @pytest.fixture(scope="module")
-def written():
+def hand_written():
     """Parameters in which `shift` is not 0, and three hand-written responses as packed rows."""
     params = LEARNED.init(jax.random.key(0))._replace(shift=jnp.float32(0.1))
-    prompts = left_pad([TOKENIZER.encode(prompt) for prompt in PROMPTS], 4, 0)
-    encoded = [TOKENIZER.encode(text) for text in PROMPTS.values()]
+    prompts = left_pad([TOKENIZER.encode(prompt) for prompt in RESPONSES], 4, 0)
+    encoded = [TOKENIZER.encode(text) for text in RESPONSES.values()]
     tokens, attention = np.zeros((3, 12), np.int32), np.zeros((3, 12), bool)
     for row, ids in enumerate(encoded):
         tokens[row, : len(ids)], attention[row, : len(ids)] = ids, True
@@ -51,7 +51,7 @@ def written():
 def mixture_by_hand(logp, share, attention):
     """Return each token's log-probability under the mixture, and its derivative by the log-odds of the share, in float64."""
     mixed, slope = np.zeros(logp.shape), np.zeros(logp.shape)
-    for row, (prompt, text) in enumerate(PROMPTS.items()):
+    for row, (prompt, text) in enumerate(RESPONSES.items()):
         for index in np.flatnonzero(attention[row]):
             p = float(np.exp(np.float64(logp[row, index])))
             hint = HINTS.get((prompt, index))
@@ -64,8 +64,8 @@ def mixture_by_hand(logp, share, attention):
     return mixed, slope
 
 
-def test_score_and_share_gradient_match_their_equations(written):
-    params, packed, attention = written
+def test_score_and_share_gradient_match_their_equations(hand_written):
+    params, packed, attention = hand_written
     share = 1 / (1 + np.exp(-(np.log(0.4 / 0.6) + 7.0 * 0.1)))
     weights = np.where(attention, np.linspace(-1.0, 2.0, attention.size).reshape(attention.shape), 0.0)
     expected, slope = mixture_by_hand(np.asarray(NETWORK.score(params.network, packed, 1.0).logp), share, attention)
@@ -77,23 +77,23 @@ def test_score_and_share_gradient_match_their_equations(written):
     assert np.abs(gradient.network["embedding"]).max() > 0
 
 
-def test_the_initial_mixture_has_the_fixed_share(written):
-    _, packed, attention = written
-    fixed, plain = mixed_policy(NETWORK, RULES, share=0.4), learned_mixture(NETWORK, RULES, share=0.4, rate=1.0)
-    params = plain.init(jax.random.key(0))
-    chex.assert_trees_all_close(plain.score(params, packed, 0.8), fixed.score(params.network, packed, 0.8), atol=1e-6)
+def test_initial_mixture_has_the_fixed_share_and_the_right_slope(hand_written):
+    _, packed, attention = hand_written
+    fixed, learned = mixed_policy(NETWORK, RULES, share=0.4), learned_mixture(NETWORK, RULES, share=0.4, rate=1.0)
+    params = learned.init(jax.random.key(0))
+    chex.assert_trees_all_close(learned.score(params, packed, 0.8), fixed.score(params.network, packed, 0.8), atol=1e-6)
 
     def total(shift):
-        return np.where(attention, plain.score(params._replace(shift=jnp.float32(shift)), packed, 0.8).logp, 0).sum()
+        return np.where(attention, learned.score(params._replace(shift=jnp.float32(shift)), packed, 0.8).logp, 0).sum()
 
-    slope = jax.grad(lambda params: jnp.where(attention, plain.score(params, packed, 0.8).logp, 0).sum())(params).shift
+    slope = jax.grad(lambda params: jnp.where(attention, learned.score(params, packed, 0.8).logp, 0).sum())(params).shift
     np.testing.assert_allclose(slope, (total(0.05) - total(-0.05)) / 0.1, rtol=2e-3)
 
 
-def test_sampler_and_scorer_agree_and_demonstrations_skip_the_rules(written):
-    params, packed, _ = written
+def test_sampler_and_scorer_agree_and_demonstrations_skip_the_rules(hand_written):
+    params, packed, _ = hand_written
     sampling = Sampling(12, (TOKENIZER.eos_token_id,), temperature=0.7)
-    ids = [tuple(TOKENIZER.encode(prompt)) for prompt in PROMPTS]
+    ids = [tuple(TOKENIZER.encode(prompt)) for prompt in RESPONSES]
     requests = [Request(ids[i], i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)]
     responses = DecodingEngine(LEARNED.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
     arrays = pad_responses(responses, 12)
@@ -105,30 +105,30 @@ def test_sampler_and_scorer_agree_and_demonstrations_skip_the_rules(written):
     chex.assert_trees_all_equal(alone, NETWORK.score(params.network, packed, 1.0))
 
 
-def rewards_calculator(completions, answer):
+def reward_digits(completions, answer):
     """Reward digits, which the calculator writes more often than an untrained network."""
     return [sum(character.isdigit() for character in text) / 4 for text in completions]
 
 
-def test_training_moves_the_share_and_resuming_agrees(tmp_path):
+def test_training_moves_the_share_and_a_resumed_run_ends_in_the_same_state(tmp_path):
     stop = stopping_after(3)
 
-    def interrupting(completions, answer):
+    def interrupt(completions, answer):
         stop(completions)
-        return rewards_calculator(completions, answer)
+        return reward_digits(completions, answer)
 
     config = RUN.replace(run=str(tmp_path / "done"))
-    result = rljax.train(config, reward=rewards_calculator)
+    result = rljax.train(config, reward=reward_digits)
     found = [row["calculator_share"] for row in rows(tmp_path / "done") if row["phase"] == "rl"]
     assert len(found) == 4
     assert abs(found[-1] - 0.4) > 0.005
     assert isinstance(result.params, Mixture)
-    state = read_checkpoint(config, tmp_path / "done", reward=rewards_calculator).state
+    state = read_checkpoint(config, tmp_path / "done", reward=reward_digits).state
     with pytest.raises(Interrupted):
-        rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting)
-    rljax.train(resume=tmp_path / "again", reward=interrupting)
-    chex.assert_trees_all_equal(read_checkpoint(config, tmp_path / "again", reward=rewards_calculator).state, state)
-    assert (tmp_path / "done" / "last" / "model.safetensors").exists(), "the folder contains the network alone"
+        rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupt)
+    rljax.train(resume=tmp_path / "again", reward=interrupt)
+    chex.assert_trees_all_equal(read_checkpoint(config, tmp_path / "again", reward=reward_digits).state, state)
+    assert (tmp_path / "done" / "last" / "model.safetensors").exists(), "its network is saved as a model"
 
 
 def test_settings_that_cannot_learn_a_share_are_refused():

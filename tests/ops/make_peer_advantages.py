@@ -1,6 +1,6 @@
 """Write peer_advantages.json: advantages computed by other projects' functions, in float64. The tests do not run this script.
 
-Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 as installed, and two public repositories at the commits below:
+Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 from PyPI, and two public repositories at the commits below:
 
     pip install torch==2.13.0 numpy
     pip install --no-deps --target peers verl==0.9.1
@@ -56,9 +56,9 @@ def run_maxrl(folder, torch):
 
     names = ("compute_maxrl_outcome_advantage",)
     namespace = {"torch": torch, "np": np, "defaultdict": defaultdict}
-    authors = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, namespace)
+    maxrl = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, namespace)
     rewards = torch.tensor(FIRST_REWARDS, dtype=torch.float64).reshape(-1, 1)
-    advantages = authors.compute_maxrl_outcome_advantage(
+    advantages = maxrl.compute_maxrl_outcome_advantage(
         rewards, torch.ones_like(rewards), np.arange(len(rewards)) // GROUP_SIZE
     )
     return advantages[0].reshape(-1, GROUP_SIZE).tolist()

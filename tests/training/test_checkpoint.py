@@ -104,7 +104,7 @@ def test_every_change_to_any_file_is_detected(folder):
         (lambda newest: (newest / MANIFEST).write_text("[1]"), "sha256.json cannot be read"),
         (lambda newest: (newest / MANIFEST).write_text('{"a": 1}'), "sha256.json cannot be read"),
     ],
-    ids=["no manifest", "an item gone", "empty", "a list", "a number"],
+    ids=["no manifest", "an item gone", "empty", "manifest is a list", "entry is a number"],
 )
 def test_a_damaged_checkpoint_is_skipped_and_set_aside(folder, damage, message):
     damage(folder / "2")
@@ -116,13 +116,13 @@ def test_a_damaged_checkpoint_is_skipped_and_set_aside(folder, damage, message):
     (notice,) = set_aside(restore(folder, lambda phase: state_of(-1)).damaged)
     assert notice.startswith(f"{folder / '2'} cannot be used: ")
     assert [path.name[:7] for path in (folder.parent / "damaged").iterdir()] == ["last-2-"]
-    assert (folder / "3.orbax-checkpoint-tmp-1").exists(), "a reader leaves a save in progress alone"
+    assert (folder / "3.orbax-checkpoint-tmp-1").exists(), "a reader does not delete an unfinished save"
     save(folder, Checkpoint(state_of(7), no_history(2)), FILE_STATES)
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     assert value_in(folder) == (7.0, [])
 
 
-def test_an_unreadable_folder_gives_a_one_paragraph_error(folder, tmp_path):
+def test_a_folder_without_a_complete_checkpoint_is_refused(folder, tmp_path):
     for number in (1, 2):
         (folder / str(number) / MANIFEST).unlink()
     with pytest.raises(
@@ -248,7 +248,7 @@ def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
     assert value_in(folder) == (2.0, [])
 
 
-def test_best_checkpoints_after_the_resumed_step_are_found(tmp_path):
+def test_best_checkpoints_after_the_resumed_best_step_are_found(tmp_path):
     for step in (1, 3):
         save(tmp_path / "best", Checkpoint(state_of(step), no_history(2), notes=Notes(best_step=step)), FILE_STATES)
     assert [damaged.path.name for damaged in find_abandoned(tmp_path / "best", 1)] == ["1"]  # of step 3
