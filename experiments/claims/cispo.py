@@ -1,4 +1,4 @@
-"""Does a policy learn faster if only each token's weight is clipped, instead of the objective?
+"""Does a policy learn faster if each token's weight is clipped instead of the objective?
 
 CISPO keeps the gradient of every token, and clips only the importance ratio that weights this gradient. DAPO clips the
 objective, so a clipped token has no gradient. The CISPO paper reports that CISPO needs half as many steps as DAPO.

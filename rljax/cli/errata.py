@@ -45,7 +45,7 @@ VERDICTS = {
     "ambiguity": ("The readings differ.", "They do NOT differ."),
     "difference": ("They differ.", "They do NOT differ."),
 }
-"""Kind of an entry -> the verdicts if its numbers confirm the entry and if they do not. Entries of other kinds refute a claim."""
+"""Kind of an entry -> its verdict if the numbers confirm it, and its verdict if not. Entries of other kinds refute a claim."""
 
 
 def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
@@ -56,7 +56,7 @@ def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
 
 
 def errata_rows(results: "Sequence[tuple[Erratum, Evidence | None]]") -> list[dict[str, Any]]:
-    """Return the entries as JSON objects. `refuted`: whether the numbers confirm the entry; None if there are no numbers."""
+    """Return the entries as JSON objects. `refuted`: whether the numbers confirm an entry of any kind; None without numbers."""
     names = ("number", "document", "where", "claim", "correction", "source", "kind")
     return [
         {name: getattr(entry, name) for name in names}

@@ -2,13 +2,13 @@
 
 At the first token of a span (see `rljax.options.span_teacher`) student and teacher continue the same text, each with a token of its
 own vocabulary. There the loss compares their distributions, with the part `teacher_divergence=sorted` (ULD) or `matched` (GOLD).
-The other tokens of a span continue a text that ends within a token of the other model, so their distance is 0.
+At a span's other tokens, the text so far ends inside a token of the other model, so they are not compared (distance 0).
 
 The teacher reads each response once per rollout. Its last hidden states are stored, and each update computes its logits from them,
 one chunk of tokens at a time.
 
-Deviations: ULD compares the k-th tokens of both texts whatever their text is. GOLD (TRL's `GOLDTrainer`) compares every span; it
-multiplies the distribution of the span's first token by the probabilities of the later ones.
+Deviations: ULD compares the k-th tokens of both responses, even if different texts precede them. GOLD (TRL's `GOLDTrainer`)
+multiplies the distribution of each span's first token by the probabilities of the later tokens, which are not used here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,10 +42,10 @@ NAME = "span_distributions"
 
 
 class TeacherStates(NamedTuple):
-    """What the teacher read of the N responses of a rollout."""
+    """The teacher's hidden states for the N responses of a rollout."""
 
     hidden: Float[Array | np.ndarray, "N T D"]
-    """Its last hidden state where it predicts the first token of the span that begins at each token of the student; else 0."""
+    """At each student token that begins a span, the last hidden state that predicts the span's first teacher token; else 0."""
     begins: Bool[Array | np.ndarray, "N T"]
     """Mask of the student's tokens at which a span begins."""
 

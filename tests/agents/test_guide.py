@@ -1,4 +1,4 @@
-"""The guide "Agents": its 20-line environment, from supervised demonstrations to RL, with a resume after kill -9."""
+"""The guide "Agents": SFT on demonstrations, then RL in its 20-line environment; the RL run resumes exactly after kill -9."""
 
 import json
 import re
@@ -81,8 +81,8 @@ def folder(tmp_path_factory):
     schema = {"type": "function", "function": {"name": "multiply", "description": "", "parameters": {}}}
     write_rows(folder / "chats.jsonl", [{"messages": make_demonstration(a, b), "tools": [schema]} for a, b in pairs])
     write_rows(folder / "products.jsonl", [{"prompt": f"{a}*{b}=", "answer": str(a * b)} for a, b in pairs])
-    begin = ["sft", "--model", f"{folder}/model", "--dataset", f"{folder}/chats.jsonl", "--run", f"{folder}/sft", *OPTIONS]
-    assert main([*begin, "--steps", "80", "--batch", "24", "--learning-rate", "5e-3", "--eval-every", "80"]) == 0
+    sft = ["sft", "--model", f"{folder}/model", "--dataset", f"{folder}/chats.jsonl", "--run", f"{folder}/sft", *OPTIONS]
+    assert main([*sft, "--steps", "80", "--batch", "24", "--learning-rate", "5e-3", "--eval-every", "80"]) == 0
     return folder
 
 
@@ -107,8 +107,8 @@ def test_tool_training_resumes_exactly_after_kill_9(folder, capsys):
     rows = read_rows(uninterrupted)
     assert [row["accuracy"] for row in rows if row["phase"] == "eval"] == [1.0, 1.0], "held-out products"
     assert rows[-1]["episode_tool_calls"] == 1.0
-    begin = [sys.executable, "-m", "rljax", *train_command(folder, "killed")]
-    process = subprocess.Popen(begin, stdout=subprocess.DEVNULL, start_new_session=True)
+    command = [sys.executable, "-m", "rljax", *train_command(folder, "killed")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 300
     while fault_of(killed / "checkpoints" / "last" / "1") is not None:
         assert process.poll() is None

@@ -329,7 +329,7 @@ def test_failure_is_not_a_wrong_answer():
     assert outcomes_of(make_row(reward=-1.0, correct=True, metrics={"malformed_calls": 1.0})) == ["right", "tool_error"]
 
 
-KEYS = """
+PRESS_KEYS = """
 const press = key => document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
 setTimeout(() => { for (const key of KEYS) press(key); }, 200);
 """
@@ -348,7 +348,7 @@ def test_keys_move_between_rollouts_and_tokens(page, tmp_path, keys, title, toke
     """A script presses keys in the page; the page's security policy, which would block the script, is removed."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     driven = tmp_path / "driven.html"
-    driven.write_text(text.replace("</body>", f"<script>const KEYS = {json.dumps(keys)};{KEYS}</script></body>"))
+    driven.write_text(text.replace("</body>", f"<script>const KEYS = {json.dumps(keys)};{PRESS_KEYS}</script></body>"))
     dom = render(driven)
     article = dom.split("<article")[1].split("</article>")[0]
     assert title in article

@@ -131,7 +131,7 @@ def test_a_response_over_budget_is_wrong():
     assert float(found.length) == pytest.approx(2)
 
 
-def test_a_first_value_needs_a_critic_with_one_output():
+def test_first_value_is_refused_for_a_critic_with_several_outputs():
     setting = Setting(SMALL, leaning(SMALL), with_head(BY_NAME["vc_ppo"](), "two_hot"), steps=2, points=2, first_value=0.5)
     with pytest.raises(ValueError, match="first_value must be 0 for a critic with 21 outputs"):
         train_seeds(setting, [0])
@@ -176,7 +176,7 @@ def test_delayed_rollouts_are_sampled_from_earlier_logits(delay):
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_new_rewards_are_compared_with_past_ones():
-    def all_of(reward):
+    def setting_with_reward(reward):
         return Setting(
             SMALL,
             leaning(SMALL),
@@ -186,12 +186,12 @@ def test_new_rewards_are_compared_with_past_ones():
             judge=lambda key, rewards: jnp.full_like(rewards, reward),
         )
 
-    carry = _begin(all_of(1.0), random_table(SMALL))
-    _, same = step(all_of(1.0), carry, jax.random.key(0))
+    carry = _begin(setting_with_reward(1.0), random_table(SMALL))
+    _, same = step(setting_with_reward(1.0), carry, jax.random.key(0))
     # All rewards are equal and there are no past rewards, so no advantage differs from 0.
     np.testing.assert_array_equal(same.tables.logits, carry.tables.logits)
-    _, worse = step(all_of(0.0), same, jax.random.key(1))
-    _, without_past = step(all_of(0.0), carry, jax.random.key(1))
+    _, worse = step(setting_with_reward(0.0), same, jax.random.key(1))
+    _, without_past = step(setting_with_reward(0.0), carry, jax.random.key(1))
     assert float(jnp.abs(worse.tables.logits - same.tables.logits).max()) > 1e-3
     np.testing.assert_array_equal(without_past.tables.logits, carry.tables.logits)
 

@@ -78,8 +78,8 @@ def test_first_responses_are_measured_without_padding_rows(config):
     _, metrics = option.after_updates(state, None, Updates(0, []))
     positions = np.maximum(attention.cumsum(-1) - 1, 0)
     arrays = (jnp.asarray(each[:3]) for each in (tokens, positions, attention.astype(np.int32), counted))
-    shape = options.config_with_experts(setup.policy)
-    expected = statistics_by_layer(Model(shape), state.params, *arrays)
+    model_config = options.config_with_experts(setup.policy)
+    expected = statistics_by_layer(Model(model_config), state.params, *arrays)
     np.testing.assert_allclose(metrics["router_balance"], expected.balance.mean(), rtol=1e-5)
     np.testing.assert_allclose(metrics["router_largest_share"], expected.largest_share.max(), rtol=1e-5)
 

@@ -39,7 +39,7 @@ def reward(completions):
     return [float(len(completion) % 2) for completion in completions]
 
 
-def test_the_learner_and_the_reference_replay_the_rollout(config):
+def test_the_learner_and_the_reference_use_the_recorded_experts(config):
     setup, state = first_state(config, reward=reward)
     groups = setup.train.generate(setup.full_params(state.params), [0, 1], 2, jax.random.key(0))
     slots = groups.prompt_tokens.shape[1]

@@ -1,4 +1,4 @@
-"""The actions that one process of the sandbox can request on an object in the other: their names, and functions for them.
+"""Actions that one process of the sandbox can request on an object of the other process: their names, and functions for them.
 
 An action on an object is named after the special method that Python would call, or is one of "get", "set", "delete", "type",
 "call" and "content".
@@ -31,13 +31,13 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], object]] = MappingProxyType(
 )
 """The binary operators, their reflected versions (operands exchanged), and their in-place versions."""
 
-_BASES: tuple[type, ...] = (*(int, float, complex, str, bytes, bytearray, tuple, frozenset, set, list, dict, deque),)
+_PLAIN_TYPES: tuple[type, ...] = (*(int, float, complex, str, bytes, bytearray, tuple, frozenset, set, list, dict, deque),)
 MUTABLE = (bytearray, set, list, dict, deque)
 """The plain types whose instances can change."""
 QUESTIONS = frozenset(
     {"startswith", "endswith", "issubset", "issuperset", "isdisjoint", *(n for n in dir(str) if n.startswith("is"))}
 )
-"""The methods of plain types that return True or False: code that calls one of them expects a value of a plain type."""
+"""Methods of plain types that return True or False. Code that calls one on a value expects this value to be of a plain type."""
 
 
 def base_of(kind: type) -> type | None:
@@ -54,7 +54,7 @@ def base_of(kind: type) -> type | None:
         >>> base_of(enum.IntEnum), base_of(object)
         (<class 'int'>, None)
     """
-    return next((base for base in _BASES if issubclass(kind, base)), None)
+    return next((base for base in _PLAIN_TYPES if issubclass(kind, base)), None)
 
 
 def content(value: Any) -> object:
