@@ -11,10 +11,10 @@ from rljax.models.adapters import init_adapter
 LLAMA = TransformerConfig(
     vocab_size=20, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24, rope_theta=500.0, norm_eps=1e-6
 )
-STRETCH = RopeScaling(factor=8.0, low_frequency=1.0, high_frequency=4.0, original_length=64)
+ROPE_SCALING = RopeScaling(factor=8.0, low_frequency=1.0, high_frequency=4.0, original_length=64)
 SHAPES = {
     "llama": LLAMA,
-    "llama-untied-stretched": replace(LLAMA, tied_head=False, rope_scaling=STRETCH),
+    "llama-untied-stretched": replace(LLAMA, tied_head=False, rope_scaling=ROPE_SCALING),
     "llama-biased": replace(LLAMA, qkv_bias=True, output_bias=True),
     "qwen2": replace(LLAMA, qkv_bias=True),
     "mistral": replace(LLAMA, tied_head=False, window=3),

@@ -4,11 +4,11 @@
     python experiments/conformance/planted.py        (takes minutes)
     python experiments/conformance/planted.py fresh
 
-Each fault of `faults.py` is planted separately into its source of `correct.py`, and `conform` or `conform_gae` names the slot of
-the algorithm in which the function differs. Neither the sources nor the faults are taken from the kit's own tests. `fresh` does
-the same for the sources and faults of `fresh.py`, which were written without reading these tests. Requirements: each fault is
-found within a minute, with a counterexample of at most 2 prompts x 2 responses x 3 tokens, or with 3 responses if the fault has
-no effect on any 2; and all correct implementations pass.
+Each fault of `faults.py` is planted separately into its source of `correct.py`, and `conform` or `conform_gae` names the
+slot (part) of the algorithm in which the function differs. Neither the sources nor the faults are taken from the kit's own
+tests. `fresh` does the same for the sources and faults of `fresh.py`, which were written without reading these tests.
+Requirements: each fault is found within a minute, with a counterexample of at most 2 prompts x 2 responses x 3 tokens, or
+with 3 responses if the fault has no effect on groups of 2; and all correct implementations pass.
 
 Writes planted.json and planted.md, or fresh.json and fresh.md, next to this file. The exit code is 1 if a requirement is not met.
 """
@@ -37,7 +37,7 @@ from rljax.testing import conform, conform_gae
 
 HERE = Path(__file__).resolve().parent
 SIZE = (2, 2, 3)
-"""Largest number of prompts, responses and tokens of a counterexample; for GAE, of rows and tokens."""
+"""Largest numbers of prompts, responses and tokens in a counterexample; the rows of GAE count as responses."""
 SECONDS = 60
 """Largest number of seconds that the kit may take for one function."""
 
@@ -113,7 +113,7 @@ def run_kit(function: Callable[..., Any], name: str, arrays: str = "jax", **opti
 
 
 def shape_of(says: str) -> tuple[int, int, int] | None:
-    """Return the numbers of prompts, responses and tokens in a report's counterexample (one prompt for GAE); None without one."""
+    """Return the numbers of prompts (1 for GAE), responses and tokens in a counterexample; None if the report contains none."""
     if says.startswith("differs from GAE"):
         rows = re.search(r"rewards (\[.*?\]), values", says)
         shape = np.atleast_2d(json.loads(rows[1])).shape if rows else None
@@ -155,7 +155,7 @@ def run_faults(sources: dict[str, PlantedSource]) -> list[dict[str, Any]]:
 
 
 def run_fresh_sources() -> list[dict[str, Any]]:
-    """Run the kit on each correct source of the second set, one row per source."""
+    """Run the kit on each correct source of `fresh.py`, one row per source."""
     rows = []
     for name, planted in FRESH.items():
         function = compile_source(planted.source, planted.like)
@@ -183,24 +183,24 @@ PLANTED_PROVENANCE = [
 ]
 FRESH_PROVENANCE = [
     "`python experiments/conformance/planted.py fresh`; the faults are in `fresh.py`, and every report is in `fresh.json`.",
-    "They were written without reading the conformance kit's tests. The kit found 136 of the 144 at that time, and only",
-    "115 with an example that small. It missed GAE that counts slots outside the mask, KL estimates that are clamped, and",
-    "groups that are compared by two of their responses; it now has cases of each kind.",
+    "Sources and faults were written without reading the conformance kit's tests. At that time, the kit found 136 of the",
+    "144, only 115 of them with a counterexample of this size. It missed GAE that counts positions outside the mask, KL",
+    "estimates that are clamped, and advantages that compare only two responses of a group; it now has cases of each kind.",
 ]
 
 
 def page(found: dict[str, Any], which: str = "planted") -> str:
     """Format the page of results of one set of faults."""
     caught = [row for row in found["faults"] if row["found"] and row["small"]]
-    three = [row for row in caught if row["fault"] in fresh.NEEDS_THREE]
+    with_three = [row for row in caught if row["fault"] in fresh.NEEDS_THREE]
     passed = [row for row in found["correct"] if not row["found"]]
-    right_for_two = f"; {len(three)} of them have no effect on any 2 responses to a prompt, and need 3" if three else ""
+    exception = f"; {len(with_three)} of them have no effect on groups of 2 responses, and need 3" if with_three else ""
     lines = [
         TITLES[which],
         "",
         f"**{len(caught)} of {len(found['faults'])}** planted faults are found, each with a counterexample of at most 2 prompts x",
-        f"2 responses x 3 tokens{right_for_two}.",
-        f"**{len(passed)} of {len(found['correct'])}** correct implementations pass. Written by",
+        f"2 responses x 3 tokens{exception}.",
+        f"**{len(passed)} of {len(found['correct'])}** correct implementations pass. The command for these results is",
         *(FRESH_PROVENANCE if which == "fresh" else PLANTED_PROVENANCE),
         "",
         "| in | fault | slot that the report names | a known convention |",
@@ -215,7 +215,7 @@ def page(found: dict[str, Any], which: str = "planted") -> str:
 
 
 def main() -> int:
-    """Run everything and write the result."""
+    """Run the chosen set and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", nargs="?", choices=["planted", "fresh"], default="planted")
     which = parser.parse_args().which

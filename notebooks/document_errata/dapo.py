@@ -1,7 +1,7 @@
 """Errata of the design document: DAPO (its Section 4).
 
-Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the correct
-form, which must not be refuted.
+Each counterexample takes the formula to refute as an argument, by default the document's. The tests also pass the correct formula,
+which must not be refuted.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Errata of the design document: GRPO and group-relative advantages (its Section 5).
 
-Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the right form,
-which must not be refuted.
+Each counterexample takes the formula to refute as an argument, by default the document's. The tests also pass the correct formula,
+which must not be refuted. Evidence with `holds=True` refutes.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def derivation(line: Callable[[int, float], float] = dropped_covariance) -> Evid
 
 
 def variance_falls(variance: Callable[[int], float] = exact_variance) -> Evidence:
-    """Compute the variance in groups of 2, 4 and 8."""
+    """Compute the variance in groups of 2, 4 and 8, to refute that it falls."""
     sizes = (2, 4, 8)
     values = [variance(size) for size in sizes]
     shown = ", ".join(f"{value:.5f} at K = {size}" for size, value in zip(sizes, values, strict=True))
@@ -56,7 +56,7 @@ TABLE_15 = {2: 0.50, 4: 0.75, 8: 0.88, 16: 0.94, 32: 0.97}
 
 
 def relabeled(measured: dict[int, float] | None = None) -> Evidence:
-    """Compute how far the entries are from 1 - 1/K, at the precision printed."""
+    """Compute how far the entries of Table 15 are from 1 - 1/K, at the precision printed."""
     column = TABLE_15 if measured is None else measured
     distance = max(abs(value - (1 - 1 / size)) for size, value in column.items())
     return Evidence(
@@ -82,9 +82,9 @@ def length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_sum) -> Evi
 
 
 def stationarity_bound(gap: float = 0.5 - 1.0) -> Evidence:
-    """Compute the first term of Eq. 53 of the document for a policy that is right half the time.
+    """Compute the first term of Eq. 53 of the document, with eta = 0.1 and K = 4.
 
-    Then J = 0.5 and J* = 1; eta is 0.1 and K is 4.
+    The policy is right half the time, so J = 0.5, and J* = 1.
     """
     bound = 2 * gap / (0.1 * 4**0.5)
     return Evidence(f"J(theta_0) = 0.5, J* = 1: a squared norm would be at most {bound:g} + O(1/sqrt k)", holds=bound < 0)
@@ -183,7 +183,7 @@ ERRATA = (
         document=DESIGN,
         where="Eq. 37, regularization",
         claim="The objective has no KL term",
-        correction="- beta k3 to the reference policy, beta 0.04, inside the token sum",
+        correction="-beta k3 to the reference policy, beta 0.04, inside the token sum",
         source=f"{GRPO}, Eqs. 3-4",
         check=missing_kl,
     ),

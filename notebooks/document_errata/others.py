@@ -1,6 +1,6 @@
 """Errata of the other documents: two introductions, a guide, and a table of methods.
 
-Each counterexample takes the form to refute as an argument, by default the document's form. The tests also pass the right form,
+Each counterexample takes the formula to refute as an argument, by default the document's. The tests also pass the correct formula,
 which must not be refuted.
 """
 

@@ -19,7 +19,7 @@ def _check_rows(batch: Batch[Array], **arrays: Array | None) -> None:
 
 
 def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
-    """Refuse a batch that another algorithm prepared, and several terms with the same name."""
+    """Refuse a batch with the weights of more or fewer terms than the algorithm has, and terms with the same name."""
     if len(batch.term_weights) != len(algorithm.terms):
         raise ValueError(
             f"batch must have weights for the algorithm's {len(algorithm.terms)} terms, got {len(batch.term_weights)}: "
@@ -39,7 +39,7 @@ def term_inputs(
     entropy: Float[Array, "B T"] | None,
     teacher_divergence: Float[Array, "B T"] | None,
 ) -> TermInputs:
-    """Build the inputs of the loss terms; the arguments are those of `loss`."""
+    """Build the inputs of the loss terms, which `TermInputs` defines; the arguments are those of `loss`."""
 
     def inside(values: Array | None) -> Array | None:
         return None if values is None else zero_outside(values, batch.mask)
@@ -153,11 +153,10 @@ def value_loss(
 
     Args:
         algorithm: the algorithm that prepared the batch; it must have a critic.
-        values: the critic's estimates before each token, `[B, T]`, in the reward's unit; the loss is differentiated with respect to
-            them.
+        values: the critic's estimates before each token, `[B, T]`, in the reward's unit. The loss is differentiated with respect to
+            them, or to `outputs` for a categorical head.
         batch: all or some rows of a critic's mini-batch.
-        outputs: the logits of a categorical head, `[B, T, N]`; the loss is differentiated with respect to them. Other heads do not
-            need them.
+        outputs: the logits of a categorical head, `[B, T, N]`. Other heads do not need them.
 
     Returns:
         The loss and its metrics, from which `explained_variance_of` computes the explained variance.

@@ -1,4 +1,4 @@
-"""Measurements of problems that need no model (lengths, length bins and complexity), and rewording of prompts."""
+"""Measurements of problems, made without a model (lengths, length bins and complexity), and templates for prompts."""
 
 import re
 from collections.abc import Sequence
@@ -105,11 +105,11 @@ def _ranks(values: Sequence[int]) -> Float[np.ndarray, "N"]:
 
 
 def reword(problem: Problem, wording: str) -> Problem:
-    """Reword the prompt of a problem.
+    """Insert the prompt of a problem into a template.
 
     Args:
-        problem: the problem. For a chat, the last message is reworded.
-        wording: text in which `{prompt}` stands for the question.
+        problem: the problem. For a chat, only the last message is inserted.
+        wording: the template, in which `{prompt}` stands for the prompt or message.
 
     Returns:
         The problem with the new prompt, otherwise unchanged.
@@ -126,7 +126,7 @@ def reword(problem: Problem, wording: str) -> Problem:
 
 
 def response_length(problem: Problem, tokenizer: Tokenizer) -> int | None:
-    """Count the tokens of a demonstration, including its end token; None if there is no demonstration.
+    """Count the tokens of a problem's demonstration as a response, with its end token; None without a demonstration.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer

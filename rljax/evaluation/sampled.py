@@ -1,13 +1,11 @@
 """Sample and judge several answers to every problem. Answers are saved as they arrive, so an interrupted evaluation can continue.
 
-::
+The worker is called several times, for equally many problems and answers each time. A call's random key is computed from the
+seed and the call's index, so no answer depends on whether, or where, the evaluation was interrupted. ::
 
-    NAME.jsonl             one row per answer, in the order of the calls
+    NAME.jsonl             one row per answer, in the order of the calls; an incomplete last call is repeated
     NAME.settings.json     settings that the answers depend on; an evaluation with other settings is rejected
-    NAME.summary.json      the report, once the evaluation is complete
-
-The work is divided into calls of equal shape. A call's random key is computed from the seed and the call's index, and the
-file contains complete calls in order, so no answer depends on whether, or where, the evaluation was interrupted.
+    NAME.summary.json      the report, which the caller writes once the evaluation is complete
 """
 
 import hashlib
@@ -35,7 +33,7 @@ from rljax.rollout.groups import right_and_known
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 NO_VALUES: Mapping[str, Value] = MappingProxyType({})
-_FINGERPRINT = 64  # leading entries of each parameter that are hashed; training changes every parameter
+_FINGERPRINT = 64  # leading entries of each parameter that are hashed: a few suffice, as training changes every parameter
 
 
 class Call(NamedTuple):
@@ -146,10 +144,10 @@ def generate_rows(
         samples: number of answers to each problem.
         seed: seed of the sampling.
         batch: largest number of answers per call.
-        vote: function that extracts the answer from a response; None if there is no answer.
+        vote: function that extracts the final answer from a response, for majority votes; None if there is no answer.
         settings: what the answers depend on in addition to `samples`, `seed` and `batch`; must equal the settings saved with `out`.
         out: where the answers are saved, see `sample_files`; None keeps them only in memory.
-        values: choosers that score the answers, by name.
+        values: functions that score the answers, by the name of the chooser that uses the scores.
         watch: function that iterates over the calls and shows the progress.
 
     Returns:

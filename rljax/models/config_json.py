@@ -179,7 +179,7 @@ def _check_not_null(raw: Mapping[str, Any], family: Family, file: Path) -> None:
     """Refuse null for entries that need a value, as `transformers` does."""
     for name, default in family.defaults.items():
         if raw[name] is None and default is not None and name not in NULLABLE:
-            _refuse(file, name, None, "left out or not null")
+            _refuse(file, name, None, "left out or have a value")
 
 
 def _check_neutral(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...]], file: Path) -> None:

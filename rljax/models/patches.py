@@ -1,4 +1,4 @@
-"""The built-in transformer for prompts with images, whose patches are tokens with an embedding of their pixels.
+"""The built-in transformer for prompts with images. Each patch of an image is a token, embedded from its pixels.
 
 Each pattern of pixels that a patch can show is one token id. An image therefore passes through prompts, batches, checkpoints and
 engines as ordinary token ids; only its embedding differs. All other ids use the usual embedding table. A patch is embedded as ::
@@ -10,12 +10,10 @@ sequence form complete images, from left to right and from top to bottom. W acts
 
 The head has no rows for patches: they are read but never sampled, and their log-probability is -inf.
 
-Axes: N patterns of pixels, F pixels per pattern, V vocabulary, U tokens that are not patches (V = U + N), R rows, S slots,
-D width.
+Axes: N patterns of pixels, F pixels per pattern, V vocabulary, R rows of packed sequences, S slots per row, D width.
 
-Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Our changes: text tokens in
-addition to patches, a decoder instead of their encoder, and positions that are the sum of a row embedding and a column
-embedding.
+Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Our changes: also text tokens,
+a decoder instead of their encoder, and positions that are the sum of a row embedding and a column embedding.
 """
 
 from collections.abc import Callable, Sequence
@@ -112,8 +110,8 @@ def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: i
         or tuple(encode(patterns)) != sum(found, ())
     ):
         raise InputError(
-            f"each of the {len(patterns)} patches, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, but in this "
-            "tokenizer they are not; use `--tokenizer characters:ALPHABET`, with an alphabet that lists them all."
+            f"each of the {len(patterns)} patch characters, {patterns[0]!r} to {patterns[-1]!r}, must be one token of its own, "
+            "but in this tokenizer they are not; use `--tokenizer characters:ALPHABET`, with an alphabet that lists them all."
         )
     return Patches(tuple(tokens[0] for tokens in found), rows, columns)
 
@@ -241,16 +239,18 @@ def score_with_patches(
     """Log-probability (-inf for a patch) and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`."""
     features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
     chunk = chosen_chunk(chunk, reader.model.config.vocab_size, reader.model.mesh)
-    rows = jnp.asarray(reader.text_row)[tokens]
+    head_rows = jnp.asarray(reader.text_row)[tokens]
     ids = None if packed.kept is None else jnp.asarray(packed.kept)
     kept = None if ids is None else jnp.where(ids < 0, ids, jnp.asarray(reader.text_row)[ids])
-    logp, entropy = features_scores(features, rows, kept=kept, temperature=temperature, chunk=chunk, mesh=reader.model.mesh)
+    logp, entropy = features_scores(
+        features, head_rows, kept=kept, temperature=temperature, chunk=chunk, mesh=reader.model.mesh
+    )
     logp = jnp.where(jnp.asarray(reader.is_patch)[tokens], -jnp.inf, logp)
     return Scores(to_batch(logp, packed), to_batch(entropy, packed))
 
 
 def patch_weights(reader: PatchModel, params: Params) -> Params:
-    """Build the full table, and cast the matrices, once for all tokens of a decode."""
+    """Prepare all parameters for decoding, once for all tokens: build the full table, and cast the matrices."""
     return {**decode_weights(reader.model, with_full_table(reader, params)), PATCHES: params[PATCHES]}
 
 
@@ -312,7 +312,7 @@ def patch_policy(
         config: shape of the transformer; its vocabulary includes the patches.
         patches: which tokens are patches.
         mesh: devices that share rows and parameters; None: one device.
-        chunk: tokens whose logits are in a device's memory at once; None: see `default_chunk`.
+        chunk: tokens whose logits are in a device's memory at once; None: see `rljax.models.token_scores.default_chunk`.
 
     Returns:
         The policy. It has no `value_function`, no `features` and no `contents`, so it supports neither critics nor algorithms
@@ -357,11 +357,11 @@ def patch_policy(
 def _check(config: TransformerConfig, patches: Patches) -> None:
     outside = next((token for token in patches.ids if not 0 <= token < config.vocab_size), None)
     if outside is not None:
-        raise InputError(f"the patch {outside} is not in the vocabulary; its ids are 0 to {config.vocab_size - 1}.")
+        raise InputError(f"the patch {outside} is not in the vocabulary, whose ids are 0 to {config.vocab_size - 1}.")
     if len(set(patches.ids)) < len(patches.ids) or len(patches.ids) >= config.vocab_size:
         raise InputError(
-            f"there are {len(patches.ids)} patches with {len(set(patches.ids))} ids in a vocabulary of {config.vocab_size}; give "
-            "each its own id, and keep other tokens, which can be sampled."
+            f"there are {len(patches.ids)} patterns of pixels with {len(set(patches.ids))} ids in a vocabulary of "
+            f"{config.vocab_size}; give each pattern its own id, and keep other tokens, which can be sampled."
         )
     if patches.rows < 1 or patches.columns < 1:
         raise InputError(f"an image has {patches.rows} x {patches.columns} patches; give at least one row and one column.")

@@ -1,7 +1,7 @@
 """Importance ratios, in log space.
 
-`logp` carries the gradient; pass `old_logp` as data, without a gradient. A function named `..._log_ratio` returns a log-ratio
-for every token, `[..., T]`, and 0 outside the mask. Only `clamp_log_ratio` clamps. Weights computed from ratios are in
+`logp` carries the gradient; pass `old_logp` as data, without a gradient. A function with a `mask` returns a value for every token,
+`[..., T]`, and 0 outside the mask, in float32 at least. Only `clamp_log_ratio` clamps. Weights computed from ratios are in
 `rljax.ops.correction`.
 """
 
@@ -136,7 +136,7 @@ def response_log_ratio(
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats: log ρ(o_i) on each token of row i, 0 outside the mask; float32 at least. Not clamped.
+        `[..., T]`, nats: log ρ(o_i) on each token of row i, 0 outside the mask. Not clamped.
 
     Raises:
         ValueError: the shapes differ, or the log-probabilities are not floating point.
@@ -156,11 +156,11 @@ def response_log_ratio(
 
 
 def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*P G T"]:
-    """log(Σ q² / Σ q) over the responses with tokens of each group; 0 if a group has none."""
+    """log(Σ q² / Σ q) over the responses of each group that have tokens; 0 if no response has any."""
     has_tokens = mask.astype(bool).any(-1)
     counted = has_tokens | ~has_tokens.any(-1, keepdims=True)
     log_q = jnp.where(counted, log_q, -jnp.inf)
-    largest = log_q.max(-1, keepdims=True)  # factored out, as the difference of two sums near 2 log q loses digits
+    largest = log_q.max(-1, keepdims=True)  # factored out, because the difference of two sums near 2 log q loses digits
     gap = log_q - largest
     log_e = largest + jax.nn.logsumexp(2 * gap, axis=-1, keepdims=True) - jax.nn.logsumexp(gap, axis=-1, keepdims=True)
     return _copy_to_tokens(jnp.broadcast_to(log_e, log_q.shape), mask)
@@ -191,10 +191,10 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
-        `[..., G, T]`, nats per token: log E on each token of its group, 0 outside the mask.
+        `[..., G, T]`, nats per token: the group's log E on each token, 0 outside the mask.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2 responses.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or a group has fewer than 2 responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -234,7 +234,7 @@ def group_expectation_log_ratio(
         `[..., G, T]`, nats per token: log w_i on each token of response i, 0 outside the mask. Not clamped.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2 responses.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or a group has fewer than 2 responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -264,10 +264,10 @@ def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G 
         mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens is left out of both sums.
 
     Returns:
-        `[..., G, T]`, nats per response: log E on each token of its group, 0 outside the mask.
+        `[..., G, T]`, nats per response: the group's log E on each token, 0 outside the mask.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2 responses.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or a group has fewer than 2 responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -301,7 +301,7 @@ def group_expectation_log_ratio_unnormalized(
         `[..., G, T]`, nats per response: log w_i on each token of response i, 0 outside the mask. Not clamped.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2 responses.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or a group has fewer than 2 responses.
 
     Example:
         >>> import jax.numpy as jnp

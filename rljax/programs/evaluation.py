@@ -249,7 +249,7 @@ def sample_answers(
         worker: samples and judges answers.
         samples: number of answers to each problem.
         source: where the policy and the problems come from, and the name of the reward.
-        scores: choosers that score an answer.
+        scores: functions that score the answers, by the name of the chooser that uses the scores.
         **options: the other options of `answer_all`.
     """
     choose = {"choose": [*scores]} if scores else {}

@@ -5,7 +5,7 @@ An objective takes a rollout `d`, log-probabilities `x[p, i, t]` in float64, and
 to be maximized; for the losses of critics, see `rljax.testing.value_oracles`. Every response must have at least one token, begin
 in column 0 and have no gaps (see `Example.compact` of `rljax.testing.example`).
 
-The hyperparameters are in `OPTIONS`; they are chosen so that every part of an algorithm has an effect on responses of six tokens.
+The loops are written for the hyperparameters in `OPTIONS`, with which every part of an algorithm affects responses of six tokens.
 """
 
 from itertools import combinations

@@ -1,7 +1,7 @@
 # pyright: basic
-"""Oracles of the critics' losses, as loops over tokens, with the hyperparameters in `rljax.testing.oracles.OPTIONS`.
+"""Oracles of the critics' losses, as loops over tokens, written for the hyperparameters in `rljax.testing.oracles.OPTIONS`.
 
-A loss takes a rollout and values `v[p, i, t]` in float64, and a copy `sg` of them under stop-gradient. It is minimized.
+A loss takes a rollout `d`, values `v[p, i, t]` in float64, and a copy `sg` of `v` under stop-gradient. It is to be minimized.
 """
 
 from rljax.testing.oracles import _clip, _gae, _token_mean

@@ -4,7 +4,7 @@
     python tests/first_hour/run.py student researcher   only these two
 
 Each script is what a newcomer types after `pip install -e .`: commands from the README and the site. The times and the
-current commit are written to result.json. The test suite also runs the quick scripts.
+current commit are written to result.json. `test_first_hour.py` also runs the quick scripts (`QUICK`).
 """
 
 import json
@@ -32,7 +32,7 @@ def install(folder: Path) -> dict[str, str]:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
     subprocess.run(
         "python3 -m venv .venv && .venv/bin/pip install --quiet -e .", shell=True, cwd=folder, check=True
-    )  # the README's line without its last command, which each script runs or leaves out
+    )  # the README's first line without `rljax train`, which is left to the scripts
     own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "PYTHON", "VIRTUAL"))}
     caches = {
         "XDG_CACHE_HOME": str(folder / "cache"),

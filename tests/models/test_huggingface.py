@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from small_models import LLAMA, SHAPES, STRETCH, random_params
+from small_models import LLAMA, ROPE_SCALING, SHAPES, random_params
 from transformers import AutoConfig
 
 from rljax.errors import InputError
@@ -115,8 +115,8 @@ def llama(tmp_path):
         ),
         ({"rope_theta": None, "rope_parameters": None}, "has rope_theta None; it must be left out or a number above 0"),
         ({"rope_parameters": {"rope_theta": None}}, "has rope_theta None; it must be left out or a number above 0"),
-        ({"max_position_embeddings": None}, "has max_position_embeddings None; it must be left out or not null"),
-        ({"model_type": "granite", "logits_scaling": None}, "has logits_scaling None; it must be left out or not null"),
+        ({"max_position_embeddings": None}, "has max_position_embeddings None; it must be left out or have a value"),
+        ({"model_type": "granite", "logits_scaling": None}, "has logits_scaling None; it must be left out or have a value"),
         ({"model_type": "gemma2", "hidden_act": None, "query_pre_attn_scalar": None}, "has query_pre_attn_scalar None"),
         ({"model_type": "olmo"}, "the nearest one is olmo2, but olmo also has norms without"),
     ],
@@ -173,7 +173,7 @@ def test_a_run_folder_is_not_a_model_folder(llama):
 def test_the_older_spelling_of_rotary_scaling_is_read(llama):
     older = {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     edit_config(llama, rope_parameters=None, rope_scaling={**older, "original_max_position_embeddings": 64})
-    assert read_config(llama) == replace(LLAMA, rope_scaling=STRETCH)
+    assert read_config(llama) == replace(LLAMA, rope_scaling=ROPE_SCALING)
 
 
 def test_a_folder_without_weights_is_refused(llama):
@@ -242,10 +242,10 @@ def test_an_unknown_tensor_is_named(llama, name):
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA, besides=[name]), random_params(LLAMA))
 
 
-def test_redundant_copies_of_tensors_are_accepted(llama):
+def test_redundant_tensors_are_ignored(llama):
     tensors = load_file(llama / "model.safetensors")
-    copies = {"lm_head.weight": np.ones((20, 16)), FREQUENCIES: np.array([1.0, 500**-0.5], np.float16)}
-    save_file(tensors | copies, llama / "model.safetensors")
+    redundant = {"lm_head.weight": np.ones((20, 16)), FREQUENCIES: np.array([1.0, 500**-0.5], np.float16)}
+    save_file(tensors | redundant, llama / "model.safetensors")
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA), random_params(LLAMA))
 
 
@@ -261,7 +261,7 @@ def test_contradictory_rotary_frequencies_are_refused(llama, stored):
 
 @pytest.mark.parametrize("is_scaled", [True, False])
 def test_rotary_frequencies_may_be_stored_before_or_after_scaling(llama, is_scaled):
-    config = replace(LLAMA, rope_scaling=STRETCH)
+    config = replace(LLAMA, rope_scaling=ROPE_SCALING)
     stored = rope_frequencies(config if is_scaled else LLAMA)
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors | {FREQUENCIES: np.array(stored)}, llama / "model.safetensors")

@@ -258,7 +258,7 @@ def test_settings_incompatible_with_images_are_refused(settings, message):
         (lambda: patches_of(load_tokenizer("bytes").encode, PATTERNS, rows=1, columns=1), "must be one token of its own"),
         (lambda: patches_of(lambda text: [7] * len(text), PATTERNS, rows=1, columns=1), "must be one token of its own"),
         (lambda: patch_policy(CONFIG, Patches((3, VOCAB), 1, 1)), f"the patch {VOCAB} is not in the vocabulary"),
-        (lambda: patch_policy(CONFIG, Patches((3, 3), 1, 1)), "2 patches with 1 ids"),
+        (lambda: patch_policy(CONFIG, Patches((3, 3), 1, 1)), "2 patterns of pixels with 1 ids"),
         (lambda: patch_policy(CONFIG, Patches((3, 4), 0, 1)), "an image has 0 x 1 patches"),
         (lambda: pixel_bits(6), "there are 6 patterns of pixels; give a power of 2"),
         (lambda: encode_problems(SMALL, [Problem(IMAGE[:3], "")], TOKENIZER), "has 3 consecutive patches"),

@@ -1,6 +1,4 @@
-"""Optimizer updates: they do not depend on micro-batches or meshes, skip non-finite values and lower the loss."""
-
-from dataclasses import replace
+"""Optimizer updates: they do not depend on micro-batches or meshes, are skipped if not finite, and lower the loss."""
 
 import chex
 import jax
@@ -243,12 +241,11 @@ def test_a_policy_whose_scores_have_another_shape_is_refused():
 def test_initial_arrays_are_sharded(tmp_path, from_folder):
     """Parameters, moments and reference are sharded from the start; `place` has nothing to move."""
     mesh, folder = make_mesh(1, 8), None
-    config = replace(CONFIG, vocab_size=16)
-    full_params = init_params(config, jax.random.key(0))
+    full_params = init_params(CONFIG, jax.random.key(0))
     if from_folder:
         folder = tmp_path / "model"
-        save_pretrained(folder, config, full_params, bos=None, eos=1)
-    policy = transformer_policy(config, folder=folder, eos=1, mesh=mesh)
+        save_pretrained(folder, CONFIG, full_params, bos=None, eos=1)
+    policy = transformer_policy(CONFIG, folder=folder, eos=1, mesh=mesh)
     state = create(policy.init(jax.random.key(0)), OPTIMIZER, 0, with_reference=True)
     for leaf in jax.tree.leaves((state.params, state.opt_state, state.reference)):
         if leaf.ndim:
