@@ -107,7 +107,6 @@ FORMATS = {
 }
 CHANGED = {
     "CodeContests": {"cpp", "wrong", "2"},
-    "CommonsenseQA": {"A", "B"},
     "StrategyQA": {"True", "False"},
 }
 """Format -> prefixes of the values that its reader drops (wrong solutions, other languages) or rewrites (labels)."""
