@@ -1,4 +1,4 @@
-"""Check that 1,000 tiny steps leak no resources: `python tests/soak/flat.py --result tests/soak/flat.json`.
+"""Check that 1,000 tiny steps leak no resources: `python tests/soak/leaks.py --result tests/soak/leaks.json`.
 
 Memory, descriptors, threads and processes are read from `/proc` after every step, so this runs only on Linux. From the
 second quarter of the steps to the last, the median numbers of descriptors, threads and processes must not grow, and the
@@ -88,7 +88,7 @@ def main() -> int:
         kind for kind, (_, second, _, last) in found.items() if last > second * (1 + LARGEST_GROWTH * (kind == KINDS[0]))
     ]
     result = {
-        "command": f"python tests/soak/flat.py --steps {options.steps} --result tests/soak/flat.json",
+        "command": f"python tests/soak/leaks.py --steps {options.steps} --result tests/soak/leaks.json",
         "date": str(date.today()),
         "load_before": round(load, 1),
         "seconds": round(time.monotonic() - begun),
