@@ -15,7 +15,7 @@ STEPS = 3
 
 
 class Digits:
-    """An engine that writes a random digit and a semicolon three times, and then # and the EOS token."""
+    """An engine that writes one step per call: a random digit below `digits` and a semicolon or, after three steps, # and EOS."""
 
     def __init__(self, digits=10):
         self.digits, self.calls = digits, []

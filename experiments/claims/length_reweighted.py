@@ -1,7 +1,7 @@
 """Do token weights that fall with the response length shorten responses without a loss of accuracy?
 
-An unpublished design document multiplies each token's weight in the loss by (response length / median length) to a
-power between -0.5 and 0, to keep responses short without a loss of quality.
+An unpublished design document tilts the weights: it multiplies each token's weight in the loss by (response length /
+median length) to a power between -0.5 and 0, to keep responses short without a loss of quality.
 
 Setting: 8 contexts (distinct prompts). A token of thought either continues the thought or ends it; then one token
 answers, right or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every
@@ -10,8 +10,8 @@ no response is truncated. The verifier errs on one response in 20. Contexts diff
 initial policy (`undecided`) have about 13 tokens on average.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "token
-mean" has the highest mean pass rate during training on 8 other seeds. The power is the document's strongest, -0.5.
+optimizer is Adam. The learning rates are 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3; all arms use the one at which the arm
+"token mean" has the highest mean pass rate during training on 8 other seeds. The power is the document's strongest, -0.5.
 Lengths are divided by 13 tokens, the initial policy's mean length. The document divides them by the batch's median
 length, which changes the scale of the loss from batch to batch; a third arm does so too (`weights=length_reweighted`).
 

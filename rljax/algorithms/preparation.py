@@ -89,7 +89,7 @@ def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array
 def _rewards(
     algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array
 ) -> tuple[Float[Array, "P G"], Float[Array, "P G T"] | None]:
-    """Return each response's shaped reward, and the KL penalty to add to each token's reward (None if there is no penalty)."""
+    """Return each response's shaped reward, and what the KL penalty adds to each token's reward (None without a penalty)."""
     rewards = rollout.rewards
     lengths = rollout.mask.sum(-1).astype(rewards.dtype)
     if algorithm.outcome_reward is not None:
@@ -102,16 +102,16 @@ def _rewards(
     return rewards, algorithm.reward_kl(jnp.zeros_like(policy_logp), policy_logp, reference, rollout.mask)
 
 
-def _add_penalty(rewards: Float[Array, "P G"], penalty: Float[Array, "P G T"] | None) -> Float[Array, "P G"]:
-    return rewards if penalty is None else rewards + penalty.sum(-1)
+def _add_kl_rewards(rewards: Float[Array, "P G"], kl_rewards: Float[Array, "P G T"] | None) -> Float[Array, "P G"]:
+    return rewards if kl_rewards is None else rewards + kl_rewards.sum(-1)
 
 
 def _token_rewards(
-    algorithm: Algorithm, rewards: Float[Array, "P G"], penalty: Float[Array, "P G T"] | None, rollout: Rollout[Array]
+    algorithm: Algorithm, rewards: Float[Array, "P G"], kl_rewards: Float[Array, "P G T"] | None, rollout: Rollout[Array]
 ) -> Float[Array, "P G T"] | None:
     """Return the rewards on the tokens that earned them, minus the KL penalty; None if the algorithm does not read them.
 
-    The reward of a turn is placed on the turn's last token, and the rest of a response's reward on its last token.
+    A turn's reward is on the turn's last token; the rest of a response's reward is put on the response's last token.
     """
     if algorithm.critic is None and not any("token_rewards" in credit.needs for credit in algorithm.credits):
         return None
@@ -120,7 +120,7 @@ def _token_rewards(
     else:
         of_turns = zero_outside(rollout.turn_rewards, rollout.mask)
         token_rewards = of_turns + rewards_at_last_token(rewards - of_turns.sum(-1), rollout.mask)
-    return token_rewards if penalty is None else token_rewards + penalty
+    return token_rewards if kl_rewards is None else token_rewards + kl_rewards
 
 
 @in_float32
@@ -148,7 +148,7 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.
     """
     _check_rollout(algorithm, rollout)
     rollout = _drop_abstentions(rollout)
-    return _add_penalty(*_rewards(algorithm, rollout, _policy_logp(rollout)))
+    return _add_kl_rewards(*_rewards(algorithm, rollout, _policy_logp(rollout)))
 
 
 def _policy_logp(rollout: Rollout[Array]) -> Float[Array, "P G T"]:
@@ -195,7 +195,7 @@ def _call_credit(credit: Credit, inputs: Mapping[str, Any], past: EarlierRewards
 def _advantage(
     algorithm: Algorithm, rollout: Rollout[Array], trained: Rollout[Array], credit: Array
 ) -> Float[Array, "P G T"]:
-    """Return the credit of the trained tokens with its bonus, normalized; 0 on tokens that `keep_tokens` leaves out."""
+    """Return the trained tokens' credit plus the algorithm's bonus, normalized; 0 on tokens that `keep_tokens` leaves out."""
     advantage = zero_outside(credit, trained.mask)
     if algorithm.bonus is not None:
         advantage = algorithm.bonus(
@@ -320,9 +320,9 @@ def prepare(
     trained = rollout._replace(mask=_trained_tokens(algorithm, rollout))
     policy_logp = _policy_logp(rollout)
     progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)
-    rewards, penalty = _rewards(algorithm, rollout, policy_logp)
-    token_rewards = _token_rewards(algorithm, rewards, penalty, rollout)
-    credit = _credit(algorithm, rollout, _add_penalty(rewards, penalty), token_rewards, progress=progress, past=past)
+    rewards, kl_rewards = _rewards(algorithm, rollout, policy_logp)
+    token_rewards = _token_rewards(algorithm, rewards, kl_rewards, rollout)
+    credit = _credit(algorithm, rollout, _add_kl_rewards(rewards, kl_rewards), token_rewards, progress=progress, past=past)
     advantage = _advantage(algorithm, rollout, trained, credit)
     batch = Batch(
         mask=trained.mask,

@@ -93,7 +93,7 @@ def _mixtral(raw: Raw) -> dict[str, Any]:
 
 
 def _gpt_oss(raw: Raw) -> dict[str, Any]:
-    clamp = (raw["swiglu_limit"], raw["swiglu_alpha"])
+    clamp = (raw["swiglu_limit"], raw["swiglu_alpha"])  # limit and slope of the gate
     routing = Routing(_read_expert_count(raw, 128), raw["num_experts_per_tok"], has_bias=True, clamp=clamp, stacked=True)
     return _attention_biases(raw) | {"sinks": True, "routing": routing}
 
@@ -106,7 +106,7 @@ class Family(NamedTuple):
     defaults: Mapping[str, Any]
     """Values that `transformers` uses if config.json lacks an entry. A null entry does not count as missing."""
     fields: Callable[[Raw], dict[str, Any]]
-    """config.json -> fields of `TransformerConfig`, without sizes, rotary base and window, which all families read alike."""
+    """config.json -> fields of `TransformerConfig`, except the rotary base, the window and most sizes, which are read elsewhere."""
     neutral: Mapping[str, tuple[object, ...]] = MappingProxyType({})
     """Entry that may need a feature that rljax lacks -> the supported values, in addition to null; an empty tuple: only null."""
     numbers: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ GEMMA_NEUTRAL = {
     **{"hidden_act": ("silu", "swish", GELU), "hidden_activation": (GELU,)},
     "use_bidirectional_attention": (False,),
 }
-"""`Family.neutral` of Gemma 2 and 3, which ignore `hidden_act`."""
+"""`Family.neutral` of Gemma 2 and 3. They ignore `hidden_act`, so any of its usual values is accepted."""
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family("Llama", {"max_position_embeddings": 2_048}, _all_biases, ANY_BIAS),
@@ -289,4 +289,4 @@ NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
         "qwen2_moe": ("qwen3_moe", "biases of queries, keys and values, and an expert that all tokens pass through"),
     }
 )
-"""A family that is not supported -> the nearest supported family, and what the unsupported family has in addition."""
+"""An unsupported family -> the nearest supported family, and how the unsupported family differs from it."""

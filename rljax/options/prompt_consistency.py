@@ -65,7 +65,7 @@ def install(setup: Setup) -> Setup:
         init=lambda params: jax.tree.map(jnp.asarray, initial),
         gradient=make_gradient(make_score(setup.policy, sampling.temperature)),
     )
-    if setup.tokenizer is None:  # a plan needs only the shapes of the rows
+    if setup.tokenizer is None:  # `rljax plan` loads no prompts, and needs only the shapes of the rows
         return setup.with_option(option)
     changed = {name: changed_prompts(setup, name) for name in names}
 
@@ -138,7 +138,7 @@ def answers_after(groups: Groups, chosen: Int[np.ndarray, "P"], changed: Changed
 
 
 def examples_of(parts: Sequence[Sequences], weights: Sequence[float]) -> Examples:
-    """Concatenate parts; within each part, the weights of the trained tokens sum to the part's weight."""
+    """Concatenate parts; within each part, the weights of the answer tokens sum to the part's weight."""
     token_weights = [weight * token_mean(jnp.asarray(part.learned)) for part, weight in zip(parts, weights, strict=True)]
     rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *(part._replace(mask=part.learned) for part in parts))
     return Examples(pack(rows), np.concatenate(token_weights).astype(np.float32))

@@ -24,7 +24,7 @@ class Prompt(NamedTuple):
     tokens: tuple[int, ...]
     """Its token ids."""
     written: Mapping[str, Any]
-    """Its entries in the log."""
+    """Its entries in the answer log: `prompt` (a text or messages) with the request's other columns, or `prompt_ids`."""
 
 
 class SampledAnswer(NamedTuple):
@@ -35,7 +35,7 @@ class SampledAnswer(NamedTuple):
     sampling: ResponseSampling
     """How it was sampled."""
     choice: Choice
-    """The answer."""
+    """Its tokens and text, and how it finished."""
     sample: int = 0
     """Its index among the answers to its prompt."""
     filtered: str | None = None
@@ -57,13 +57,13 @@ class FilteredPrompt(ApiError):
 
 def problem_of(prompt: Prompt, tokenizer: Tokenizer) -> Problem:
     """Convert a request's prompt to the problem that a reward function reads."""
-    written = prompt.written.get("prompt")
-    if isinstance(written, str):
-        return Problem(written, "")
-    if written is None:
+    content = prompt.written.get("prompt")
+    if isinstance(content, str):
+        return Problem(content, "")
+    if content is None:
         return Problem(tokenizer.decode(prompt.tokens), "")
     columns = {name: value for name, value in prompt.written.items() if name != "prompt"}
-    return Problem(joined(written), "", columns=columns, messages=tuple(written))
+    return Problem(joined(content), "", columns=columns, messages=tuple(content))
 
 
 class Extension:

@@ -1,4 +1,4 @@
-"""`rljax chat`: the chat template, the model's replies, stop strings, and refused settings."""
+"""Conversations in `rljax chat`, `sample`, `eval` and `pairs`: templates, replies, stop strings, and refused settings."""
 
 import io
 import json
@@ -54,7 +54,7 @@ def test_system_message_comes_first(folder, monkeypatch, capsys):
 
 
 REWARD = """
-def by_length(completions):
+def by_parity_of_length(completions):
     return [float(len(completion.strip()) % 2) for completion in completions]
 """
 
@@ -65,7 +65,7 @@ def test_text_reward_judges_conversations(folder, tmp_path, command, capsys):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "own.py").write_text(REWARD)
     positional = [str(folder), str(tmp_path / "out.jsonl")] if command != "eval" else [str(folder)]
-    flags = ["--dataset", str(tmp_path / "rows.jsonl"), "--reward", f"{tmp_path / 'own.py'}:by_length"]
+    flags = ["--dataset", str(tmp_path / "rows.jsonl"), "--reward", f"{tmp_path / 'own.py'}:by_parity_of_length"]
     flags += ["--max-response-tokens", "4"]
     refused(
         capsys, "Its completions are lists of messages.*--no-reward-messages makes them text", command, *positional, *flags

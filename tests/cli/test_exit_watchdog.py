@@ -70,7 +70,7 @@ def raise_name_too_long():
 
 
 @pytest.mark.parametrize(
-    ("fails", "message"),
+    ("fail", "message"),
     [
         (fail_while_closing, "rljax: the reward is wrong\n"),
         (
@@ -84,17 +84,17 @@ def raise_name_too_long():
         (raise_name_too_long, f"rljax: the file {'x' * 200!r} cannot be used: File name too long.\n"),
     ],
 )
-def test_system_error_is_one_paragraph(fails, message, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "run", lambda words: fails())
+def test_system_error_is_one_paragraph(fail, message, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "run", lambda words: fail())
     assert cli.main(["train"]) == 2
     assert capsys.readouterr().err.startswith(message)
 
 
 def test_internal_error_is_raised(monkeypatch):
-    def fails(words):
+    def raise_value_error(words):
         raise ValueError("a fault")
 
-    monkeypatch.setattr(cli, "run", fails)
+    monkeypatch.setattr(cli, "run", raise_value_error)
     with pytest.raises(ValueError, match="a fault"):
         cli.main(["train"])
 

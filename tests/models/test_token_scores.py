@@ -32,22 +32,22 @@ def score_by_loops(temperature, cap=None):
     return logp, entropy
 
 
-@pytest.mark.parametrize(("chunk", "parts"), [(1, 1), (3, 1), (8, 2), (100, 1), (5, 4), (28, 4)])
-def test_scores_match_the_full_softmax(chunk, parts):
-    score = partial(token_scores, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
+@pytest.mark.parametrize(("chunk", "shards"), [(1, 1), (3, 1), (8, 2), (100, 1), (5, 4), (28, 4)])
+def test_scores_match_the_full_softmax(chunk, shards):
+    score = partial(token_scores, temperature=0.7, chunk=chunk, mesh=MESHES[shards])
     actual = jax.jit(score)(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS))
     chex.assert_trees_all_close(actual, score_by_loops(0.7), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (5, 4)])
-def test_scores_match_those_of_capped_logits(chunk, parts):
-    score = partial(token_scores, cap=1.5, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
+@pytest.mark.parametrize(("chunk", "shards"), [(3, 1), (5, 4)])
+def test_scores_match_those_of_capped_logits(chunk, shards):
+    score = partial(token_scores, cap=1.5, temperature=0.7, chunk=chunk, mesh=MESHES[shards])
     actual = jax.jit(score)(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS))
     chex.assert_trees_all_close(actual, score_by_loops(0.7, 1.5), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("chunk", "parts", "cap"), [(3, 1, None), (8, 2, None), (100, 1, None), (3, 1, 1.5), (8, 2, 1.5)])
-def test_the_gradient_matches_the_full_softmax(chunk, parts, cap):
+@pytest.mark.parametrize(("chunk", "shards", "cap"), [(3, 1, None), (8, 2, None), (100, 1, None), (3, 1, 1.5), (8, 2, 1.5)])
+def test_the_gradient_matches_the_full_softmax(chunk, shards, cap):
     weights = RANDOM.normal(size=(2, ROWS, LENGTH)).astype(np.float32)
 
     def from_all_logits(hidden, head):
@@ -57,7 +57,7 @@ def test_the_gradient_matches_the_full_softmax(chunk, parts, cap):
         return (weights[0] * chosen - weights[1] * (jnp.exp(logp) * logp).sum(-1)).sum()
 
     def in_chunks(hidden, head):
-        options = {"cap": cap, "temperature": 0.7, "chunk": chunk, "mesh": MESHES[parts]}
+        options = {"cap": cap, "temperature": 0.7, "chunk": chunk, "mesh": MESHES[shards]}
         logp, entropy = token_scores(hidden, head, jnp.array(TOKENS), **options)
         return (weights[0] * logp + weights[1] * entropy).sum()
 
@@ -88,10 +88,10 @@ def test_memory_does_not_grow_with_the_number_of_chunks_or_rows():
         lowered = jax.jit(jax.grad(total, (0, 1))).lower(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
-    logits = 32 * 8192 * 4
+    chunk_bytes = 32 * 8192 * 4
     few = temporaries(1, 64)
     for rows, length in ((1, 1024), (128, 8), (1024, 1)):
-        assert temporaries(rows, length) - few < 2 * logits < rows * length * 8192 * 4
+        assert temporaries(rows, length) - few < 2 * chunk_bytes < rows * length * 8192 * 4
 
 
 def test_a_mesh_that_does_not_divide_the_rows_is_refused():
@@ -99,7 +99,7 @@ def test_a_mesh_that_does_not_divide_the_rows_is_refused():
         token_scores(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), chunk=4, mesh=make_mesh(3, 1))
 
 
-def test_a_chunk_is_longer_on_accelerators_and_never_empty():
+def test_default_chunk_depends_on_the_platform_and_is_never_empty():
     assert [default_chunk(size, "cpu") for size in (1, 151_936, 10**9)] == [40_000_000, 263, 1]
     for platform in ("tpu", "gpu"):
         assert [default_chunk(size, platform) for size in (1, 151_936, 10**9)] == [4_096, 2_106, 1]

@@ -116,7 +116,7 @@ def test_choice_with_a_reason_is_read(text):
         *("The answer is not B", "B. No, the correct answer: C", "B? Actually C", "Be careful"),
     ],
 )
-def test_several_or_negated_choices_are_wrong(text):
+def test_other_and_unclear_choices_are_wrong(text):
     assert multiple_choice(["?"], [text], ["B"]) == [0.0]
 
 

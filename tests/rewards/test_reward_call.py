@@ -1,4 +1,4 @@
-"""Calls of a reward function: its exits, changed folders, closed files and long waits do not end or change the run."""
+"""Reward functions that exit, change the working folder, close files of the run, or take too long."""
 
 import asyncio
 import os
@@ -16,12 +16,12 @@ from rljax.rewards.protocol import answers_of
 from rljax.rewards.reward_call import ask, check_failures, join_answers, read_answer, wait_for
 
 
-class Giving(BaseException):
+class Uncaught(BaseException):
     """An exception that `except Exception` does not catch."""
 
 
 def raise_base_exception(completions):
-    raise Giving("up")
+    raise Uncaught("up")
 
 
 def call_sys_exit(completions):
@@ -39,7 +39,7 @@ async def call_sys_exit_in_coroutine(completions):
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        (raise_base_exception, "Giving: up"),
+        (raise_base_exception, "Uncaught: up"),
         (call_sys_exit, "SystemExit: 0"),
         (call_os_exit, "SystemExit: os._exit(0)"),
         (call_sys_exit_in_coroutine, "SystemExit: later"),

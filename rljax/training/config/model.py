@@ -63,7 +63,7 @@ class ModelConfig(CombinedPolicyConfig):
             )
         if self.calculator is not None and self.score_chunk is not None:
             raise InputError(
-                f"score_chunk={self.score_chunk} cannot be combined with calculator={self.calculator}, whose mixture needs the "
+                f"score_chunk={self.score_chunk} cannot be combined with calculator={self.calculator}, which needs the "
                 "logits of all tokens on a device at once; leave one of them out."
             )
         if self.scan_layers and self.remat == "sqrt":

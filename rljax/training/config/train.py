@@ -83,7 +83,7 @@ class TrainConfig:
     """The run folder, checkpoints and output."""
 
     def __post_init__(self):
-        """Reject values that cannot work together, and numbers that are not finite or too large for any setting."""
+        """Reject values that cannot work together, and numbers that are infinite, NaN, or too large for any setting."""
         for group in self.groups().values():
             check_numbers(group)
         if self.task is not None and self.data.dataset is not None:
@@ -99,7 +99,7 @@ class TrainConfig:
         if self.model.calculator is not None and split_axis:
             raise InputError(
                 f"{split_axis}={getattr(self.devices, split_axis)} cannot be combined with calculator={self.model.calculator}, "
-                "whose mixture needs full distributions over the tokens; leave one of them out."
+                "which needs full distributions over the tokens; leave one of them out."
             )
         steps, delay = self.optimization.steps, self.sampling.lag
         if delay and 0 < steps <= delay:

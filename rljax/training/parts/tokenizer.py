@@ -1,4 +1,4 @@
-"""The tokenizer of a run, and the tokens that end a response, from the tokenizer, the model's folder and the settings."""
+"""The tokenizer of a run, the tokens that end a response, and settings of the model's folder that the run does not follow."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ def configured(tokenizer: Tokenizer, model: ModelConfig) -> Tokenizer:
         return tokenizer.configured(model.chat_format(), keeps_special=model.keep_special_tokens)
     if model.keep_special_tokens:
         raise InputError(
-            f"keep_special_tokens: a {type(tokenizer).__name__} has no special tokens that could be in text; leave it out, or use "
+            f"keep_special_tokens: a {type(tokenizer).__name__} has no special tokens to keep; leave it out, or use "
             "a model's tokenizer."
         )
     return tokenizer
