@@ -123,7 +123,9 @@ def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:
         state, history, collected = next_rollout(setup, checkpoint.state, checkpoint.history, None, choose_prompts)
         run.display.activity("learning", compiles=True)
         state, measured, _ = learn(state, score_rollout(state, collected.groups))
-        metrics = present(measured) | {"seconds": time.monotonic() - start}
+        lengths, seconds = collected.sampled.attention.sum(-1)[collected.sampled.present], time.monotonic() - start
+        sampled = {"response_length": float(lengths.mean()), "tokens_per_second": float(lengths.sum()) / seconds}
+        metrics = present(measured) | sampled | {"seconds": seconds}
         skipped = None if measured.critic is None else float(measured.critic.skipped_value_updates)
         after = checkpoint._replace(state=state, history=history)
         return StepOutcome(after, metrics, skipped, required(measured.credit, "metrics.credit"))

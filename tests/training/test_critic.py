@@ -85,6 +85,15 @@ def test_value_pretraining_moves_the_critic_alone_and_saves_it(tmp_path):
     )
 
 
+def test_value_pretraining_logs_the_tokens_that_it_samples(finished):
+    rows = [json.loads(line) for line in (finished.run / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["phase"] == "value"]
+    responses = TINY.sampling.prompts * TINY.sampling.group_size
+    assert len(rows) == 3
+    for row in rows:
+        assert row["tokens_per_second"] * row["seconds"] == pytest.approx(row["response_length"] * responses)
+
+
 def test_a_step_logs_metrics_of_the_critic(finished):
     measured = {"explained_variance", "value_loss", "advantage_correlation", "lambda_10", "lambda_90", "positive_examples"}
     assert all(measured <= set(row) for row in read_rows(finished.run, "rl"))
