@@ -90,7 +90,7 @@ class Display(Protocol):
 
 
 class ScreenStream(io.TextIOBase):
-    """A stream to a screen that may become unavailable: a pipe or terminal is closed, or a disk is full. Writing never raises.
+    """A stream to a screen that may become unavailable: its stream is closed, or a disk is full. Encodable text never raises.
 
     Once a write has failed, all further output is discarded.
 
@@ -100,7 +100,7 @@ class ScreenStream(io.TextIOBase):
 
     def __init__(self, stream: TextIO):
         self._stream = stream
-        self._failure: OSError | None = None
+        self._failure: OSError | ValueError | None = None
         self._on_failure: Callable[[str], None] | None = None
 
     def tell(self, tell: Callable[[str], None]) -> None:
@@ -115,8 +115,9 @@ class ScreenStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream, unless the screen is unavailable."""
-        self._attempt(self._stream.flush)
+        """Flush the stream, unless the screen is unavailable; Python also calls this when it deletes this object."""
+        if not self._is_closed():
+            self._attempt(self._stream.flush)
 
     def isatty(self) -> bool:
         """True if the stream is a terminal."""
@@ -131,19 +132,26 @@ class ScreenStream(io.TextIOBase):
         """Encoding of the stream."""
         return self._stream.encoding
 
+    def _is_closed(self) -> bool:
+        return getattr(self._stream, "closed", False)  # a user's own stream may have only `write` and `flush`
+
     def _attempt(self, work: Callable[[], object]) -> None:
         if self._failure is not None:
             return
         try:
             work()
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            if not isinstance(error, OSError) and not self._is_closed():
+                raise
             self._failure = error
-            with suppress(OSError):  # a stream without a descriptor, as in a test, has nothing to redirect
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # buffered output must not fail at exit
+            with suppress(OSError, ValueError):  # a stream without a descriptor, as in a test, has nothing to redirect
+                descriptor = self._stream.fileno()
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), descriptor)  # buffered output must not fail at exit
             if self._on_failure is not None:
                 self._report(error)
 
-    def _report(self, error: OSError) -> None:
+    def _report(self, error: OSError | ValueError) -> None:
         if self._on_failure is not None:
             self._on_failure(
                 f"The screen cannot be written to ({error}). The run continues without it; log.txt contains all lines."

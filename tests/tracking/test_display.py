@@ -698,3 +698,35 @@ def test_a_full_disk_is_reported_when_it_happens():
     screen.tell(messages.append)
     assert [screen.write("text"), screen.write("more")] == [4, 4]
     assert len(messages) == 1
+
+
+def test_a_closed_stream_is_reported_when_it_is_written_to():
+    """A caller may close the stream before the run's objects are deleted, which flushes them."""
+    messages, stream = [], io.StringIO()
+    screen = ScreenStream(stream)
+    screen.tell(messages.append)
+    stream.close()
+    screen.flush()
+    screen.close()
+    assert messages == []
+    later = ScreenStream(stream)
+    later.tell(messages.append)
+    assert [later.write("text"), later.write("more")] == [4, 4]
+    (line,) = messages
+    assert line.startswith("The screen cannot be written to (I/O operation on closed file")
+
+
+def test_a_failure_leaves_no_descriptor_open():
+    class FullDisk(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
+    ScreenStream(FullDisk()).write("text")
+    assert (os.listdir("/proc/self/fd") if before else []) == before
+
+
+def test_text_that_cannot_be_encoded_is_an_error():
+    screen = ScreenStream(io.TextIOWrapper(io.BytesIO(), "ascii"))
+    with pytest.raises(UnicodeEncodeError):
+        screen.write("\u03b1")
