@@ -90,9 +90,9 @@ class Display(Protocol):
 
 
 class ScreenStream(io.TextIOBase):
-    """A stream to a screen that may become unavailable: its stream is closed, or a disk is full. Encodable text never raises.
+    """A stream to a screen that may become unavailable: a stream, pipe or terminal is closed, or a disk is full.
 
-    Once a write has failed, all further output is discarded.
+    Writing raises only if the stream cannot encode the text. Once a write has failed, all further output is discarded.
 
     Args:
         stream: where to write.
