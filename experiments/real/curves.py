@@ -263,16 +263,25 @@ def run_experiment(experiment: Experiment, arguments: Arguments) -> None:
     write_results(experiment, file, add_missing_rows(file, wanted, make, settings=partial(settings_of, experiment)))
 
 
+def commands_of(experiment: Experiment, rows: Rows) -> str:
+    """Write the commands that make these rows, one for all arms with the same seeds, as Markdown without the outer backticks."""
+    arms: dict[tuple[int, ...], list[str]] = {}
+    for arm, own in arms_of(experiment, rows).items():
+        arms.setdefault(tuple(sorted(row["seed"] for row in own)), []).append(repr(arm))
+    script = f"python experiments/real/{experiment.name}.py"
+    return "` and `".join(
+        f"{script} --arms {' '.join(names)} --seeds {' '.join(map(str, seeds))}" for seeds, names in arms.items()
+    )
+
+
 def write_results(experiment: Experiment, file: Path, rows: Rows) -> None:
     """Write the page and the picture of an experiment's rows next to their file."""
-    seeds = sorted({row["seed"] for row in rows})
-    arms = " ".join(repr(arm) for arm in arms_of(experiment, rows))
     text = report(experiment, rows)
     if all("tokens" in row for row in rows) and len(experiment.arms) > 1:
         text += "\n" + report_by_tokens(experiment, rows)
     write_page(
         file,
-        f"python experiments/real/{experiment.name}.py --arms {arms} --seeds {' '.join(map(str, seeds))}",
+        commands_of(experiment, rows),
         f"{experiment.caption}, mean over the seeds with a 95 % t interval, from three seeds on. The weights were dequantized from "
         f"4 bits, so they are near, but not equal to, those of {HUB}.",
         text,

@@ -14,7 +14,7 @@ from real.addition_algorithms import COMPARISON
 from real.addition_on_cpu import ON_CPU
 from real.calculator_tool import CALCULATOR_TOOL, COST, Sums, is_small
 from real.calculator_tool import write_sums as write_calculator_sums
-from real.curves import at_tokens, curves_of, plot, report, report_by_tokens, settings_of
+from real.curves import at_tokens, commands_of, curves_of, plot, report, report_by_tokens, settings_of
 from real.json_answers import JSON_ANSWERS, json_answer, read_answer, write_questions
 from real.least_common_multiple import LEAST_COMMON_MULTIPLE, final_number
 
@@ -161,3 +161,17 @@ def test_calculator_measures_by_sum_size():
     found = {name: [measure(*each) for each in texts.items()] for name, measure in CALCULATOR_TOOL.measures.items()}
     assert found["with a call, large sums"] == [True, False, None]
     assert found["right, small sums"] == [None, None, True]
+
+
+def test_the_page_of_arms_with_different_seeds_has_a_command_for_each_group_of_arms():
+    rows = [{"arm": arm, "seed": seed} for arm, seeds in {"VAPO": 2, "GRPO": 3, "DAPO": 2}.items() for seed in range(seeds)]
+    script = "python experiments/real/addition_on_cpu.py"
+    assert (
+        commands_of(ON_CPU, rows) == f"{script} --arms 'GRPO' --seeds 0 1 2` and `{script} --arms 'DAPO' 'VAPO' --seeds 0 1"
+    )
+
+
+@pytest.mark.parametrize("experiment", COMMITTED, ids=lambda experiment: experiment.name)
+def test_the_committed_page_has_the_commands_of_its_rows(experiment):
+    page = (FOLDER / f"{experiment.name}.md").read_text()
+    assert page.startswith(f"`{commands_of(experiment, rows_of(experiment))}` (")
