@@ -28,6 +28,8 @@ RESULTS = (
     "proposer_and_checker",
     "pruned_answers",
     "quantized_answers",
+    "real/addition_algorithms",
+    "real/addition_on_cpu",
     "resources",
     "reward_exploit",
     "sampler_delay",
@@ -53,11 +55,16 @@ def write(app: "Sphinx") -> None:
     subprocess.run([sys.executable, "-m", "book_site.generated", source / "generated"], env=environment, check=True)
 
 
+def label_of(table: str) -> str:
+    """Return the label of a table's page."""
+    return f"page-{table.replace('/', '-').replace('_', '-')}"
+
+
 def redirect_links(app: "Sphinx", name: str, source: list[str]) -> None:
     """Redirect links to tables in experiments/, which are right in the repository, to the pages of these tables on the site."""
     text = source[0].replace("../experiments/algorithms_slots.md", "#page-algorithms")
     for table in RESULTS:
-        text = text.replace(f"../experiments/{table}.md", f"#page-{table.replace('_', '-')}")
+        text = text.replace(f"../experiments/{table}.md", f"#{label_of(table)}")
     source[0] = text
 
 
