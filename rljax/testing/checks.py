@@ -401,14 +401,18 @@ def describe_convention(like: str, convention: Convention) -> str:
 def counterexample(case: Case, found: Result, expected: Result) -> str:
     """Return a text with the few numbers that show a difference, token by token."""
     example = case.example
-    lines = [_shape(example), f"  loss: expected {expected[0]:.6g}, found {found[0]:.6g}"]
+    lines = [_shape(example), f"  loss: {_pair(expected[0], found[0])}"]
     wrong = np.abs(np.asarray(found[1]) - expected[1]) > ABSOLUTE + RELATIVE * np.abs(expected[1])
     wrong |= ~np.isfinite(found[1])
     for p, i, t in np.argwhere(wrong)[:4]:
         ratio = np.exp(example.logp[p, i, t] - example.old_logp[p, i, t]) if example.mask[p, i, t] else np.nan
-        numbers = f"expected {expected[1][p, i, t]:.6g}, found {found[1][p, i, t]:.6g}"
+        numbers = _pair(expected[1][p, i, t], found[1][p, i, t])
         lines.append(f"  gradient by logp[{p}, {i}, {t}] (ratio {ratio:.4g}): {numbers}")
     return "\n".join(lines)
+
+
+def _pair(expected: float, found: float) -> str:
+    return f"expected {expected + 0.0:.6g}, found {found + 0.0:.6g}"  # adding 0 turns -0 into 0
 
 
 def check_loss(function: Callable[..., Any], *, like: str, arrays: Arrays = "jax", **options: Any) -> None:
@@ -582,7 +586,7 @@ def _describe_difference(
             f"differs from GAE in: {case.slot}",
             f"  gamma {case.gamma}, lambda {case.lambda_}, mask {mask}",
             f"  rewards {rewards}, values {values}, bootstrap {bootstrap}",
-            f"  {name} at {where}: expected {expected[row, t]:.6g}, found {found[row, t]:.6g}",
+            f"  {name} at {where}: {_pair(expected[row, t], found[row, t])}",
         ]
         return "\n".join(lines)
     return None

@@ -67,6 +67,7 @@ def assert_loss_fault_is_found(function, like, needs_three_responses):
     prompts, group = map(int, re.search(r"(\d+) prompts x (\d+) responses", text).groups())
     assert (prompts <= 2 and group <= 2) or needs_three_responses, text
     assert len(text.splitlines()) <= 12
+    assert re.search(r" -0(?![.\d])", text) is None, text
 
 
 @pytest.mark.parametrize(("name", "old", "new"), faults.GAE_FAULTS, ids=fault_names(faults.GAE_FAULTS))
