@@ -411,7 +411,7 @@ def counterexample(case: Case, found: Result, expected: Result) -> str:
     return "\n".join(lines)
 
 
-def _pair(expected: float, found: float) -> str:
+def _pair(expected: Any, found: Any) -> str:
     return f"expected {expected + 0.0:.6g}, found {found + 0.0:.6g}"  # adding 0 turns -0 into 0
 
 
