@@ -689,11 +689,12 @@ def test_a_closed_pipe_does_not_end_the_run_and_is_reported_once():
     assert line.startswith("The screen cannot be written to ([Errno 32] Broken pipe). The run continues without it")
 
 
-def test_a_full_disk_is_reported_when_it_happens():
-    class FullDisk(io.StringIO):
-        def write(self, text):
-            raise OSError(errno.ENOSPC, "No space left on device")
+class FullDisk(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
+
+def test_a_full_disk_is_reported_when_it_happens():
     messages, screen = [], ScreenStream(FullDisk())
     screen.tell(messages.append)
     assert [screen.write("text"), screen.write("more")] == [4, 4]
@@ -717,10 +718,6 @@ def test_a_closed_stream_is_reported_when_it_is_written_to():
 
 
 def test_a_failure_leaves_no_descriptor_open():
-    class FullDisk(io.StringIO):
-        def write(self, text):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
     before = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
     ScreenStream(FullDisk()).write("text")
     assert (os.listdir("/proc/self/fd") if before else []) == before
