@@ -18,8 +18,8 @@ def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 1e-6, 
         A_i = (r_i - mean r) / std r
 
     Args:
-        clip_low: ε_low = 3e-4 (Section 5.1).
-        clip_high: ε_high = 4e-4 (Section 5.1).
+        clip_low: ε_low = 3e-4 (version 2, Section 5.1).
+        clip_high: ε_high = 4e-4 (version 2, Section 5.1).
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
@@ -42,8 +42,8 @@ def gspo_token(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 
         s_it = sg[s_i] π(o_it) / sg[π(o_it)]      s_i = exp((1/|o_i|) Σ_t log ρ_it)
 
     Args:
-        clip_low: ε_low = 3e-4 (Section 5.1).
-        clip_high: ε_high = 4e-4 (Section 5.1).
+        clip_low: ε_low = 3e-4 (version 2, Section 5.1).
+        clip_high: ε_high = 4e-4 (version 2, Section 5.1).
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
