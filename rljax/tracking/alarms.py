@@ -45,9 +45,9 @@ class Remedy(NamedTuple):
     """A change of a setting that may help."""
 
     flag: str
-    """Option of `rljax train`."""
+    """The option of `rljax train` to change first."""
     change: str
-    """How to change it."""
+    """What to change, as a request."""
     why: str
     """Why the change helps."""
 
@@ -81,7 +81,7 @@ ALARMS = (
     Alarm(
         "reward_absent", ("reward",), absent("reward"),
         "The reward abstains on every response, so nothing is learned.",
-        Remedy("--reward", "choose one that judges this data, or test yours on completions from samples.jsonl",
+        Remedy("--reward", "choose a --reward that judges this data, or test your own on completions from samples.jsonl",
                "a reward that always returns None excludes every response"),
         needed=((),),
     ),
@@ -89,108 +89,123 @@ ALARMS = (
         "reward_constant", ("reward_variance", "reward"), spread_vanished,
         "Every response gets the same reward, or rewards that 32-bit numbers cannot tell apart, so that advantages within a "
         "group are 0: everything is already learned, everything is too hard, or the reward does not depend on the response.",
-        Remedy("--difficulty-window", "0.1 0.9, or other problems", "it skips problems that are always right or always wrong"),
+        Remedy("--difficulty-window", "set --difficulty-window to 0.1 0.9, or use other problems",
+               "the window skips problems that are always right or always wrong"),
     ),
     Alarm(
         "no_answer_stated", ("unstated_share",), above("unstated_share", 0.5),
         "Most responses state no answer in the form that the reward reads, so they earn nothing even when they are right.",
-        Remedy("--reward", "math_or_last_number, which is lenient; or describe the form in the prompt (`rljax explain REWARD`)",
+        Remedy("--reward", "use --reward math_or_last_number, which is lenient, or describe the form in the prompt "
+               "(`rljax explain REWARD`)",
                "a model that has not been trained on the form writes `12 + 13 = 25` without a box"),
         needed=((),),
     ),
     Alarm(
         "reward_falls", ("reward", "reward_variance"), reward_falls,
         "The policy has become worse at what it is trained for.",
-        Remedy("--learning-rate", "a third of it, from the best checkpoint (`rljax export RUN MODEL`)",
+        Remedy("--learning-rate", "divide --learning-rate by 3, and start from the best checkpoint "
+               "(`rljax export RUN MODEL`)",
                "updates that are too large destroy more than they improve"),
     ),
     Alarm(
         "heldout_falls", ("accuracy",), heldout_falls,
         "The policy gets worse on problems that it is not trained on: it exploits the reward, or memorizes the training "
         "problems.",
-        Remedy("--steps", "stop here, and use the best checkpoint", "later ones are worse on everything but the training problems"),
+        Remedy("--steps", "stop here, or lower --steps, and use the best checkpoint",
+               "later ones are worse on everything but the training problems"),
     ),
     Alarm(
         "entropy_collapse", ("entropy",), fallen_to("entropy", 0.1),
         "The policy hardly explores any more: the responses to a prompt become identical, and the reward stops improving. This "
         "is harmless only if the reward is near its maximum.",
-        Remedy("--learning-rate", "a third of it, or an algorithm with a higher upper clip (--algorithm dapo)",
+        Remedy("--learning-rate", "divide --learning-rate by 3, or use an algorithm with a higher upper clip "
+               "(--algorithm dapo)",
                "smaller updates, and room for rare tokens, preserve the policy's alternatives"),
     ),
     Alarm(
         "entropy_explosion", ("entropy",), risen_to("entropy", 3.0, by=0.3),
         "The policy becomes random: it forgets how to write.",
-        Remedy("--learning-rate", "a third of it; and a smaller entropy bonus, if the algorithm has one",
+        Remedy("--learning-rate", "divide --learning-rate by 3, and use a smaller entropy bonus if the algorithm has one",
                "noise in large updates, and a bonus for entropy, both flatten the distribution"),
     ),
     Alarm(
         "far_from_reference", ("kl_to_reference",), above("kl_to_reference", 0.1),
         "The policy has moved away from its initial model by more than 0.1 nats per token. It may have lost abilities of "
         "that model.",
-        Remedy("--algorithm-options", "beta=... twice as large", "beta is the weight of the penalty for the distance"),
+        Remedy("--algorithm-options", "double beta in --algorithm-options",
+               "beta is the weight of the penalty for the distance"),
     ),
     Alarm(
         "large_steps", ("kl",), above("kl", 0.1),
         "One rollout's updates change the policy by more than 0.1 nats per token, so the later updates learn from samples that "
         "no longer match the policy.",
-        Remedy("--minibatches", "half as many, or a third of --learning-rate", "fewer and smaller updates follow one rollout"),
+        Remedy("--minibatches", "halve --minibatches, or divide --learning-rate by 3",
+               "fewer or smaller updates follow each rollout"),
     ),
     Alarm(
         "advantage_jumps", ("advantage_variance",), spiked("advantage_variance", 10.0),
         "The scale of the advantages has changed within a few steps, because the scale of the rewards or critic values has.",
-        Remedy("--reward", "look for very large values in samples.jsonl; with a critic, lower --critic-learning-rate",
+        Remedy("--reward", "look in samples.jsonl for very large values of --reward; with a critic, lower "
+               "--critic-learning-rate",
                "one huge reward outweighs all others"),
     ),
     Alarm(
         "gradient_jumps", ("grad_norm",), spiked("grad_norm", 10.0),
         "The gradient is ten times as large as usual, which often comes before a collapse.",
-        Remedy("--max-grad-norm", "half of it, or a third of --learning-rate", "it bounds the length of an update"),
+        Remedy("--max-grad-norm", "halve --max-grad-norm, or divide --learning-rate by 3",
+               "either limits how much one update can change"),
     ),
     Alarm(
         "updates_skipped", ("skipped_updates",), above("skipped_updates", 0.1, over=LONG),
         "More than a tenth of the updates were skipped, because the loss or gradient was not finite, or the update was far too "
         "large.",
-        Remedy("--learning-rate", "a third of it", "parameters that are too large overflow"),
+        Remedy("--learning-rate", "divide --learning-rate by 3", "parameters that are too large overflow"),
     ),
     Alarm(
         "critic_blind", ("explained_variance", "accuracy"),
         unless(is_one_sided, below("explained_variance", 0.02, over=LONG, after=20)),
         "The critic does not predict the outcome, so its advantages are noise.",
-        Remedy("--value-pretraining-steps", "50 or more; or another --critic-learning-rate",
+        Remedy("--value-pretraining-steps", "set --value-pretraining-steps to 50 or more, or try another "
+               "--critic-learning-rate",
                "a critic that is trained before the policy changes starts with meaningful values"),
         needed=(("explained_variance",),),
     ),
     Alarm(
         "clipped_low", ("clip_fraction_low",), above("clip_fraction_low", 0.2),
         "A fifth of the tokens with a negative advantage are clipped: updates overshoot.",
-        Remedy("--minibatches", "half as many, or a third of --learning-rate", "the ratio leaves the clip range more slowly"),
+        Remedy("--minibatches", "halve --minibatches, or divide --learning-rate by 3",
+               "the ratio then leaves the clip range more slowly"),
     ),
     Alarm(
         "clipped_high", ("clip_fraction_high",), above("clip_fraction_high", 0.2),
         "A fifth of the tokens with a positive advantage are clipped: updates overshoot.",
-        Remedy("--minibatches", "half as many, or a third of --learning-rate", "the ratio leaves the clip range more slowly"),
+        Remedy("--minibatches", "halve --minibatches, or divide --learning-rate by 3",
+               "the ratio then leaves the clip range more slowly"),
     ),
     Alarm(
         "exploration_clipped", ("clip_fraction_high", "up_clipped_probability"),
         both(above("clip_fraction_high", 0.05), below("up_clipped_probability", 0.1)),
         "The upper clip limits rare tokens that earned a reward, so exploration does not pay off.",
-        Remedy("--algorithm-options", "clip_high=0.28 or more", "the upper clip limits how fast rare tokens become more likely"),
+        Remedy("--algorithm-options", "set clip_high to 0.28 or more in --algorithm-options",
+               "the upper clip limits how fast rare tokens become more likely"),
     ),
     Alarm(
         "truncated", ("truncated_share",), above("truncated_share", 0.25),
         "Many responses are truncated before they end, mostly without an answer.",
-        Remedy("--max-response-tokens", "twice as many; or DAPO's overlong penalty (max_length and cache in --algorithm-options)",
-               "room to finish, or a reason to be brief"),
+        Remedy("--max-response-tokens", "double --max-response-tokens, or use DAPO's overlong penalty (max_length and "
+               "cache in --algorithm-options)",
+               "responses then have room to finish, or a reason to be brief"),
     ),
     Alarm(
         "repetition", ("repetition",), above("repetition", 0.5),
         "Most of a response repeats its own earlier text: the policy loops.",
-        Remedy("--learning-rate", "a third of it, from the best checkpoint", "loops come from updates that damage the model"),
+        Remedy("--learning-rate", "divide --learning-rate by 3, and start from the best checkpoint",
+               "loops come from updates that damage the model"),
     ),
     Alarm(
         "length_grows", ("response_length", "accuracy", "reward"), unless(has_improved, risen_to("response_length", 2.0)),
         "Responses are twice as long as at the start, are right no more often, and earn no more.",
-        Remedy("--algorithm", "dr_grpo or dapo, which weight all tokens equally",
+        Remedy("--algorithm", "use --algorithm dr_grpo or dapo, which weight all tokens equally",
                "dividing by the length favors long wrong responses"),
         needed=(("response_length",),),
     ),
@@ -199,56 +214,63 @@ ALARMS = (
         unless(has_improved, fallen_to("response_length", 0.4)),
         "Responses are less than half as long as at the start, are right no more often, and earn no more: the policy no longer "
         "works out the problem.",
-        Remedy("--reward", "one that does not pay for brevity; or a weaker length penalty", "a penalty outweighs the task"),
+        Remedy("--reward", "use a --reward that does not pay for brevity, or a weaker length penalty",
+               "the present one outweighs the task"),
         needed=(("response_length",),),
     ),
     Alarm(
         "reward_follows_length", ("reward_length_correlation", "response_length"), reward_follows_length,
         "The reward can be earned by length alone, and the policy exploits that.",
-        Remedy("--reward", "one that does not grow with length, or with a length penalty", "the policy maximizes its reward"),
+        Remedy("--reward", "use a --reward that does not grow with length, or add a length penalty",
+               "the policy maximizes whatever it is paid for"),
     ),
     Alarm(
         "one_response", ("commonest_response",), above("commonest_response", 0.8),
         "The policy gives the same response to nearly every prompt. If that response earns a high reward, the policy has "
         "exploited the reward.",
-        Remedy("--reward", "one that compares with each problem's answer", "a constant response can satisfy this reward"),
+        Remedy("--reward", "use a --reward that compares with each problem's answer",
+               "a constant response can satisfy the present one"),
     ),
     Alarm(
         "too_easy", ("groups_all_right",), above("groups_all_right", 0.9, over=LONG),
         "In nine groups of ten, all responses are right: there is little left to learn from these problems.",
-        Remedy("--difficulty-window", "0.1 0.9, or harder problems", "it skips problems that are always right"),
+        Remedy("--difficulty-window", "set --difficulty-window to 0.1 0.9, or use harder problems",
+               "the window skips problems that are always right"),
     ),
     Alarm(
         "too_hard", ("groups_all_wrong",), above("groups_all_wrong", 0.8, over=LONG),
         "In four groups of five, all responses are wrong: almost nothing shows the policy what to do.",
-        Remedy("--group-size", "twice as many responses, or easier problems, or a warm start",
+        Remedy("--group-size", "double --group-size, use easier problems, or add a warm start",
                "one right response in a group is enough to learn from"),
     ),
     Alarm(
         "groups_missing", ("unfilled_groups", "trained_groups"), groups_are_missing,
         "Dynamic sampling finds fewer than half of the groups that a step should train on.",
-        Remedy("--max-tries", "more, or other problems", "more rounds find more groups whose rewards differ"),
+        Remedy("--max-tries", "raise --max-tries, or use other problems",
+               "more rounds find more groups whose rewards differ"),
     ),
     Alarm(
         "nothing_trained", ("trained_groups", "grad_norm"), nothing_is_trained,
         "There are groups with a signal, but they produce no gradient: a correction or a mask excludes every token, or all "
         "advantages are 0.",
-        Remedy("--sampling-mask", "512, if --top-k or --top-p is set; otherwise wider bounds of --correction",
+        Remedy("--sampling-mask", "set --sampling-mask to 512 if --top-k or --top-p is set; otherwise widen the bounds of "
+               "--correction",
                "without a mask, a correction mistakes truncated sampling for a changed policy"),
         needed=(("trained_groups",),),
     ),
     Alarm(
         "tokens_masked", ("surrogate_masked",), above("surrogate_masked", 0.25),
         "A large fraction of the tokens is excluded because the sampler and the learner disagree about them.",
-        Remedy("--sampling-mask", "512, if --top-k or --top-p is set; otherwise a larger --off-policy-delta or a lower "
-               "--learning-rate", "without a mask, truncated sampling counts as a changed policy"),
+        Remedy("--sampling-mask", "set --sampling-mask to 512 if --top-k or --top-p is set; otherwise raise "
+               "--off-policy-delta or lower --learning-rate",
+               "without a mask, truncated sampling counts as a changed policy"),
         needed=((),),
     ),
     Alarm(
         "sampler_gap", ("sampler_gap", "staleness"), Either(above("sampler_gap", 0.01), above("staleness", 4.0)),
         "The policy that samples differs from the policy that learns: its weights are stale, or its numerics differ.",
-        Remedy("--correction", "capped, or a sampler with the newest weights",
-               "it weights each token by how much the two policies disagree"),
+        Remedy("--correction", "use --correction capped, or a sampler with the newest weights",
+               "the correction weights each token by how much the two policies disagree"),
         needed=(("sampler_gap",), ("staleness",)),
     ),
 )  # fmt: skip
@@ -297,10 +319,10 @@ def advice(remedy: Remedy) -> str:
     """Format a remedy as a sentence.
 
     Example:
-        >>> advice(Remedy("--learning-rate", "a third of it", "smaller steps destroy less"))
-        'Change --learning-rate: a third of it, since smaller steps destroy less.'
+        >>> advice(Remedy("--learning-rate", "divide --learning-rate by 3", "smaller steps destroy less"))
+        'Divide --learning-rate by 3: smaller steps destroy less.'
     """
-    return f"Change {remedy.flag}: {remedy.change}, since {remedy.why}."
+    return f"{remedy.change[0].upper()}{remedy.change[1:]}: {remedy.why}."
 
 
 class Watch(NamedTuple):

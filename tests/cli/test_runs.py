@@ -74,7 +74,7 @@ def test_doctor_names_the_alarm_and_the_remedy(runs, tmp_path, capsys):
     assert "10 problems became right, 0 became wrong, 10 stayed right, 20 stayed wrong." in words
     assert "Time spent in RL, 0:00:56 in total: sampling 75 %, updates 25 %." in words
     assert "1 alarm: entropy collapse at step 1" in words
-    assert "Change --learning-rate: a third of it" in words
+    assert "Divide --learning-rate by 3, or use an algorithm" in words
     assert "These alarms could not be raised, because this run does not measure their metrics:" in words
     assert "No alarm was raised." in printed(capsys, "doctor", str(runs / "good"), "--out", str(tmp_path / "r.html"))
 
@@ -215,7 +215,7 @@ def test_report_is_complete_offline_and_safe(report):
     assert page.tags.count("img") == 2
     for part in (
         "entropy collapse , since step",
-        "Change --learning-rate",
+        "Divide --learning-rate by 3",
         "learning_rate 0.01",
         "rljax train",
         "alarms could not be raised",

@@ -189,6 +189,7 @@ def test_other_phases_are_ignored():
 def test_flags_and_metrics_of_an_alarm_exist(alarm):
     flags = {f"--{name.replace('_', '-')}" for name in TrainConfig().to_flat()}
     assert alarm.remedy.flag in flags
+    assert alarm.remedy.flag in alarm.remedy.change
     text = f"{alarm.meaning} {' '.join(alarm.remedy)}"
     assert set(re.findall(r"--[a-z-]+[a-z]", text)) <= flags
     assert set(alarm.metrics) <= {entry.name for entry in GLOSSARY}

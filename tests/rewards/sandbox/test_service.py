@@ -43,7 +43,7 @@ def read_command_lines():
 
 
 def wait_until(condition, seconds=60.0):
-    """Return the first true value of the condition, or its last value. It is not asked again, because it may be true only briefly."""
+    """Return the first true value of the condition, or its last value. Do not ask again: it may be true only briefly."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
