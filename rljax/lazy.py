@@ -1,15 +1,22 @@
-"""Lazy imports: names and tables that can be listed without importing anything; each entry is imported on first use."""
+"""Lazy imports: names and tables that can be listed without importing anything; each entry is imported on first use.
+
+Earlier names of what was renamed also work here, for one more version and with a warning.
+"""
 
 import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial, wraps
 from types import MappingProxyType, ModuleType
-from typing import TypeVar, overload
+from typing import ParamSpec, TypeVar, overload
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 Value_co = TypeVar("Value_co", covariant=True)
+Parameters = ParamSpec("Parameters")
+Output = TypeVar("Output")
+Record = TypeVar("Record", bound=type)
 
 
 class LazyTable(Mapping[str, Value_co]):
@@ -78,6 +85,7 @@ def lazy_names(
     """Make `__getattr__` and `__dir__` for a package, so that each of its modules is imported on first use.
 
     A package assigns both: `__getattr__, __dir__ = lazy_names(__name__)`. Neither function imports anything until a name is used.
+    A single module with renamed names assigns only the first: `__getattr__ = lazy_names(__name__, renamed={...})[0]`.
 
     Args:
         package: full name of the package.
@@ -102,10 +110,7 @@ def lazy_names(
 
     def attribute(name: str) -> object:
         if name in renamed:
-            message = (
-                f"{package}.{name} is now {package}.{renamed[name]}; the earlier name will be removed in the next version"
-            )
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            _warn_of_earlier_name(f"{package}.{name}", f"{package}.{renamed[name]}")
             return getattr(sys.modules[package], renamed[name])
         if name in sources:
             return getattr(importlib.import_module(sources[name]), name)
@@ -127,3 +132,58 @@ def lazy_names(
         return sorted({*public, *sources, *modules})
 
     return attribute, names
+
+
+def _warn_of_earlier_name(earlier: str, present: str) -> None:
+    message = f"{earlier} is now {present}; the earlier name will be removed in the next version"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+def renamed_arguments(**renamed: str) -> Callable[[Callable[Parameters, Output]], Callable[Parameters, Output]]:
+    """Decorate a function, so that keyword arguments can be passed under earlier names, with a DeprecationWarning.
+
+    Args:
+        **renamed: earlier name of a parameter -> its present name.
+
+    Example:
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     renamed_arguments(digits="ndigits")(round)(2.26, digits=1)
+        2.3
+    """
+
+    def decorate(function: Callable[Parameters, Output]) -> Callable[Parameters, Output]:
+        @wraps(function)
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Output:
+            for earlier, present in renamed.items():
+                if earlier in kwargs and present not in kwargs:  # with both names, the function raises TypeError
+                    _warn_of_earlier_name(f"the argument {earlier} of {function.__qualname__}", present)
+                    kwargs[present] = kwargs.pop(earlier)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def renamed_fields(**renamed: str) -> Callable[[Record], Record]:
+    """Decorate a NamedTuple or dataclass, so that fields can be read and set under earlier names, with a DeprecationWarning.
+
+    Args:
+        **renamed: earlier name of a field -> its present name.
+    """
+
+    def decorate(record: Record) -> Record:
+        for earlier, present in renamed.items():
+            read = partial(_read_renamed, earlier=earlier, present=present)
+            setattr(record, earlier, property(read, doc=f"Earlier name of `{present}`."))
+        for name in ("__new__", "_replace") if issubclass(record, tuple) else ("__init__",):
+            setattr(record, name, renamed_arguments(**renamed)(getattr(record, name)))
+        return record
+
+    return decorate
+
+
+def _read_renamed(record: object, *, earlier: str, present: str) -> object:
+    kind = type(record).__name__
+    _warn_of_earlier_name(f"{kind}.{earlier}", f"{kind}.{present}")
+    return getattr(record, present)

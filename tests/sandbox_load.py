@@ -85,7 +85,7 @@ def latency(at: str, repetitions: int) -> dict[str, float]:
     milliseconds = []
     for _ in range(repetitions):
         start = time.perf_counter()
-        if judge(program, at=at).shares != (1.0,):
+        if judge(program, at=at).pass_rates != (1.0,):
             raise RuntimeError("a right program has failed")
         milliseconds.append((time.perf_counter() - start) * 1e3)
     deciles = statistics.quantiles(milliseconds, n=10)
@@ -105,9 +105,9 @@ def overload(count: int) -> dict[str, object]:
     verdicts = judge_all(programs, Limits(), workers=count)
     seconds = time.perf_counter() - start
     misjudged = Counter(
-        f"{kind}: {verdict.shares[0]:g}, {verdict.ended}"
+        f"{kind}: {verdict.pass_rates[0]:g}, {verdict.ended}"
         for kind, verdict in zip(kinds, verdicts, strict=True)
-        if verdict.shares != ((1.0,) if kind in RIGHT else (0.0,))
+        if verdict.pass_rates != ((1.0,) if kind in RIGHT else (0.0,))
     )
     return {
         "programs": count,

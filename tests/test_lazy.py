@@ -8,7 +8,8 @@ import pytest
 import rljax.algorithms.dapo
 from rljax import algorithms, rewards, tasks
 from rljax.algorithms.dapo import dapo
-from rljax.lazy import LazyTable
+from rljax.lazy import LazyTable, renamed_arguments
+from rljax.rewards.sandbox import Verdict
 
 COUNT = "import sys, {module}; print(sum(name.partition('.')[0] == 'rljax' for name in sys.modules))"
 MAX_MODULES = {
@@ -76,3 +77,33 @@ def test_an_earlier_name_works_with_a_warning(package, earlier, present):
     with pytest.warns(DeprecationWarning, match=rf"{earlier} is now {package.__name__}.{present}; .* next version"):
         assert getattr(package, earlier) is getattr(package, present)
     assert earlier not in dir(package)
+
+
+@pytest.mark.parametrize(
+    ("record", "earlier", "present"),
+    [
+        (Verdict((1.0, 0.0), "done", ""), "shares", "pass_rates"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_an_earlier_field_can_be_read_and_set_with_a_warning(record, earlier, present):
+    kind = type(record)
+    with pytest.warns(
+        DeprecationWarning, match=rf"^{kind.__name__}.{earlier} is now {kind.__name__}.{present}; .* next version"
+    ):
+        assert getattr(record, earlier) is getattr(record, present)
+    fields = {name: getattr(record, name) for name in kind.__match_args__}
+    with pytest.warns(DeprecationWarning, match=rf"^the argument {earlier} of {kind.__name__}\.__\w+__ is now {present}; "):
+        assert kind(**{earlier if name == present else name: value for name, value in fields.items()}) == record
+    if isinstance(record, tuple):
+        with pytest.warns(DeprecationWarning, match=rf"^the argument {earlier} of .* is now {present}; "):
+            assert getattr(record._replace(**{earlier: None}), present) is None
+
+
+def test_an_earlier_argument_is_not_accepted_together_with_the_present_one():
+    rounded = renamed_arguments(digits="ndigits")(round)
+    with pytest.warns(DeprecationWarning, match="^the argument digits of round is now ndigits; .* next version"):
+        assert rounded(2.26, digits=1) == 2.3
+    assert rounded(2.26, ndigits=1) == 2.3
+    with pytest.raises(TypeError, match="takes at most 2 arguments"):
+        rounded(2.26, digits=1, ndigits=1)

@@ -89,7 +89,7 @@ def code(
     verdicts = _judge_programs(
         prompts, completions, (tests, setup, test, entry_point, stdin, stdout, header), limits, workers, progress
     )
-    return [None if verdict is None else float(all(passed == 1.0 for passed in verdict.shares)) for verdict in verdicts]
+    return [None if verdict is None else float(all(passed == 1.0 for passed in verdict.pass_rates)) for verdict in verdicts]
 
 
 @reads(
@@ -145,7 +145,7 @@ def code_fraction(
     verdicts = _judge_programs(
         prompts, completions, (tests, setup, test, entry_point, stdin, stdout, header), limits, workers, progress
     )
-    return [None if verdict is None else sum(verdict.shares) / len(verdict.shares) for verdict in verdicts]
+    return [None if verdict is None else sum(verdict.pass_rates) / len(verdict.pass_rates) for verdict in verdicts]
 
 
 def _judge_programs(

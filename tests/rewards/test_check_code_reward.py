@@ -51,7 +51,7 @@ def test_sampled_tasks_are_judged_correctly(shared_data):
     programs = [program_of(task.prompt, response, **task.columns) for task, _, _, response in chosen]
     verdicts = judge_all(programs, Limits(seconds=20.0))
     results = [
-        (task.key, name, right, all(verdict.shares))
+        (task.key, name, right, all(verdict.pass_rates))
         for (task, name, right, _), verdict in zip(chosen, verdicts, strict=True)
     ]
     assert len(results) == 60

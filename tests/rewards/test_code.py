@@ -269,7 +269,7 @@ def test_empty_functions_fail(shared_data):
     rows = [json.loads(line) for line in (shared_data / "mbpp.jsonl").read_text().splitlines()][::50]
     names = [row["test_list"][0].split("(")[0].removeprefix("assert ").strip() for row in rows]
     programs = [Program(f"def {name}(*args): pass", tuple(row["test_list"])) for name, row in zip(names, rows, strict=True)]
-    assert not [verdict for verdict in judge_all(programs) if all(verdict.shares)]  # a share of 1: the assertion passed
+    assert not [verdict for verdict in judge_all(programs) if all(verdict.pass_rates)]  # a share of 1: the assertion passed
 
 
 @pytest.mark.parametrize("reward", [code, code_fraction])

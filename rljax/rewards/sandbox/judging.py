@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from rljax.errors import InputError
+from rljax.lazy import renamed_fields
 from rljax.rewards.sandbox import seccomp, wire
 from rljax.rewards.sandbox.service import LauncherError, shared_service
 from rljax.rewards.sandbox.threats import LEVELS, exposure, machine
@@ -55,10 +56,11 @@ class Program(NamedTuple):
     """The task. If the prompt is Python, the tests use its definitions, not the program's definitions of the same names."""
 
 
+@renamed_fields(shares="pass_rates")
 class Verdict(NamedTuple):
     """The result of one program's tests."""
 
-    shares: tuple[float, ...]
+    pass_rates: tuple[float, ...]
     """The passed fraction of each test: 0 or 1, or a fraction between them for a `check`; 0 if the test was not reached."""
     ended: str
     """`done`; `timeout`; `died` if something else ended the tests; `unjudged` if the tests cannot run here with any program."""
@@ -150,7 +152,7 @@ def judge(program: Program, limits: Limits = Limits(), at: str | None = None) ->
 
     Example:
         >>> judge(Program("def double(x): return 2 * x", ("assert double(2) == 4", "assert double('a') == 'b'")))
-        Verdict(shares=(1.0, 0.0), ended='done', reason='')
+        Verdict(pass_rates=(1.0, 0.0), ended='done', reason='')
     """
     return _judge_checked(program, limits, level() if at is None else at, 1.0)
 
@@ -207,8 +209,8 @@ def _judge_checked(program: Program, limits: Limits, at: str, patience: float) -
         return Verdict((0.0,) * slots, "unjudged", str(results[-1]))
     if len(results) > slots or not all(map(_is_count, results)):
         return Verdict((0.0,) * slots, "died", "the tests reported something that is not a result")
-    shares = [passed / counted for passed, counted in results]
-    return Verdict((*shares, *[0.0] * (slots - len(shares))), end["ended"], end["reason"])
+    pass_rates = [passed / counted for passed, counted in results]
+    return Verdict((*pass_rates, *[0.0] * (slots - len(pass_rates))), end["ended"], end["reason"])
 
 
 def _is_count(result: object) -> bool:
@@ -243,7 +245,7 @@ def judge_all(
         InputError: for the reasons `judge` gives, or `workers` is below 1.
 
     Example:
-        >>> [verdict.shares for verdict in judge_all([Program("a = 1", ("assert a == 1",)), Program("", ("assert a == 1",))])]
+        >>> [verdict.pass_rates for verdict in judge_all([Program("a = 1", ("assert a == 1",)), Program("", ("assert a == 1",))])]
         [(1.0,), (0.0,)]
     """
     cores = os.cpu_count()
@@ -320,7 +322,7 @@ def _problem(name: str) -> str | None:
         )
     except (InputError, OSError) as error:
         return str(error if error.__cause__ is None else error.__cause__)
-    if verdict.ended == "done" and verdict.shares == (1.0, 0.0):
+    if verdict.ended == "done" and verdict.pass_rates == (1.0, 0.0):
         return "a program could start other processes"
-    passes = verdict.shares == (1.0, 1.0)
+    passes = verdict.pass_rates == (1.0, 1.0)
     return None if passes else f"a program that should pass does not ({verdict.ended}: {verdict.reason or 'wrong result'})"

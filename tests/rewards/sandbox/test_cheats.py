@@ -243,7 +243,7 @@ def verdicts():
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_scores_nothing(verdicts, name):
-    assert verdicts[name].shares == (0.0,)
+    assert verdicts[name].pass_rates == (0.0,)
     assert verdicts[name].ended == "done", "the program stopped the tests"
 
 
@@ -253,7 +253,7 @@ def test_wrong_programs_score_zero_and_are_never_unjudged():
     for code in (SAME, "def f(x):\n    def g(*a): raise KeyError\n    return g", "f = 3", "def f(x): return f", ""):
         verdict = judge(Program(code, tests))
         assert verdict.ended != "unjudged"
-        assert verdict.shares == (0.0,) * 3
+        assert verdict.pass_rates == (0.0,) * 3
 
 
 CHECK = """
@@ -268,13 +268,13 @@ def check(candidate):
 @pytest.mark.parametrize("returned", ["[1]", "[1] * 100_000", "(1 for _ in range(2_000))"])
 def test_program_cannot_raise_the_assertion_count(returned):
     verdict = judge(Program(f"def f(x): return {returned}", check=CHECK, entry_point="f"), Limits(seconds=20.0))
-    assert verdict.shares[0] <= 2 / 3
+    assert verdict.pass_rates[0] <= 2 / 3
 
 
 def test_each_assertion_counts_once():
     program = "def f(x): return [1] if x < 5 else [9]"
-    assert judge(Program(program, check=CHECK, entry_point="f")).shares == (2 / 3,)
-    assert judge(Program(program.replace("9", "2"), check=CHECK, entry_point="f")).shares == (1.0,)
-    assert judge(Program("def f(x): raise StopIteration", check=CHECK, entry_point="f")).shares == (0.0,)
+    assert judge(Program(program, check=CHECK, entry_point="f")).pass_rates == (2 / 3,)
+    assert judge(Program(program.replace("9", "2"), check=CHECK, entry_point="f")).pass_rates == (1.0,)
+    assert judge(Program("def f(x): raise StopIteration", check=CHECK, entry_point="f")).pass_rates == (0.0,)
     emptied = "def check(candidate):\n    found = list(map(candidate, [1, 2]))\n    assert all(x == 1 for x in found)"
-    assert judge(Program("def f(x): raise StopIteration", check=emptied, entry_point="f")).shares == (0.0,)
+    assert judge(Program("def f(x): raise StopIteration", check=emptied, entry_point="f")).pass_rates == (0.0,)

@@ -466,7 +466,7 @@ def skip_if_not_held_back(name, at):
 
 def assert_scores_zero(code, test, limits, at=LEVEL):
     verdict = judge(Program(code, (test,)), limits, at)
-    assert verdict.shares == (0.0,), verdict
+    assert verdict.pass_rates == (0.0,), verdict
     assert verdict.ended in ("done", "timeout", "died"), verdict
 
 
@@ -523,7 +523,7 @@ def test_killed_launcher_is_replaced(world):
         launchers = [pid for pid, parent in sandbox_processes().items() if parent in servers()]
         assert len(launchers) == 1
         os.kill(launchers[0], signal.SIGKILL)
-        assert verdict.result(timeout=20).shares == (1.0,)
+        assert verdict.result(timeout=20).pass_rates == (1.0,)
     deadline = time.monotonic() + 10.0
     while (processes_left() or folders_left()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -532,8 +532,8 @@ def test_killed_launcher_is_replaced(world):
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are listed in /proc")
 def test_killed_server_is_replaced(world):
     program = Program("def answer(x): return 42", ("assert answer(3) == 42",))
-    assert judge(program).shares == (1.0,)
+    assert judge(program).pass_rates == (1.0,)
     (server,) = servers()
     os.kill(server, signal.SIGKILL)
-    assert judge(program).shares == (1.0,)
+    assert judge(program).pass_rates == (1.0,)
     assert servers() != [server]

@@ -83,36 +83,36 @@ WRONG = (
 def test_right_assertions_pass_at_every_level(at):
     verdict = judge(Program(PROGRAM, (*RIGHT, *WRONG), setup="pair = Pair(1, 2)\npair.left = 9"), at=at)
     assert verdict.ended == "done"
-    assert verdict.shares == (1.0,) * len(RIGHT) + (0.0,) * len(WRONG)
+    assert verdict.pass_rates == (1.0,) * len(RIGHT) + (0.0,) * len(WRONG)
 
 
 @pytest.mark.parametrize("code", ["", "def answer(x): pass", "def answer(x):"])
 def test_an_empty_or_broken_program_passes_no_test(code):
-    assert judge(Program(code, ("assert answer(3) == 42", "assert answer(4)"))).shares == (0.0, 0.0)
+    assert judge(Program(code, ("assert answer(3) == 42", "assert answer(4)"))).pass_rates == (0.0, 0.0)
 
 
 def test_function_under_test_may_have_a_builtins_name():
     program = Program("def sum(left, right): return left - right", ("assert sum(5, 3) == 2",))
-    assert judge(program).shares == (1.0,)
+    assert judge(program).pass_rates == (1.0,)
     named = Program("def max(x): return -x", ("assert max(abs(-2)) == -2",), entry_point="max")
-    assert judge(named).shares == (1.0,)
+    assert judge(named).pass_rates == (1.0,)
 
 
 def test_tests_passed_before_a_timeout_count():
     code = "def f(x):\n    while x == 2: pass\n    return x"
     verdict = judge(Program(code, ("assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3")), Limits(seconds=0.7))
-    assert verdict.shares == (1.0, 0.0, 0.0)
+    assert verdict.pass_rates == (1.0, 0.0, 0.0)
     assert verdict.ended == "timeout"
 
 
 def test_check_counts_its_assertions():
     check = "def check(candidate):\n    assert True\n    assert candidate(1) == 1\n"
     check += "    for n in (2, 3):\n        assert candidate(n) == 3"
-    assert judge(Program("def f(x): return x", check=check, entry_point="f")).shares == (1 / 2,)
-    assert judge(Program("def f(x): return max(x, 2) if x > 1 else x", check=check, entry_point="f")).shares == (1 / 2,)
+    assert judge(Program("def f(x): return x", check=check, entry_point="f")).pass_rates == (1 / 2,)
+    assert judge(Program("def f(x): return max(x, 2) if x > 1 else x", check=check, entry_point="f")).pass_rates == (1 / 2,)
     raises = check + "\n    candidate(None).x"
-    assert judge(Program("def f(x): return x", check=raises, entry_point="f")).shares == (0.0,)
-    assert judge(Program("f = 3", check=check, entry_point="f")).shares == (0.0,)
+    assert judge(Program("def f(x): return x", check=raises, entry_point="f")).pass_rates == (0.0,)
+    assert judge(Program("f = 3", check=check, entry_point="f")).pass_rates == (0.0,)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_judging_reports_its_progress():
     progress = []
     programs = [Program("def f(x): return x", (f"assert f({n}) == {n}",)) for n in range(3)]
     verdicts = judge_all(programs, progress=lambda done, total: progress.append((done, total)))
-    assert [verdict.shares for verdict in verdicts] == [(1.0,)] * 3
+    assert [verdict.pass_rates for verdict in verdicts] == [(1.0,)] * 3
     assert progress == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -153,12 +153,12 @@ def g(x):
     thread.start(); thread.join()
     return found
 """
-    assert judge(Program(code, ("assert f('text') == 'text'", "assert g(1) == [1]"))).shares == (1.0, 1.0)
+    assert judge(Program(code, ("assert f('text') == 'text'", "assert g(1) == [1]"))).pass_rates == (1.0, 1.0)
 
 
 def test_parallel_verdicts_keep_their_order():
     programs = [Program(f"def f(): return {n}", ("assert f() % 2 == 0",)) for n in range(6)]
-    assert [verdict.shares for verdict in judge_all(programs, workers=2)] == [(1.0,), (0.0,)] * 3
+    assert [verdict.pass_rates for verdict in judge_all(programs, workers=2)] == [(1.0,), (0.0,)] * 3
 
 
 @pytest.mark.parametrize("name", Limits._fields)

@@ -93,7 +93,7 @@ def test_damaged_leftover_does_not_prevent_a_start(tmp_path, damage):
 def test_failed_server_start_is_retried_for_the_next_program(monkeypatch, tmp_path):
     private_service = service.Service()
     monkeypatch.setattr("rljax.rewards.sandbox.judging.shared_service", lambda: private_service)
-    assert judge(RIGHT).shares == (1.0,)
+    assert judge(RIGHT).pass_rates == (1.0,)
     private_service._server[0].kill()
     private_service._server[0].wait()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
@@ -102,5 +102,5 @@ def test_failed_server_start_is_retried_for_the_next_program(monkeypatch, tmp_pa
             judge(RIGHT, at="rlimits")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tmp_path.chmod(0o755)
-    assert judge(RIGHT, at="rlimits").shares == (1.0,)
+    assert judge(RIGHT, at="rlimits").pass_rates == (1.0,)
     private_service.close()

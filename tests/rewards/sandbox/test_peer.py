@@ -66,13 +66,13 @@ def test_arguments_cannot_be_forged(level):
     empty = {"a sorted list": "[]", "nested lists": "[]", "by keyword": "[]", "a set": '{"set": []}'}
     for name, content in empty.items():
         verdict = judge(Program(FORGING.replace("EMPTY", content), (TESTS[name],)), Limits(seconds=10.0), level)
-        assert verdict.shares == (0.0,), name
+        assert verdict.pass_rates == (0.0,), name
 
 
 def test_a_program_may_change_its_arguments_in_place():
     code = "def answer(v):\n    v.sort()\ndef both(v):\n    v.sort()\n    return len(v)"
     tests = ("v = [3, 1]\nanswer(v)\nassert v == [1, 3]", "v = [3, 1]\nn = both(v)\nassert v == [1, 3]\nassert n == 2")
-    assert judge(Program(code, tests)).shares == (1.0, 1.0)
+    assert judge(Program(code, tests)).pass_rates == (1.0, 1.0)
 
 
 def record_frames(test):
@@ -216,6 +216,6 @@ def test_mutated_reports_of_a_launcher_give_a_verdict_or_a_documented_error(monk
             seen.add(type(error).__name__)
             continue
         seen.add(verdict.ended)
-        assert len(verdict.shares) == 2
-        assert all(0 <= share <= 1 for share in verdict.shares)
+        assert len(verdict.pass_rates) == 2
+        assert all(0 <= share <= 1 for share in verdict.pass_rates)
     assert {"done", "died", "unjudged", "LauncherError"} <= seen

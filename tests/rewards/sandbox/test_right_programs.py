@@ -377,4 +377,4 @@ def verdict():
 @pytest.mark.parametrize("position", range(len(TESTS)))
 def test_python_features_passes(verdict, position):
     assert verdict.ended == "done"
-    assert verdict.shares[position] == 1.0, TESTS[position]
+    assert verdict.pass_rates[position] == 1.0, TESTS[position]

@@ -161,13 +161,13 @@ def test_launcher_error_gives_its_reason(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     private_service = Service()
     monkeypatch.setattr(judging, "shared_service", lambda: private_service)
-    assert judge(RIGHT).shares == (1.0,)
+    assert judge(RIGHT).pass_rates == (1.0,)
     (folder,) = tmp_path.iterdir()
     monkeypatch.setattr(private_service, "_numbers", itertools.count(7))
     (folder / "7").mkdir()
     with pytest.raises(InputError, match="File exists"):
         judge(RIGHT)
-    assert judge(RIGHT).shares == (1.0,)
+    assert judge(RIGHT).pass_rates == (1.0,)
     private_service.close()
 
 
@@ -176,10 +176,10 @@ def test_deleted_folder_is_created_again(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     private_service = Service()
     monkeypatch.setattr(judging, "shared_service", lambda: private_service)
-    assert judge(RIGHT).shares == (1.0,)
+    assert judge(RIGHT).pass_rates == (1.0,)
     (folder,) = tmp_path.iterdir()
     folder.rmdir()
-    assert judge(RIGHT).shares == (1.0,)
+    assert judge(RIGHT).pass_rates == (1.0,)
     private_service.close()
     assert not list(tmp_path.iterdir())
 
@@ -197,7 +197,7 @@ def kinds():
     return sorted(found)
 """
     tests = ("assert [kind for kind in kinds() if kind != 'd'] == ['c', 'c', 'c', 'p', 'p']",)
-    assert judge(Program(code, tests), at=at).shares == (1.0,)
+    assert judge(Program(code, tests), at=at).pass_rates == (1.0,)
 
 
 @LINUX
@@ -219,7 +219,7 @@ def test_launchers_inherit_nothing_of_other_programs():
     """Launchers are copies of the server, whose memory contains neither the program judged before nor its tests."""
     program, test = os.urandom(8).hex(), os.urandom(8).hex()
     verdict = judge(Program(f"def f(): return 1 # {program}", (f"assert f() == 1 and {test!r}",)))
-    assert verdict.shares == (1.0,)
+    assert verdict.pass_rates == (1.0,)
     memory = b"".join(read_memory(pid) for pid in servers())
     assert b"rljax.rewards.sandbox.leftovers" in memory
     assert program.encode() not in memory
@@ -301,7 +301,7 @@ def test_waiting_for_a_processor_is_not_charged():
     busy = "import time\ndef f():\n    end = time.process_time() + 0.2\n    while time.process_time() < end: pass\n    return 1"
     programs = [Program(busy, ("assert f() == 1",))] * 20
     verdicts = judge_all(programs, Limits(seconds=0.6), workers=len(programs))
-    assert {verdict.shares for verdict in verdicts} == {(1.0,)}
+    assert {verdict.pass_rates for verdict in verdicts} == {(1.0,)}
 
 
 def test_sleeping_program_ends_in_time_while_others_run():
@@ -309,7 +309,7 @@ def test_sleeping_program_ends_in_time_while_others_run():
     programs = [Program(code, ("assert f()",)) for code in (loop, sleep, loop, loop)]
     start = time.monotonic()
     verdicts = judge_all(programs, Limits(seconds=0.7), workers=4)
-    assert {(verdict.shares, verdict.ended) for verdict in verdicts} == {((0.0,), "timeout")}
+    assert {(verdict.pass_rates, verdict.ended) for verdict in verdicts} == {((0.0,), "timeout")}
     assert time.monotonic() - start < 15.0
 
 
@@ -327,7 +327,7 @@ def test_clock_watches_the_confined_processes(at, monkeypatch, tmp_path):
         watched = wait_until(lambda: [pids for pids in map(find_watched, sandbox_pids(tmp_path)) if len(pids) == 2])
         children = [Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in watched[0]]
         assert children == ["", ""], "the watched processes only wait for their children"
-        assert verdict.result(timeout=20).shares == (1.0,)
+        assert verdict.result(timeout=20).pass_rates == (1.0,)
     private_service.close()
 
 
@@ -358,12 +358,12 @@ FORKED = """
 import os
 from rljax.rewards.sandbox import Program, judge
 right = Program("def f(x): return x + 1", ("assert f(1) == 2",))
-assert judge(right).shares == (1.0,)
+assert judge(right).pass_rates == (1.0,)
 pid = os.fork()
 if pid == 0:
-    os._exit(judge(right).shares != (1.0,))
+    os._exit(judge(right).pass_rates != (1.0,))
 assert os.waitpid(pid, 0)[1] == 0
-assert judge(right).shares == (1.0,)
+assert judge(right).pass_rates == (1.0,)
 """
 
 

@@ -45,10 +45,10 @@ def test_program_cannot_define_names_of_the_tests(name):
     identifier = name.partition(" ")[0]
     for value, share in (("0", 0.0), ("1.5", 1.0)):
         code = f"{identifier} = {forged}\ndef answer(x): return {value}"
-        assert judge(Program(code, (test,))).shares == (share,)
+        assert judge(Program(code, (test,))).pass_rates == (share,)
         body = "\n".join(f"    {line}" for line in test.replace("answer", "candidate").split("\n"))
         check = f"def check(candidate):\n{body}"
-        assert judge(Program(code, check=check, entry_point="answer")).shares == (share,)
+        assert judge(Program(code, check=check, entry_point="answer")).pass_rates == (share,)
 
 
 @pytest.mark.parametrize("name", UNJUDGED)
@@ -77,4 +77,4 @@ def test_name_that_the_sandbox_lacks_leaves_the_program_unjudged(name):
     ],
 )
 def test_functions_under_test_may_appear_inside_their_tests(code, tests):
-    assert set(judge(Program(code, tuple(tests))).shares) == {1.0}
+    assert set(judge(Program(code, tuple(tests))).pass_rates) == {1.0}
