@@ -9,6 +9,7 @@ import rljax.algorithms.dapo
 from rljax import algorithms, rewards, tasks
 from rljax.algorithms.dapo import dapo
 from rljax.lazy import LazyTable, renamed_arguments
+from rljax.models.families import FAMILIES
 from rljax.rewards.sandbox import Verdict
 
 COUNT = "import sys, {module}; print(sum(name.partition('.')[0] == 'rljax' for name in sys.modules))"
@@ -83,6 +84,8 @@ def test_an_earlier_name_works_with_a_warning(package, earlier, present):
     ("record", "earlier", "present"),
     [
         (Verdict((1.0, 0.0), "done", ""), "shares", "pass_rates"),
+        (FAMILIES["llama"], "classes", "class_prefix"),
+        (FAMILIES["llama"], "neutral", "supported_values"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -191,7 +191,7 @@ def _marks(record: Record) -> str:
 
 
 def _page(family: str, page: Family) -> str:
-    name = FAMILIES[family].classes
+    name = FAMILIES[family].class_prefix
     has_experts = "num_experts_per_tok" in FAMILIES[family].defaults
     condition = ", if `lora_targets` is `attention`" if has_experts else ""
     adapter = "" if family == "phi3" else f"; `--adapter` writes a folder for peft{condition}"

@@ -19,7 +19,7 @@ NUMBERS = ("rope_theta", "original_max_position_embeddings")
 SWITCHES = ("tie_word_embeddings", "attention_bias", "use_sliding_window", "norm_topk_prob")
 SLIDING, FULL = "sliding_attention", "full_attention"
 """Kinds of layers in `layer_types`: with and without the window."""
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
+SUPPORTED_VALUES: Mapping[str, tuple[object, ...]] = {
     "hidden_act": ("silu", "swish"),
     "mlp_bias": (False,),
     "attention_dropout": (0,),
@@ -29,7 +29,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "is_encoder_decoder": (False,),
     "rope_interleaved": (False,),
 }
-"""Entry that changes what `transformers` computes or opens -> the values, in addition to null, that have no effect."""
+"""Entry that changes what `transformers` computes or opens -> the values that rljax supports, in addition to null."""
 WITH_SWITCH = ("Qwen3Moe", "SmolLM3")
 """Families without windows whose config.json may contain a window that the switch `use_sliding_window` would turn on."""
 NULLABLE = (
@@ -69,13 +69,13 @@ def entries_that_are_read(family: Family) -> set[str]:
         *NUMBERS,
         PARTIAL_ROTARY,
         *SWITCHES,
-        *NEUTRAL,
+        *SUPPORTED_VALUES,
         *ROPE,
         *USUAL,
         *layers,
         "quantization_config",
     )
-    return {*usual, *family.defaults, *family.neutral, *family.numbers} - _entries_of_others(family)
+    return {*usual, *family.defaults, *family.supported_values, *family.numbers} - _entries_of_others(family)
 
 
 def _entries_of_others(family: Family) -> set[str]:
@@ -85,8 +85,8 @@ def _entries_of_others(family: Family) -> set[str]:
     if "num_experts_per_tok" in found:
         found |= {*EXPERT_COUNTS}
     if family.window == "never":
-        found |= {"sliding_window_pattern", *(() if family.classes in WITH_SWITCH else ("sliding_window",))}
-    return found if family.classes == "SmolLM3" else found | {"no_rope_layers", "no_rope_layer_interval"}
+        found |= {"sliding_window_pattern", *(() if family.class_prefix in WITH_SWITCH else ("sliding_window",))}
+    return found if family.class_prefix == "SmolLM3" else found | {"no_rope_layers", "no_rope_layer_interval"}
 
 
 def check_architectures(raw: Mapping[str, Any], file: Path, ends: tuple[str, ...]) -> None:
@@ -133,7 +133,7 @@ def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     if family.rope is not None and all(raw.get(name) is None for name in ROPE):
         raw["rope_parameters"] = dict(family.rope)
     _check_not_null(raw, family, file)
-    _check_neutral(raw, {**NEUTRAL, **family.neutral}, file)
+    _check_supported(raw, {**SUPPORTED_VALUES, **family.supported_values}, file)
     if raw.get("quantization_config") is not None:
         from rljax.models.packed_integers import check_description  # noqa: PLC0415  few models are quantized to integers
 
@@ -182,11 +182,11 @@ def _check_not_null(raw: Mapping[str, Any], family: Family, file: Path) -> None:
             _refuse(file, name, None, "left out or have a value")
 
 
-def _check_neutral(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...]], file: Path) -> None:
+def _check_supported(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...]], file: Path) -> None:
     """Refuse entries that require a feature that rljax's transformer lacks."""
-    for name, neutral in known.items():
-        if raw.get(name) is not None and raw[name] not in neutral:
-            _refuse(file, name, raw[name], " or ".join(["absent", *map(json.dumps, neutral)]))
+    for name, supported in known.items():
+        if raw.get(name) is not None and raw[name] not in supported:
+            _refuse(file, name, raw[name], " or ".join(["absent", *map(json.dumps, supported)]))
 
 
 def _rope_numbers_by_layer_kind(name: str, rope: object, file: Path) -> dict[str, object]:
@@ -366,7 +366,7 @@ def read_window(raw: Mapping[str, Any], file: Path) -> tuple[int | None, tuple[i
     layers, family = raw["num_hidden_layers"], family_of(raw, file)
     switch = raw.get("use_sliding_window") is True
     if switch and family.window == "never":
-        _refuse(file, "use_sliding_window", True, f"false, because {family.classes} models have no window")
+        _refuse(file, "use_sliding_window", True, f"false, because {family.class_prefix} models have no window")
     window = raw.get("sliding_window", DEFAULT_WINDOW) if switch or family.window in ("always", "pattern") else None
     if family.window == "pattern":
         every = raw.get("sliding_window_pattern") or family.full_every

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rljax.errors import InputError
+from rljax.lazy import renamed_fields
 from rljax.models.config import Routing
 
 Raw = Mapping[str, Any]
@@ -98,17 +99,18 @@ def _gpt_oss(raw: Raw) -> dict[str, Any]:
     return _attention_biases(raw) | {"sinks": True, "routing": routing}
 
 
+@renamed_fields(classes="class_prefix", neutral="supported_values")
 class Family(NamedTuple):
     """How config.json of a model family is interpreted."""
 
-    classes: str
+    class_prefix: str
     """Prefix of the family's class names in `transformers`, such as Qwen2."""
     defaults: Mapping[str, Any]
     """Values that `transformers` uses if config.json lacks an entry. A null entry does not count as missing."""
     fields: Callable[[Raw], dict[str, Any]]
     """config.json -> fields of `TransformerConfig`, except the rotary base, the window and most sizes, which are read elsewhere."""
-    neutral: Mapping[str, tuple[object, ...]] = MappingProxyType({})
-    """Entry that may need a feature that rljax lacks -> the supported values, in addition to null; an empty tuple: only null."""
+    supported_values: Mapping[str, tuple[object, ...]] = MappingProxyType({})
+    """Entry that may need a feature that rljax lacks -> the values that rljax supports, in addition to null; `()` for only null."""
     numbers: tuple[str, ...] = ()
     """The family's own entries whose values are numbers above 0."""
     window: str = "never"
@@ -133,11 +135,11 @@ USUAL: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})
 LONG_ROPE = ("longrope", "su")
 """Names of LongRoPE, in which the frequencies depend on whether a sequence is longer than the original context."""
 ANY_BIAS = {"mlp_bias": (True, False)}
-GEMMA_NEUTRAL = {
+GEMMA_SUPPORTED_VALUES = {
     **{"hidden_act": ("silu", "swish", GELU), "hidden_activation": (GELU,)},
     "use_bidirectional_attention": (False,),
 }
-"""`Family.neutral` of Gemma 2 and 3. They ignore `hidden_act`, so any of its usual values is accepted."""
+"""`Family.supported_values` of Gemma 2 and 3. They ignore `hidden_act`, so any of its usual values is accepted."""
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family("Llama", {"max_position_embeddings": 2_048}, _all_biases, ANY_BIAS),
@@ -173,7 +175,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 **{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
             },
             _gemma2,
-            GEMMA_NEUTRAL,
+            GEMMA_SUPPORTED_VALUES,
             numbers=("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"),
             window="pattern",
             full_every=2,
@@ -187,7 +189,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 **{"attn_logit_softcapping": None, "final_logit_softcapping": None},
             },
             _gemma3,
-            GEMMA_NEUTRAL | {"attn_logit_softcapping": ()},  # `transformers` has the entry and ignores it
+            GEMMA_SUPPORTED_VALUES | {"attn_logit_softcapping": ()},  # `transformers` has the entry and ignores it
             numbers=("query_pre_attn_scalar", "rope_local_base_freq", "final_logit_softcapping"),
             window="pattern",
             full_every=6,

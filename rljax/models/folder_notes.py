@@ -45,7 +45,7 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
     family = FAMILIES[raw.get("model_type") or "llama"]
     known = entries_that_are_read(family) | WITHOUT_EFFECT
     unknown = {name: value for name, value in raw.items() if name not in known and value not in (None, False)}
-    own = f"{family.classes}ForCausalLM"
+    own = f"{family.class_prefix}ForCausalLM"
     named = [name for name in raw.get("architectures") or () if name.endswith("ForCausalLM") and name != own]
     unread = sorted(
         {file.name for file in folder.iterdir() if file.name.endswith(WEIGHT_FILES)} - {file.name for file in used}
@@ -55,7 +55,7 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
     notes = [f"config.json of {folder} has {entry}" for entry in _overridden_rope(raw)]
     if unknown:
         notes.append(
-            f"config.json of {folder} has {_list_entries(unknown)}; no {family.classes} model reads that, so it has no effect"
+            f"config.json of {folder} has {_list_entries(unknown)}; no {family.class_prefix} model reads that, so it has no effect"
         )
     if named:
         notes.append(

@@ -548,7 +548,7 @@ def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict
             "original_max_position_embeddings": scaling.original_length,
         }
     raw = {
-        "architectures": [f"{FAMILIES[family].classes}ForCausalLM"],
+        "architectures": [f"{FAMILIES[family].class_prefix}ForCausalLM"],
         "model_type": family,
         "vocab_size": config.vocab_size,
         "hidden_size": config.width,

@@ -106,7 +106,7 @@ def value_contents(
     extra = {tensor: params[name] for tensor, name in names.items()}
     contents = model_contents(model.trunk.config, params["trunk"], bos=bos, eos=eos, source=source, extra=extra)
     changes = {
-        "architectures": [f"{FAMILIES[contents.config['model_type']].classes}ForSequenceClassification"],
+        "architectures": [f"{FAMILIES[contents.config['model_type']].class_prefix}ForSequenceClassification"],
         "num_labels": model.size,
     }
     return contents._replace(config=dict(contents.config) | changes)

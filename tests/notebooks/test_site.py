@@ -209,7 +209,7 @@ def test_every_model_family_has_a_complete_page():
     pages = families.family_pages()
     assert set(pages) == {f"models/{family}" for family in ("index", *FAMILIES)}
     assert all(f"| [`{family}`](#model-{family}) |" in pages["models/index"] for family in FAMILIES)
-    names = [record.classes for record in FAMILIES.values()]
+    names = [record.class_prefix for record in FAMILIES.values()]
     for family, name in zip(FAMILIES, names, strict=True):
         text = pages[f"models/{family}"]
         assert text.startswith(f"(model-{family})=\n# Model family: {name}\n")
