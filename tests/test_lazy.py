@@ -8,6 +8,7 @@ import pytest
 import rljax.algorithms.dapo
 from rljax import algorithms, rewards, tasks
 from rljax.algorithms.dapo import dapo
+from rljax.book.errata import Evidence
 from rljax.lazy import LazyTable, renamed_arguments
 from rljax.models.families import FAMILIES
 from rljax.rewards.sandbox import Verdict
@@ -84,6 +85,7 @@ def test_an_earlier_name_works_with_a_warning(package, earlier, present):
     ("record", "earlier", "present"),
     [
         (Verdict((1.0, 0.0), "done", ""), "shares", "pass_rates"),
+        (Evidence("1 + 1 = 2", confirms=True), "holds", "confirms"),
         (FAMILIES["llama"], "classes", "class_prefix"),
         (FAMILIES["llama"], "neutral", "supported_values"),
     ],

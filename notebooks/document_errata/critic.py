@@ -49,7 +49,7 @@ def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted
     exact, ours = (float(jax.jit(jax.grad(function))(at)[1]) for function in (expected_return, theorem))
     numbers = f"{ours:.3f} by the theorem, {exact:.3f} for J itself"
     return Evidence(
-        f"gamma = 0.5, derivative with respect to the second token's logit: {numbers}", holds=abs(ours - exact) > 1e-6
+        f"gamma = 0.5, derivative with respect to the second token's logit: {numbers}", confirms=abs(ours - exact) > 1e-6
     )
 
 
@@ -66,7 +66,7 @@ def warmup(factor: Callable[[int, int], float] = inverted_warmup) -> Evidence:
         start = "a division by 0"
     first, after = factor(1, 100), factor(400, 100)
     numbers = f"t_warm = 100: factor {start} at t = 0, {first:g} at t = 1, {after:g} at t = 400"
-    return Evidence(numbers, holds=first == 1 and after < 1)
+    return Evidence(numbers, confirms=first == 1 and after < 1)
 
 
 def length_adaptive_bound(length: int, alpha: float) -> float:
@@ -90,7 +90,7 @@ def variance_bound(length: int, bound: Callable[[int, float], float] = length_ad
     """Compare the variance ratio with the bound, for alpha = 1 and independent TD errors."""
     ratio, most = variance_ratio(length, alpha=1.0), bound(length, 1.0)
     numbers = f"T = {length}, L_max = {MAX_LENGTH}, alpha = 1: ratio {ratio:.6f}, bound {most:.6f}"
-    return Evidence(numbers, holds=ratio > most + 1e-5)
+    return Evidence(numbers, confirms=ratio > most + 1e-5)
 
 
 def value_loss_sign(sign: float = 1.0) -> Evidence:
@@ -102,7 +102,7 @@ def value_loss_sign(sign: float = 1.0) -> Evidence:
     before = jnp.zeros(1)
     after = before + 0.5 * jax.grad(lambda value: sign * loss(value))(before)
     numbers = f"c1 = 1, step 0.5, V = 0, R = 1: loss {float(loss(before)):.3f} before, {float(loss(after)):.3f} after"
-    return Evidence(numbers, holds=bool(loss(after) > loss(before)))
+    return Evidence(numbers, confirms=bool(loss(after) > loss(before)))
 
 
 def offset_weights(td: jax.Array) -> jax.Array:
@@ -118,7 +118,7 @@ def no_recursion(advantage: Callable[[jax.Array], jax.Array] = offset_weights) -
     weight = jax.jit(jax.jacobian(advantage))(jnp.zeros(3))
     direct, product = float(weight[0, 2]), float(weight[0, 1] * weight[1, 2])
     numbers = f"weight of the TD error two tokens ahead: {direct:.3f}; by a recursion it would be {product:.3f}"
-    return Evidence(numbers, holds=abs(direct - product) > 1e-3)
+    return Evidence(numbers, confirms=abs(direct - product) > 1e-3)
 
 
 def falling_lambda(length: int) -> float:
@@ -131,20 +131,20 @@ def lambda_by_length(claimed: Callable[[int], float] = falling_lambda) -> Eviden
     short, long = claimed(100), claimed(1000)
     paper = length_adaptive_lambda(jnp.array([100.0, 1000.0]))
     numbers = f"lambda at 100 and 1000 tokens: {short:.3f} and {long:.3f}; VAPO's {paper[0]:.3f} and {paper[1]:.3f}"
-    return Evidence(numbers, holds=bool((long > short) != (paper[1] > paper[0])))
+    return Evidence(numbers, confirms=bool((long > short) != (paper[1] > paper[0])))
 
 
 def alpha_range(recommended: float = 0.05, low: float = 0.1, high: float = 1.0) -> Evidence:
     """Compare the recommended alpha with the range in its definition."""
     numbers = f"Table 1 recommends {recommended:g}; the text under Eq. 11 allows [{low:g}, {high:g}]"
-    return Evidence(numbers, holds=not low <= recommended <= high)
+    return Evidence(numbers, confirms=not low <= recommended <= high)
 
 
 def symmetric_clip(low: float = 0.2, high: float = 0.2) -> Evidence:
     """Compare the clip range in Table 1 of the document with VAPO's."""
     paper = BY_NAME["vapo"]().surrogate.keywords
     numbers = f"the document: {low:g} below, {high:g} above; the paper: {paper['low']:g} and {paper['high']:g}"
-    return Evidence(numbers, holds=(low, high) != (paper["low"], paper["high"]))
+    return Evidence(numbers, confirms=(low, high) != (paper["low"], paper["high"]))
 
 
 # AIME 2024 scores in VAPO's Table 1, each without one part.
@@ -167,7 +167,7 @@ def ladder(claimed: dict[str, int] | None = None) -> Evidence:
     swapped = [part for part, score in rows.items() if LEFT_OUT.get(part) == score]
     unknown = [f"{part} ({score})" for part, score in rows.items() if part not in LEFT_OUT]
     numbers = f"{len(swapped)} scores with a part are the paper's scores without it; not in the paper: {', '.join(unknown)}"
-    return Evidence(numbers, holds=bool(swapped or unknown))
+    return Evidence(numbers, confirms=bool(swapped or unknown))
 
 
 ERRATA = (

@@ -38,7 +38,7 @@ def lower_clip(surrogate: Callable[[jax.Array, jax.Array], jax.Array] = document
     ours, slope = jax.jit(jax.value_and_grad(value))(at)
     paper = float(jax.jit(clipped)(at, -jnp.ones(1))[0])
     numbers = f"ratio 0.5, A = -1: {ours:.2f} and slope {slope[0]:.2f}; PPO {paper:.2f} and slope 0"
-    return Evidence(numbers, holds=bool(abs(ours - paper) > 1e-3 and abs(slope[0]) > 1e-3))
+    return Evidence(numbers, confirms=bool(abs(ours - paper) > 1e-3 and abs(slope[0]) > 1e-3))
 
 
 def group_size_from_one(length: int) -> int:
@@ -53,14 +53,14 @@ def group_of_one(group_size: Callable[[int], int] = group_size_from_one) -> Evid
     spread = float(jnp.abs(rewards - rewards.mean()).max())
     floored = int(adaptive_group_size(jnp.array(2049)))
     numbers = f"length 2049: group of {size}, largest advantage {spread:g} whatever the reward; with a floor {floored}"
-    return Evidence(numbers, holds=size == 1 and spread == 0)
+    return Evidence(numbers, confirms=size == 1 and spread == 0)
 
 
 def dapo_clip(low: float = 0.1, high: float = 0.3) -> Evidence:
     """Compare the clip range in Table 3 of the document with DAPO's."""
     paper = BY_NAME["dapo"]().surrogate.keywords
     numbers = f"the document: {low:g} below, {high:g} above; the paper: {paper['low']:g} and {paper['high']:g}"
-    return Evidence(numbers, holds=(low, high) != (paper["low"], paper["high"]))
+    return Evidence(numbers, confirms=(low, high) != (paper["low"], paper["high"]))
 
 
 def keep_everything(rewards: jax.Array) -> jax.Array:
@@ -74,12 +74,12 @@ def useless_groups(keep: Callable[[jax.Array], jax.Array] = keep_everything) -> 
     is_kept, largest = bool(jax.jit(keep)(rewards)[0]), float(jnp.abs(jax.jit(group_normalized)(rewards)).max())
     paper = bool(jax.jit(has_mixed_outcomes)(rewards)[0])
     numbers = f"4 of 4 correct: kept {is_kept}, largest advantage {largest:g}; kept by the paper: {paper}"
-    return Evidence(numbers, holds=is_kept and largest == 0)
+    return Evidence(numbers, confirms=is_kept and largest == 0)
 
 
 def compare_numbers(claimed: float, primary: float, quantity: str) -> Evidence:
     """Compare a number in the document with the paper's."""
-    return Evidence(f"{quantity}: {claimed:g} in the document, {primary:g} in the paper", holds=claimed != primary)
+    return Evidence(f"{quantity}: {claimed:g} in the document, {primary:g} in the paper", confirms=claimed != primary)
 
 
 def exploration_gradient(low: float = 0.2, high: float = 0.28) -> jax.Array:
@@ -96,7 +96,7 @@ def exploration_gradient(low: float = 0.2, high: float = 0.28) -> jax.Array:
 def vector_above_zero(extra: Callable[[], jax.Array] = exploration_gradient) -> Evidence:
     """Check the signs of the components of the extra gradient."""
     delta = extra()
-    return Evidence(f"ratio 1.25, A = 1: the extra gradient is {delta.tolist()}", holds=not bool((delta > 0).all()))
+    return Evidence(f"ratio 1.25, A = 1: the extra gradient is {delta.tolist()}", confirms=not bool((delta > 0).all()))
 
 
 def penalty_of_document(length: float, complexity: float, reward: float) -> float:
@@ -110,7 +110,7 @@ def unused_complexity(penalty: Callable[[float, float, float], float] = penalty_
     """Compute the penalty of 200 tokens at three complexities."""
     values = [[penalty(200.0, complexity, reward) for complexity in (0.0, 1.0, 100.0)] for reward in (1.0, -1.0)]
     shown = "; ".join(", ".join(f"{value:.3f}" for value in row) for row in values)
-    return Evidence(f"at complexity 0, 1, 100: {shown}", holds=all(len(set(row)) == 1 for row in values))
+    return Evidence(f"at complexity 0, 1, 100: {shown}", confirms=all(len(set(row)) == 1 for row in values))
 
 
 def scale_dependence(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
@@ -118,7 +118,7 @@ def scale_dependence(advantage: Callable[[jax.Array], jax.Array] = group_centere
     rewards = jnp.array([1.0, -1.0, -1.0, -1.0])
     once, tenfold = (float(jax.jit(advantage)(scale * rewards)[0]) for scale in (1, 10))
     numbers = f"advantage of the correct one: {once:.3f}, with rewards times 10: {tenfold:.3f}"
-    return Evidence(numbers, holds=abs(once - tenfold) > 1e-3)
+    return Evidence(numbers, confirms=abs(once - tenfold) > 1e-3)
 
 
 def rate_constant(starts: Sequence[float] = (1e-3, 1e-5, 1e-7), group: int = 16) -> Evidence:
@@ -133,7 +133,7 @@ def rate_constant(starts: Sequence[float] = (1e-3, 1e-5, 1e-7), group: int = 16)
     gaps = [(1 - start) ** (group * k + 1) for start, k in zip(starts, updates, strict=True)]
     constants = [gap * k**0.5 for gap, k in zip(gaps, updates, strict=True)]
     shown = ", ".join(f"{c:.1f} from {start:g}" for c, start in zip(constants, starts, strict=True))
-    return Evidence(f"smallest C: {shown}", holds=constants[-1] > 10 * constants[0])
+    return Evidence(f"smallest C: {shown}", confirms=constants[-1] > 10 * constants[0])
 
 
 ERRATA = (

@@ -1,7 +1,7 @@
 """Errata of the design document: GRPO and group-relative advantages (its Section 5).
 
 Each counterexample takes the formula to refute as an argument, by default the document's. The tests also pass the correct formula,
-which must not be refuted. Evidence with `holds=True` refutes.
+which must not be refuted. Evidence with `confirms=True` refutes.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def derivation(line: Callable[[int, float], float] = dropped_covariance) -> Evid
     """Compare a line of the derivation with the exact variance in groups of 4."""
     exact, claimed = exact_variance(4), line(4, 0.25)
     numbers = f"K = 4, sigma^2 = 0.25: the derivation's line gives {claimed:.4f}, enumeration {exact:.4f}"
-    return Evidence(numbers, holds=abs(claimed - exact) > 1e-6)
+    return Evidence(numbers, confirms=abs(claimed - exact) > 1e-6)
 
 
 def variance_falls(variance: Callable[[int], float] = exact_variance) -> Evidence:
@@ -49,7 +49,7 @@ def variance_falls(variance: Callable[[int], float] = exact_variance) -> Evidenc
     sizes = (2, 4, 8)
     values = [variance(size) for size in sizes]
     shown = ", ".join(f"{value:.5f} at K = {size}" for size, value in zip(sizes, values, strict=True))
-    return Evidence(f"sigma^2 = 0.25: {shown}", holds=values[-1] >= values[0])
+    return Evidence(f"sigma^2 = 0.25: {shown}", confirms=values[-1] >= values[0])
 
 
 TABLE_15 = {2: 0.50, 4: 0.75, 8: 0.88, 16: 0.94, 32: 0.97}
@@ -60,7 +60,7 @@ def relabeled(measured: dict[int, float] | None = None) -> Evidence:
     column = TABLE_15 if measured is None else measured
     distance = max(abs(value - (1 - 1 / size)) for size, value in column.items())
     return Evidence(
-        f"largest distance of the column from 1 - 1/K: {distance:.4f} (printed to 0.01)", holds=distance <= 0.005 + 1e-9
+        f"largest distance of the column from 1 - 1/K: {distance:.4f} (printed to 0.01)", confirms=distance <= 0.005 + 1e-9
     )
 
 
@@ -69,7 +69,7 @@ def scale_invariance(advantage: Callable[[jax.Array], jax.Array] = group_centere
     rewards = jnp.array([1.0, 0.0])
     once, tenfold = (float(jax.jit(advantage)(scale * rewards)[0]) for scale in (1, 10))
     numbers = f"advantage of the better of two: {once:.3f}, with rewards times 10: {tenfold:.3f}"
-    return Evidence(numbers, holds=abs(once - tenfold) > 1e-3)
+    return Evidence(numbers, confirms=abs(once - tenfold) > 1e-3)
 
 
 def length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_sum) -> Evidence:
@@ -78,7 +78,7 @@ def length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_sum) -> Evi
     short, long = (float(total) for total in jax.jit(lambda mask: weights(mask).sum(-1))(mask))
     paper = float(sequence_mean(mask)[0, 0])
     numbers = f"responses of 1 and 3 tokens weigh {short:.2f} and {long:.2f}; GRPO weighs both {paper:.2f}"
-    return Evidence(numbers, holds=abs(short - long) > 1e-6)
+    return Evidence(numbers, confirms=abs(short - long) > 1e-6)
 
 
 def stationarity_bound(gap: float = 0.5 - 1.0) -> Evidence:
@@ -87,7 +87,9 @@ def stationarity_bound(gap: float = 0.5 - 1.0) -> Evidence:
     The policy is right half the time, so J = 0.5, and J* = 1.
     """
     bound = 2 * gap / (0.1 * 4**0.5)
-    return Evidence(f"J(theta_0) = 0.5, J* = 1: a squared norm would be at most {bound:g} + O(1/sqrt k)", holds=bound < 0)
+    return Evidence(
+        f"J(theta_0) = 0.5, J* = 1: a squared norm would be at most {bound:g} + O(1/sqrt k)", confirms=bound < 0
+    )
 
 
 def quality_baseline(rewards: jax.Array, quality: jax.Array) -> jax.Array:
@@ -99,7 +101,7 @@ def same_equation(other: Callable[[jax.Array, jax.Array], jax.Array] = quality_b
     """Compare Eq. 39 of the document with another equation on the same rewards and weights."""
     rewards, weights = jnp.array([1.0, 0.0, 3.0]), jnp.array([0.5, 1.0, 2.0])
     difference = float(jnp.abs(weighted_centered(rewards, weights) - other(rewards, weights)).max())
-    return Evidence(f"rewards 1, 0, 3, weights 0.5, 1, 2: the two differ by {difference:.1g}", holds=difference < 1e-6)
+    return Evidence(f"rewards 1, 0, 3, weights 0.5, 1, 2: the two differ by {difference:.1g}", confirms=difference < 1e-6)
 
 
 def missing_std(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
@@ -107,7 +109,7 @@ def missing_std(advantage: Callable[[jax.Array], jax.Array] = group_centered) ->
     rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
     ours, paper = (float(jax.jit(function)(rewards)[0]) for function in (advantage, group_normalized))
     numbers = f"rewards 1, 0, 0, 0: advantage {ours:.3f} of the first; the paper's {paper:.3f}"
-    return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
+    return Evidence(numbers, confirms=abs(ours - paper) > 1e-3)
 
 
 def no_penalty(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
@@ -120,7 +122,7 @@ def missing_kl(penalty: Callable[[jax.Array, jax.Array], jax.Array] = no_penalty
     logp, ref_logp = jnp.log(jnp.array([0.25])), jnp.log(jnp.array([0.5]))
     ours, paper = float(penalty(logp, ref_logp)[0]), float(k3(logp, ref_logp)[0])
     numbers = f"pi = 1/4, pi_ref = 1/2: penalty {ours:.4f}; the paper's k3 {paper:.4f}"
-    return Evidence(numbers, holds=abs(ours - paper) > 1e-6)
+    return Evidence(numbers, confirms=abs(ours - paper) > 1e-6)
 
 
 ERRATA = (

@@ -36,7 +36,7 @@ def sample_level(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> E
     """Compare the normalization of the printed loss with DAPO's."""
     ours, paper = response_weights(weights), response_weights(token_mean)
     numbers = "responses of 1 and 3 tokens weigh {:.2f} and {:.2f}; in DAPO {:.2f} and {:.2f}".format(*ours, *paper)
-    return Evidence(numbers, holds=abs(ours[1] - paper[1]) > 1e-6)
+    return Evidence(numbers, confirms=abs(ours[1] - paper[1]) > 1e-6)
 
 
 def symmetric(high: float = 0.2) -> Evidence:
@@ -45,7 +45,7 @@ def symmetric(high: float = 0.2) -> Evidence:
     paper = BY_NAME["dapo"]().surrogate
     ours, theirs = (float(jax.jit(function)(at, advantage)[0]) for function in (partial(clipped, high=high), paper))
     numbers = f"ratio 1.25, A = 1: clipped to {ours:.2f}; in DAPO {theirs:.2f}"
-    return Evidence(numbers, holds=abs(ours - theirs) > 1e-6)
+    return Evidence(numbers, confirms=abs(ours - theirs) > 1e-6)
 
 
 def constraint_to_old(logits: jax.Array, old: jax.Array, reference: jax.Array) -> float:
@@ -59,7 +59,7 @@ def constraint(distance: Callable[[jax.Array, jax.Array, jax.Array], float] = co
     new, reference = jnp.log(jnp.array([0.25, 0.75])), jnp.log(jnp.array([0.5, 0.5]))
     ours, paper = distance(new, new, reference), float(k3(new[:1], reference[:1])[0])
     numbers = f"new = old = 1/4, reference 1/2: document {ours:.4f}, GRPO's penalty k3 of the token {paper:.4f}"
-    return Evidence(numbers, holds=ours == 0 and paper > 0)
+    return Evidence(numbers, confirms=ours == 0 and paper > 0)
 
 
 def three_rewards(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
@@ -69,7 +69,7 @@ def three_rewards(advantage: Callable[[jax.Array], jax.Array] = group_centered) 
     scaled = [jax.jit(partial(group_normalized, eps=0.0, ddof=ddof))(rewards) for ddof in (0, 1)]
     shown = [", ".join(f"{value:+.2f}" for value in values) for values in (ours, *scaled)]
     numbers = f"R = 0.7, 0.5, 0.9: {shown[0]}; with std of ddof 0 {shown[1]}, of ddof 1 {shown[2]}"
-    return Evidence(numbers, holds=not any(bool(jnp.allclose(ours, values, atol=1e-3)) for values in scaled))
+    return Evidence(numbers, confirms=not any(bool(jnp.allclose(ours, values, atol=1e-3)) for values in scaled))
 
 
 OVERLONG = """
@@ -89,9 +89,9 @@ def undefined_name(code: str = OVERLONG) -> Evidence:
     try:
         exec(code, names)
     except NameError as error:
-        return Evidence(f"length 18432: {error}; the paper's penalty is {paper:g}", holds=True)
+        return Evidence(f"length 18432: {error}; the paper's penalty is {paper:g}", confirms=True)
     return Evidence(
-        f"length 18432: {names['penalty']:g}; the paper's penalty is {paper:g}", holds=names["penalty"] != paper
+        f"length 18432: {names['penalty']:g}; the paper's penalty is {paper:g}", confirms=names["penalty"] != paper
     )
 
 
@@ -101,14 +101,14 @@ def penalty_start(start: int = 20480) -> Evidence:
     at = [float(value) for value in soft_overlong_penalty(lengths, max_length=20480, cache=4096)]
     first = 16384 if at[0] == 0 and at[1] < 0 else None
     numbers = f"penalty {at[0]:g} at 16384, {at[1]:.5f} at 16385, {at[2]:g} at 20480; the document starts it at {start}"
-    return Evidence(numbers, holds=first is not None and start != first)
+    return Evidence(numbers, confirms=first is not None and start != first)
 
 
 def favors_short(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
     """Compare the weights of a long response under a mean over all tokens and under a mean over responses."""
     ours, per_response = response_weights(weights), response_weights(sequence_mean)
     numbers = f"of a response of 3 tokens next to one of 1: {ours[1]:.2f}; with a mean per response {per_response[1]:.2f}"
-    return Evidence(f"weight {numbers}", holds=ours[1] > per_response[1])
+    return Evidence(f"weight {numbers}", confirms=ours[1] > per_response[1])
 
 
 def unclamped(length: int) -> float:
@@ -120,7 +120,9 @@ def negative_lambda(lambda_: Callable[[int], float] = unclamped) -> Evidence:
     """Compute lambda for short responses."""
     shown = ", ".join(f"{lambda_(length):.3f} at {length}" for length in (1, 10, 19, 20))
     clamped = float(length_adaptive_lambda(jnp.array(10.0)))
-    return Evidence(f"{shown} tokens; clamped {clamped:g} at 10", holds=min(lambda_(length) for length in (1, 10, 19)) < 0)
+    return Evidence(
+        f"{shown} tokens; clamped {clamped:g} at 10", confirms=min(lambda_(length) for length in (1, 10, 19)) < 0
+    )
 
 
 def plain_mean(probabilities: jax.Array) -> float:
@@ -135,14 +137,14 @@ def denominator(estimate: Callable[[jax.Array], float] = plain_mean) -> Evidence
     log_denominator = jax.jit(group_expectation_log_denominator)(jnp.log(q)[None, :, None], jnp.ones((1, 2, 1), bool))
     paper = float(jnp.exp(log_denominator[0, 0, 0]))
     numbers = f"q = 0.9, 0.6: mean {ours:.3f}, the paper's sum q^2 / sum q {paper:.3f}"
-    return Evidence(numbers, holds=abs(ours - paper) > 1e-6)
+    return Evidence(numbers, confirms=abs(ours - paper) > 1e-6)
 
 
 def buffer(cache: int = 4906) -> Evidence:
     """Compare the expected length plus the buffer with the maximum."""
     begin = 20480 - cache
     numbers = f"16384 + {cache} = {16384 + cache}, not 20480; with it the penalty would begin at {begin}"
-    return Evidence(numbers if cache != 4096 else f"16384 + {cache} = {16384 + cache}", holds=16384 + cache != 20480)
+    return Evidence(numbers if cache != 4096 else f"16384 + {cache} = {16384 + cache}", confirms=16384 + cache != 20480)
 
 
 HALVES, QUARTERS = (0.5, 0.5), (0.25, 0.75)
@@ -165,7 +167,7 @@ def kl_as_expectation(gradient: Callable[[jax.Array, jax.Array], jax.Array] = ex
     numbers = (
         f"derivative with respect to the first logit: that of the expectation {ours:.4f}, that of sampled k3 {paper:.4f}"
     )
-    return Evidence(numbers, holds=abs(ours - paper) > 1e-4)
+    return Evidence(numbers, confirms=abs(ours - paper) > 1e-4)
 
 
 def swapped_kl(policy: jax.Array, reference: jax.Array) -> jax.Array:
@@ -178,7 +180,7 @@ def roles(divergence: Callable[[jax.Array, jax.Array], jax.Array] = swapped_kl) 
     policy, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     ours, objective = float(divergence(policy, reference)), float(exact_kl(policy, reference))
     numbers = f"pi = 1/2, 1/2, ref = 1/4, 3/4: by the legend {ours:.4f}, in the objective {objective:.4f}"
-    return Evidence(numbers, holds=abs(ours - objective) > 1e-4)
+    return Evidence(numbers, confirms=abs(ours - objective) > 1e-4)
 
 
 def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
@@ -186,7 +188,7 @@ def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centere
     rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
     ours, paper = (float(jax.jit(function)(rewards)[0]) for function in (advantage, group_normalized))
     numbers = f"rewards 1, 0, 0, 0: {ours:.3f} for the first, with std {paper:.3f}"
-    return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
+    return Evidence(numbers, confirms=abs(ours - paper) > 1e-3)
 
 
 def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
@@ -195,7 +197,7 @@ def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) 
     default = required(BY_NAME["gpg"]().advantage, "gpg.advantage")
     ours, paper = (float(jax.jit(function)(rewards)[0, 0]) for function in (advantage, default))
     numbers = f"rewards 1, 0, 0, 0: normalized {ours:.3f}, GPG {paper:.3f}"
-    return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
+    return Evidence(numbers, confirms=abs(ours - paper) > 1e-3)
 
 
 ERRATA = (

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from rljax.algorithms import BY_NAME
 from rljax.files import read_toml
+from rljax.lazy import renamed_fields
 from rljax.ops.batch import gpg_scale
 from rljax.ops.distillation import mean_later_log_ratio
 from rljax.ops.divergence import exact_kl, k1, k3
@@ -30,14 +31,15 @@ from rljax.ops.weights import constant_length, sequence_mean, token_mean, token_
 Kind = Literal["computed", "documentary", "ambiguity", "difference"]
 
 
+@renamed_fields(holds="confirms")
 @dataclass(frozen=True)
 class Evidence:
     """Result of a counterexample."""
 
     numbers: str
     """The computed numbers, in a sentence."""
-    holds: bool
-    """True if the numbers refute the claim, or show the difference."""
+    confirms: bool
+    """True if the numbers confirm the erratum: they refute the claim, or show the difference."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def unbiased_k3(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K3_GRADI
     value, exact = float((jnp.exp(logits) * k3(logits, reference)).sum()), float(exact_kl(logits, reference))
     got, right = float(gradient(logits, reference)[0]), float(gradient_of_kl(logits, reference)[0])
     numbers = f"pi 1/2, 1/2, reference 1/4, 3/4: value {value:.4f} and {exact:.4f}; gradient wrt the first logit {got:.4f}"
-    return Evidence(f"{numbers} and {right:.4f}", holds=differ(got, right))
+    return Evidence(f"{numbers} and {right:.4f}", confirms=differ(got, right))
 
 
 def deviation_of(ddof: int = 1) -> Evidence:
@@ -124,7 +126,7 @@ def negative_lambda(lambda_: Callable[[int], float] = unclamped_lambda) -> Evide
     """Evaluate the policy's λ for short responses."""
     shown = ", ".join(f"{lambda_(length):.2f} at {length}" for length in (1, 10, 19))
     clamped = float(length_adaptive_lambda(jnp.array(10.0)))
-    return Evidence(f"lambda {shown} tokens; clamped {clamped:g} at 10", holds=min(map(lambda_, (1, 10, 19))) < 0)
+    return Evidence(f"lambda {shown} tokens; clamped {clamped:g} at 10", confirms=min(map(lambda_, (1, 10, 19))) < 0)
 
 
 def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
@@ -143,7 +145,7 @@ def underflow(length: int = 2000) -> Evidence:
     probability = float(jnp.exp(logp.sum(-1))[0, 0])
     log_weight = float(group_expectation_log_ratio_unnormalized(logp, logp, jnp.ones(logp.shape, bool))[0, 0, 0])
     numbers = f"{length} tokens: q(y|x) is {probability:g} in float32; computed in logarithms, log w is {log_weight:g}"
-    return Evidence(numbers, holds=probability == 0.0)
+    return Evidence(numbers, confirms=probability == 0.0)
 
 
 def dual_clip(log_ratio: jax.Array, advantage: jax.Array, *, low: float, high: float) -> jax.Array:
@@ -274,7 +276,7 @@ def divisor_of_minillm(divisor: Callable[[int, int], int] = printed_divisor) -> 
 def sign_of_cross_entropy(sign: float = 1.0) -> Evidence:
     """Evaluate a loss for a step that is labeled right, at a score that agrees with the label and at one that does not."""
     agrees, differs = (sign * float(jnp.log(score)) for score in (0.9, 0.1))
-    return Evidence(f"label 1: loss {agrees:.3f} at a score of 0.9, {differs:.3f} at 0.1", holds=differs < agrees)
+    return Evidence(f"label 1: loss {agrees:.3f} at a score of 0.9, {differs:.3f} at 0.1", confirms=differs < agrees)
 
 
 CHECKS: tuple[Callable[[], Evidence], ...] = (

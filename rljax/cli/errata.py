@@ -52,20 +52,21 @@ def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
     if evidence is None:
         return "nothing to compute; compare with the source"
     yes, no = VERDICTS.get(entry.kind, ("Refuted.", "NOT refuted."))
-    return f"{evidence.numbers}. {yes if evidence.holds else no}"
+    return f"{evidence.numbers}. {yes if evidence.confirms else no}"
 
 
 def errata_rows(results: "Sequence[tuple[Erratum, Evidence | None]]") -> list[dict[str, Any]]:
-    """Return the entries as JSON objects. `refuted`: whether the numbers confirm an entry of any kind; None without numbers."""
+    """Return the entries as JSON objects.
+
+    `confirmed`: whether the numbers confirm the entry; None without numbers. `refuted` is its earlier name, kept for one version.
+    """
     names = ("number", "document", "where", "claim", "correction", "source", "kind")
-    return [
-        {name: getattr(entry, name) for name in names}
-        | {
-            "computed": None if evidence is None else evidence.numbers,
-            "refuted": None if evidence is None else evidence.holds,
-        }
-        for entry, evidence in results
-    ]
+    rows = []
+    for entry, evidence in results:
+        numbers, confirmed = (None, None) if evidence is None else (evidence.numbers, evidence.confirms)
+        found = {"computed": numbers, "confirmed": confirmed, "refuted": confirmed}
+        rows.append({name: getattr(entry, name) for name in names} | found)
+    return rows
 
 
 def run_errata(command: Errata) -> int:
@@ -74,7 +75,7 @@ def run_errata(command: Errata) -> int:
 
     results = run_all()
     computed = [evidence for _, evidence in results if evidence is not None]
-    failed = sum(not evidence.holds for evidence in computed)
+    failed = sum(not evidence.confirms for evidence in computed)
     if command.json:
         print(json.dumps(errata_rows(results), indent=2, ensure_ascii=False))
     else:

@@ -78,13 +78,13 @@ def test_errata_numbers_match_hand_computations(evidence):
     found = {entry.number: result for entry, result in evidence}
     assert found.keys() == EXPECTED_NUMBERS.keys() == CORRECT.keys()
     for number, expected in EXPECTED_NUMBERS.items():
-        assert found[number].holds is True, number
+        assert found[number].confirms is True, number
         assert [text for text in expected if text not in found[number].numbers] == [], found[number].numbers
 
 
 @pytest.mark.parametrize("number", CORRECT)
 def test_correct_formula_shows_no_difference(number):
-    assert CORRECT[number]().holds is False
+    assert CORRECT[number]().confirms is False
 
 
 def test_k3_loss_has_the_gradient_of_kl_from_the_reference():

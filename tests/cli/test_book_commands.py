@@ -225,19 +225,20 @@ def test_exclusive_options_are_refused(arguments, capsys, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("holds", [True, False])
-def test_errata_and_their_exit_code(holds, capsys, monkeypatch):
+@pytest.mark.parametrize("confirms", [True, False])
+def test_errata_and_their_exit_code(confirms, capsys, monkeypatch):
     """The counterexamples themselves run in tests/book/test_errata.py."""
-    entries = [(ERRATA[0], Evidence("1 + 1 = 2", holds)), (ERRATA[1], None)]
+    entries = [(ERRATA[0], Evidence("1 + 1 = 2", confirms)), (ERRATA[1], None)]
     monkeypatch.setattr("rljax.book.errata.run_all", lambda: entries)
-    code = 0 if holds else 1
+    code = 0 if confirms else 1
     assert main(["errata"]) == code
     text = " ".join(capsys.readouterr().out.split())
-    assert f"1 + 1 = 2. {'The readings differ' if holds else 'They do NOT differ'}." in text
-    assert f"2 errata: {int(holds)} of 1 examples confirm their entries; 1 entries have only a source." in text
+    assert f"1 + 1 = 2. {'The readings differ' if confirms else 'They do NOT differ'}." in text
+    assert f"2 errata: {int(confirms)} of 1 examples confirm their entries; 1 entries have only a source." in text
     assert main(["errata", "--json"]) == code
     rows = json.loads(capsys.readouterr().out)
-    assert [(row["computed"], row["refuted"]) for row in rows] == [("1 + 1 = 2", holds), (None, None)]
+    assert [(row["computed"], row["confirmed"]) for row in rows] == [("1 + 1 = 2", confirms), (None, None)]
+    assert [row["refuted"] for row in rows] == [confirms, None], "the earlier key"
     assert [row["number"] for row in rows] == [entry.number for entry, _ in entries]
     assert "check" not in rows[0]
 

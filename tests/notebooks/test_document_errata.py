@@ -52,7 +52,7 @@ def test_entry_is_complete(entry):
 
 @pytest.mark.parametrize("number", [number for number, entry in ENTRIES.items() if entry.check])
 def test_check_refutes_its_claim(number, results):
-    assert results[number].holds is True
+    assert results[number].confirms is True
     assert NUMBER.search(results[number].numbers)
 
 
@@ -177,7 +177,7 @@ CORRECT_FORMS = {
 
 @pytest.mark.parametrize("number", CORRECT_FORMS)
 def test_correct_form_is_not_refuted(number):
-    assert CORRECT_FORMS[number]().holds is False
+    assert CORRECT_FORMS[number]().confirms is False
 
 
 def test_bae_et_al_claim_no_maximum_of_the_divergence():
@@ -198,7 +198,7 @@ def test_text_shows_claim_correction_and_verdict():
     )
     bare = dataclasses.replace(example, number="8", check=None, kind="documentary")
     text = errata_text(
-        [(example, Evidence("2 and 3", holds=True)), (bare, None), (example, Evidence("2 and 2", holds=False))]
+        [(example, Evidence("2 and 3", confirms=True)), (bare, None), (example, Evidence("2 and 2", confirms=False))]
     )
     assert text.startswith("A document\n==========\n\n7. Eq. 1\n    claim:      two is three\n")
     assert "    correction: two is two (arithmetic)\n    computed:   2 and 3. Refuted." in text
