@@ -2,8 +2,8 @@
 
 The prompt is the first line of a chain, such as `41=3+7=0;`. The model continues it: in each of 40 lines it counts down, adds the
 last two numbers and keeps the last digit. Then it writes the result, and only the result is rewarded. In the demonstrations of
-the warm start, two in three of the lines 11, 21, 31, ... contain a lapse: `*` instead of the sum. Two in three lapses are not
-corrected and make the answer wrong, eighty or more tokens later. A value function can detect a lapse at once; the reward shows it
+the warm start, two in three of the lines 11, 21, 31, ... contain an error: `*` instead of the sum. Two in three errors are not
+corrected and make the answer wrong, eighty or more tokens later. A value function can detect an error at once; the reward shows it
 only at the end.
 
 Command:

@@ -255,9 +255,9 @@ CASES: Mapping[str, Case] = {
         {f"λ {lambda_:g}": ppo(lambda_) for lambda_ in (0.5, 0.9, 0.98, 1.0)},
         SAMPLED_END,
         "How far back the reward at the end of a chain reaches. Two in three demonstrations of eleven lines or more "
-        "contain a lapse, about eighty tokens before the end, and most lapses stay uncorrected. With a critic that knows "
+        "contain an error, about eighty tokens before the end, and most errors stay uncorrected. With a critic that knows "
         "nothing yet, a token k positions before the end gets the reward times λ to the power of k: a fifth of it at the "
-        "lapse for λ = 0.98, next to nothing for 0.9 and 0.5. The larger λ, the more should be learned.",
+        "error for λ = 0.98, next to nothing for 0.9 and 0.5. The larger λ, the more should be learned.",
         seeds=range(48, 53),
     ),
 }

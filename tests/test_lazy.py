@@ -9,6 +9,7 @@ import rljax.algorithms.dapo
 from rljax import algorithms, rewards, tasks
 from rljax.algorithms.dapo import dapo
 from rljax.book.errata import Evidence
+from rljax.data import iterated_addition
 from rljax.lazy import LazyTable, renamed_arguments
 from rljax.models.families import FAMILIES
 from rljax.rewards.sandbox import Verdict
@@ -73,6 +74,8 @@ def test_all_lists_every_algorithm():
         (rljax.rollout, "demonstrated", "sequences_of_demonstrations"),
         (rljax.parallel, "together", "run_together"),
         (rljax.parallel, "with_places", "add_shardings"),
+        (iterated_addition, "iteration", "sample_problems"),
+        (iterated_addition, "lapses", "add_errors"),
     ],
 )
 def test_an_earlier_name_works_with_a_warning(package, earlier, present):

@@ -5,8 +5,8 @@ chain, such as `5=6+7=3;`. Its demonstration continues to the end, one token per
 One error makes the answer wrong. Chains can have any length: 6 lines are about 50 tokens, 56 lines about 500. Only chains in which
 no pair of digits (a, b) recurs within 60 lines are used, so that no sum can be copied from an earlier line.
 
-With `lapses`, demonstrations make an error in some lines: they write `*` after the second `=`. Then they either correct it with the
-sum (`21=3+4=*7`) or continue as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or more tokens later. A
+With `add_errors`, demonstrations make an error in some lines: they write `*` after the second `=`. Then they either correct it with
+the sum (`21=3+4=*7`) or continue as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or more tokens later. A
 model that imitates these demonstrations does both; RL has to discover that correcting pays.
 """
 
@@ -20,6 +20,9 @@ import numpy as np
 from rljax.data.heldout import hash_to_unit_interval, is_heldout
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.lazy import lazy_names
+
+__getattr__ = lazy_names(__name__, renamed={"iteration": "sample_problems", "lapses": "add_errors"})[0]
 
 
 def solve(first: int, second: int, steps: int) -> list[int]:
@@ -46,7 +49,7 @@ def repeats_late(first: int, second: int) -> bool:
     return len(set(pairwise(values))) == 60
 
 
-def iteration(
+def sample_problems(
     split: Literal["train", "heldout"], count: int, *, seed: int, steps: tuple[int, int] = (6, 56)
 ) -> list[Problem]:
     """Sample distinct problems, each with its steps written out; all step counts are equally likely.
@@ -64,7 +67,7 @@ def iteration(
         InputError: a value is out of its range, or there are fewer distinct problems than `count`.
 
     Example:
-        >>> problem, *_ = iteration("train", 3, seed=0, steps=(4, 4))
+        >>> problem, *_ = sample_problems("train", 3, seed=0, steps=(4, 4))
         >>> problem.prompt, problem.demonstration
         ('5=6+5=1;', '4=5+1=6;3=1+6=7;2=6+7=3;1=7+3=0;#0')
     """
@@ -85,42 +88,42 @@ def iteration(
     return [_problem(*prompts[index]) for index in chosen]
 
 
-def lapses(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
-    """Add lapses to demonstrations at some of the steps 11, 21, 31, ..., and correct some of these lapses.
+def add_errors(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
+    """Add errors to demonstrations at some of the steps 11, 21, 31, ..., and correct some of these errors.
 
     An error at these steps nearly always reaches the answer: it is multiplied by a Fibonacci number, which modulo 10 is 9, 6, 9,
     1, 4, ... At steps 10, 20, ... the factor would be 5, and half of the errors would vanish.
 
     Args:
-        problems: problems that `iteration` returned.
-        share: fraction of those steps that become lapses, and fraction of the lapses that stay uncorrected, in [0, 1].
+        problems: problems that `sample_problems` returned.
+        share: fraction of those steps that have an error, and fraction of the errors that stay uncorrected, in [0, 1].
 
     Returns:
-        The problems in their original order. Only a hash of the prompt and the step decides where the lapses are.
+        The problems in their original order. Only a hash of the prompt and the step decides where the errors are.
 
     Raises:
         InputError: the share is outside [0, 1], or a problem has no column `steps`.
 
     Example:
-        >>> [problem] = lapses(iteration("train", 1, seed=1, steps=(11, 11)), share=1.0)
+        >>> [problem] = add_errors(sample_problems("train", 1, seed=1, steps=(11, 11)), share=1.0)
         >>> problem.prompt, problem.answer, problem.demonstration
         ('12=5+2=7;', '6', '11=2+7=*;10=7+0=7;9=0+7=7;8=7+7=4;7=7+4=1;6=4+1=5;5=1+5=6;4=5+6=1;3=6+1=7;2=1+7=8;1=7+8=5;#5')
     """
     if not 0 <= share <= 1:
-        raise InputError(f"the share of lapses is {share}; it must be between 0 and 1.")
+        raise InputError(f"the share of errors is {share}; it must be between 0 and 1.")
 
-    def add_lapses(problem: Problem) -> Problem:
+    def with_errors(problem: Problem) -> Problem:
         steps = problem.columns.get("steps")
         if not isinstance(steps, int):
             raise InputError(
                 f"the problem {problem.prompt!r} has no column 'steps'; take the problems of an iteration task."
             )
-        lapsed = {k for k in range(11, steps + 1, 10) if hash_to_unit_interval(f"lapse {k} {problem.prompt}") < share}
-        uncorrected = {k for k in lapsed if hash_to_unit_interval(f"open {k} {problem.prompt}") < share}
-        lines = _demonstration(*_numbers(problem.prompt), steps, lapsed=lapsed, uncorrected=uncorrected)
+        wrong = {k for k in range(11, steps + 1, 10) if hash_to_unit_interval(f"lapse {k} {problem.prompt}") < share}
+        uncorrected = {k for k in wrong if hash_to_unit_interval(f"open {k} {problem.prompt}") < share}
+        lines = _demonstration(*_numbers(problem.prompt), steps, wrong=wrong, uncorrected=uncorrected)
         return replace(problem, demonstration=lines)
 
-    return [add_lapses(problem) for problem in problems]
+    return [with_errors(problem) for problem in problems]
 
 
 def _prompt(first: int, second: int, steps: int) -> str:
@@ -142,13 +145,13 @@ def _problem(first: int, second: int, steps: int) -> Problem:
 
 
 def _demonstration(
-    first: int, second: int, steps: int, *, lapsed: Collection[int] = (), uncorrected: Collection[int] = ()
+    first: int, second: int, steps: int, *, wrong: Collection[int] = (), uncorrected: Collection[int] = ()
 ) -> str:
-    """Write the lines of a chain and its result, with a mark at the lapsed steps and no sum at the uncorrected ones."""
+    """Write the lines of a chain and its result, with a mark at the wrong steps and no sum at the uncorrected ones."""
     left, right = second, (first + second) % 10
     lines = []
     for k in range(steps, 0, -1):
         value = (left + right) % 10
-        lines.append(f"{k}={left}+{right}={'*' * (k in lapsed)}{'' if k in uncorrected else value}")
+        lines.append(f"{k}={left}+{right}={'*' * (k in wrong)}{'' if k in uncorrected else value}")
         left, right = right, 0 if k in uncorrected else value
     return ";".join([*lines, f"#{right}"])

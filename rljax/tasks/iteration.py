@@ -27,8 +27,10 @@ class IterationConfig(TaskConfig):
         check_share(self, ["lapse_share"])
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Generate the problems of both splits; demonstrations of training problems may contain errors (lapses)."""
-        from rljax.data.iterated_addition import iteration, lapses  # noqa: PLC0415  --help need not wait for NumPy
+        """Generate the problems of both splits; demonstrations of training problems may contain errors."""
+        from rljax.data.iterated_addition import add_errors, sample_problems  # noqa: PLC0415  --help need not wait for NumPy
 
-        train = iteration("train", self.train_problems, seed=seed, steps=self.iterations)
-        return lapses(train, share=self.lapse_share), iteration("heldout", heldout, seed=seed, steps=self.iterations)
+        train = sample_problems("train", self.train_problems, seed=seed, steps=self.iterations)
+        return add_errors(train, share=self.lapse_share), sample_problems(
+            "heldout", heldout, seed=seed, steps=self.iterations
+        )
