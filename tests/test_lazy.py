@@ -7,6 +7,7 @@ import pytest
 
 import rljax.algorithms.dapo
 from rljax import algorithms, rewards, tasks
+from rljax.algorithms import plan_credit
 from rljax.algorithms.dapo import dapo
 from rljax.book.errata import Evidence
 from rljax.data import iterated_addition
@@ -74,6 +75,8 @@ def test_all_lists_every_algorithm():
         (rljax.rollout, "demonstrated", "sequences_of_demonstrations"),
         (rljax.parallel, "together", "run_together"),
         (rljax.parallel, "with_places", "add_shardings"),
+        (rljax.options, "hierarchy", "plans_and_answers"),
+        (plan_credit, "plan_then_answer", "nested_group_advantage"),
         (iterated_addition, "iteration", "sample_problems"),
         (iterated_addition, "lapses", "add_errors"),
     ],

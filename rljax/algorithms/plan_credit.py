@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rljax.lazy import lazy_names
 from rljax.ops.arrays import Mask, Number, check_mask, check_nonnegative, check_steps, in_float32, ratio_or_zero
 from rljax.ops.masked import masked_centered
+
+__getattr__ = lazy_names(__name__, renamed={"plan_then_answer": "nested_group_advantage"})[0]
 
 
 @in_float32
@@ -72,7 +75,7 @@ def in_plan(step_end: Mask) -> Mask:
     return jax.lax.cumsum(ends, ends.ndim - 1, reverse=True) > 1
 
 
-def plan_then_answer(
+def nested_group_advantage(
     rewards: Float[Array, "*P G"],
     step_end: Mask,
     *,
@@ -80,7 +83,7 @@ def plan_then_answer(
     advantage: Callable[..., Float[Array, "..."]],
     valid: Mask | None = None,
 ) -> Float[Array, "*P G T"]:
-    """Advantage for several answers to each plan: a plan is compared with the other plans, an answer with those to the same plan.
+    """Advantage in nested groups: a plan is compared with the prompt's other plans, an answer with the others to the same plan.
 
     The G responses are N plans with M = G / N answers each; response i = k M + j has plan k. ::
 
@@ -103,7 +106,7 @@ def plan_then_answer(
     Example:
         >>> from rljax.ops.group import group_centered
         >>> rewards, ends = jnp.array([1.0, 0.0, 0.0, 0.0]), jnp.tile(jnp.array([1, 0, 1]), (4, 1))
-        >>> plan_then_answer(rewards, ends, plans=2, advantage=group_centered).tolist()
+        >>> nested_group_advantage(rewards, ends, plans=2, advantage=group_centered).tolist()
         [[0.25, 0.5, 0.5], [0.25, -0.5, -0.5], [-0.25, 0.0, 0.0], [-0.25, 0.0, 0.0]]
 
     Source:

@@ -52,7 +52,7 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "kl_target": lambda setup: setup.config.algorithm.kl_target is not None,
         "entropy_target": lambda setup: any(term.follow is not None for term in setup.algorithm.terms),
         "calculator_share": lambda setup: setup.config.model.calculator_rate is not None,
-        "hierarchy": lambda setup: setup.config.model.plan_end is not None,
+        "plans_and_answers": lambda setup: setup.config.model.plan_end is not None,
         "group_robust": lambda setup: setup.config.algorithm.worst_kind is not None,
         "kl_limit": lambda setup: setup.config.optimization.kl_limit is not None,
         "keep_zeros": lambda setup: setup.config.optimization.keep_zeros,
@@ -97,4 +97,4 @@ def install(name: str, setup: Setup) -> Setup:
 INSTALLERS: tuple[Install, ...] = tuple(partial(install, name) for name in WANTED)
 """The functions that add the optional parts, in order."""
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__, renamed={"hierarchy": "plans_and_answers"})

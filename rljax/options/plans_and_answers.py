@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.algorithms import Algorithm, Credit, Rollout
-from rljax.algorithms.plan_credit import in_plan, plan_then_answer
+from rljax.algorithms.plan_credit import in_plan, nested_group_advantage
 from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models.sub_policies import marker_token
@@ -20,7 +20,7 @@ from rljax.rollout.shared_plans import PlanEngine
 from rljax.training.setup import Setup
 from rljax.training.state import Option
 
-NAME = "hierarchy"
+NAME = "plans_and_answers"
 
 
 def install(setup: Setup) -> Setup:
@@ -86,7 +86,7 @@ def _credit(algorithm: Algorithm) -> Credit:
 @cache_results
 def with_plans(algorithm: Algorithm, plans: int) -> Algorithm:
     """Apply the algorithm's comparison of rewards to the plans of a prompt, and to the answers to each plan."""
-    function = partial(plan_then_answer, plans=plans, advantage=_credit(algorithm).function)
+    function = partial(nested_group_advantage, plans=plans, advantage=_credit(algorithm).function)
     return algorithm._replace(advantage=Credit(function, needs=("rewards", "step_end"), optional=("valid",)))
 
 

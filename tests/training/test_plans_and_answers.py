@@ -10,7 +10,7 @@ from shared_run import rows
 from small_runs import STEPPED, stopping_after
 
 import rljax
-from rljax.algorithms.plan_credit import plan_then_answer
+from rljax.algorithms.plan_credit import nested_group_advantage
 from rljax.data.prompts import left_pad
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
@@ -18,7 +18,7 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.adapters import merge
 from rljax.models.sub_policies import sub_policies
 from rljax.ops.group import group_centered, group_normalized
-from rljax.options.hierarchy import count_sampled_tokens, mark_plan
+from rljax.options.plans_and_answers import count_sampled_tokens, mark_plan
 from rljax.parallel import make_mesh
 from rljax.rewards.steps import assign_to_tokens
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
@@ -74,22 +74,22 @@ def loop_advantages(rewards, ends, plans, valid):
     return found
 
 
-def test_plan_then_answer_matches_a_loop():
+def test_nested_group_advantage_matches_a_loop():
     random = np.random.default_rng(0)
     rewards = random.normal(size=(3, 6)).astype(np.float32)
     ends = random.random((3, 6, 7)) < 0.3
     valid = random.random((3, 6)) < 0.8
     arrays = map(jnp.asarray, (rewards, ends))
-    found = plan_then_answer(*arrays, plans=3, advantage=group_centered, valid=jnp.asarray(valid))
+    found = nested_group_advantage(*arrays, plans=3, advantage=group_centered, valid=jnp.asarray(valid))
     expected = [loop_advantages(rewards[p].astype(np.float64), ends[p], 3, valid[p]) for p in range(3)]
     np.testing.assert_allclose(found, expected, atol=1e-6)
     flat = jnp.array([[1.0, 0.0, 1.0, 0.0]]), jnp.tile(jnp.array([0, 1, 0, 1]), (1, 4, 1))
-    same = plan_then_answer(*flat, plans=2, advantage=group_normalized)
+    same = nested_group_advantage(*flat, plans=2, advantage=group_normalized)
     assert np.asarray(same)[..., :2].tolist() == np.zeros((1, 4, 2)).tolist(), "plans with equal values get no credit"
     assert (np.asarray(same)[..., 2] * [1, -1, 1, -1] > 0.5).all()
     for plans in (1, 3, 4):
         with pytest.raises(ValueError, match="cannot be divided"):
-            plan_then_answer(*flat, plans=plans, advantage=group_centered)
+            nested_group_advantage(*flat, plans=plans, advantage=group_centered)
 
 
 class ScriptedEngine:
@@ -244,6 +244,6 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
         ({"lora_rank": 2}, "leave lora_rank and weight_decay out"),
     ],
 )
-def test_invalid_hierarchies_are_refused(changes, message):
+def test_invalid_plans_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         first_state(RUN.replace(**changes), reward=digit_reward)
