@@ -25,4 +25,4 @@ def bare_setup(
     """Return a setup without data, model or tokenizer, whose updates score tokens with `score`."""
     setup = plan_setup(TrainConfig(), BY_NAME["grpo"]() if algorithm is None else algorithm, mesh, BIGRAM, optimizer)
     frozen = {} if base is None else {"base": base}
-    return setup._replace(base=base, frozen=frozen, compare=scores_alone(score), supervised_score=score, **fields)
+    return setup._replace(base=base, frozen=frozen, forward=scores_alone(score), supervised_score=score, **fields)

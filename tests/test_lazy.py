@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from bare_setups import bare_setup
 
 import rljax.algorithms.dapo
 from rljax import algorithms, rewards, tasks
@@ -13,6 +14,7 @@ from rljax.book.errata import Evidence
 from rljax.data import iterated_addition
 from rljax.lazy import LazyTable, renamed_arguments
 from rljax.models.families import FAMILIES
+from rljax.parallel import make_mesh
 from rljax.rewards.sandbox import Verdict
 
 COUNT = "import sys, {module}; print(sum(name.partition('.')[0] == 'rljax' for name in sys.modules))"
@@ -77,6 +79,11 @@ def test_all_lists_every_algorithm():
         (rljax.parallel, "with_places", "add_shardings"),
         (rljax.options, "hierarchy", "plans_and_answers"),
         (plan_credit, "plan_then_answer", "nested_group_advantage"),
+        (rljax.models.adapters, "scoring_params", "unmerged_params"),
+        (rljax.training.scoring, "scored_params", "policy_params"),
+        (rljax.training.scoring, "Compare", "Forward"),
+        (rljax.options.distillation, "make_comparison", "make_forward"),
+        (rljax.options.span_distributions, "make_comparison", "make_forward"),
         (iterated_addition, "iteration", "sample_problems"),
         (iterated_addition, "lapses", "add_errors"),
     ],
@@ -92,6 +99,7 @@ def test_an_earlier_name_works_with_a_warning(package, earlier, present):
     [
         (Verdict((1.0, 0.0), "done", ""), "shares", "pass_rates"),
         (Evidence("1 + 1 = 2", confirms=True), "holds", "confirms"),
+        (bare_setup(None, None, None, make_mesh(1, 1)), "compare", "forward"),
         (FAMILIES["llama"], "classes", "class_prefix"),
         (FAMILIES["llama"], "neutral", "supported_values"),
     ],

@@ -18,10 +18,13 @@ from jax.tree_util import tree_leaves_with_path
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
+from rljax.lazy import lazy_names
 from rljax.models.axes import INPUT_AXES, matrix_axes
 from rljax.models.patterns import select_paths
 from rljax.models.policy import Copied, Copies, Params, path_names, with_copies
 from rljax.models.quantization import Quantized, dequantize, dequantize_params
+
+__getattr__ = lazy_names(__name__, renamed={"scoring_params": "unmerged_params"})[0]
 
 
 class LowRank(NamedTuple):
@@ -180,8 +183,8 @@ def attach_factors(params: Params, adapter: Adapter, scale: Float[Array | np.nda
     }
 
 
-def scoring_params(base: Base, params: Params | None, copies: Copies | None = None) -> Params:
-    """Return the parameters for computing scores: unlike `effective_params`, this leaves the factors separate (`Adapted`).
+def unmerged_params(base: Base, params: Params | None, copies: Copies | None = None) -> Params:
+    """Return the parameters of the adapted model: unlike in `effective_params`, the factors stay separate (`Adapted`).
 
     Args:
         base: the frozen model under the adapter.

@@ -17,7 +17,7 @@ from rljax.ops.weights import token_mean
 from rljax.parallel import put_rows
 from rljax.rollout import Sequences, pack, sequences_of_demonstrations
 from rljax.training.config import TrainConfig
-from rljax.training.scoring import scored_params
+from rljax.training.scoring import policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option, TrainState
 
@@ -61,7 +61,7 @@ def make_gradient(
         packed, mask = examples
 
         def objective(params: Params) -> Float[Array, ""]:
-            logp = score(scored_params(frozen.get("base"), params), packed).logp
+            logp = score(policy_params(frozen.get("base"), params), packed).logp
             return (token_mean(mask) * negative_log_likelihood(logp, mask)).sum()
 
         value, auxiliary = jax.value_and_grad(objective)(state.params)

@@ -15,6 +15,7 @@ from rljax.algorithms import Algorithm, Rollout
 from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, has_tokenizer_files
 from rljax.data.tokenizer_note import folder_tokenizer, read_note
 from rljax.errors import InputError
+from rljax.lazy import lazy_names
 from rljax.models import Params, Policy, Scores, transformer_policy
 from rljax.models.distribution_scores import over_vocabulary
 from rljax.models.huggingface import load_tensor, locate, read_config
@@ -26,10 +27,11 @@ from rljax.records import required
 from rljax.rollout import Layout
 from rljax.training.config import TrainConfig
 from rljax.training.rollout_data import Score, scored_rows
-from rljax.training.scoring import Compare, make_score, make_scores
+from rljax.training.scoring import Forward, make_score, make_scores
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option
 
+__getattr__ = lazy_names(__name__, renamed={"make_comparison": "make_forward"})[0]
 NAME = "teacher"
 
 
@@ -59,7 +61,7 @@ def install(setup: Setup) -> Setup:
     setup = setup._replace(teacher=teacher).with_option(Option(NAME, measure=teacher_kl))
     if divergence is None:
         return setup
-    compare = make_comparison(
+    forward = make_forward(
         setup.policy,
         teacher.policy,
         with_matched_tokens(divergence, np.tile(np.arange(setup.policy.vocab_size), (2, 1))),
@@ -67,7 +69,7 @@ def install(setup: Setup) -> Setup:
         chunk=config.model.score_chunk,
         mesh=setup.mesh,
     )
-    return setup._replace(compare=compare, frozen={**setup.frozen, NAME: teacher.params})
+    return setup._replace(forward=forward, frozen={**setup.frozen, NAME: teacher.params})
 
 
 def with_matched_tokens(divergence: Callable[..., Array], matched: Int[np.ndarray, "2 M"]) -> Callable[..., Array]:
@@ -90,7 +92,7 @@ def teacher_kl(rollout: Rollout[np.ndarray], batch: object) -> dict[str, float]:
     return {"teacher_kl": float((rollout.policy_logp - rollout.teacher_logp)[rollout.mask].mean())}
 
 
-def make_comparison(
+def make_forward(
     policy: Policy,
     teacher: Policy,
     divergence: Callable[[Array, Array], Float[Array, "..."]],
@@ -98,7 +100,7 @@ def make_comparison(
     temperature: float,
     chunk: int | None,
     mesh: Mesh,
-) -> Compare:
+) -> Forward:
     """Build the function that scores the response tokens and measures the divergence from the teacher's distributions.
 
     Each model's forward pass runs once, and both models' logits exist for only one chunk of tokens at a time. If the teacher has
@@ -118,7 +120,7 @@ def make_comparison(
     )
     chunk = chosen_chunk(chunk, policy.vocab_size, mesh)
 
-    def compare(params: Params, frozen: Frozen, part: Layout) -> tuple[Scores, dict[str, Array]]:
+    def forward(params: Params, frozen: Frozen, part: Layout) -> tuple[Scores, dict[str, Array]]:
         packed = part.packed
         own, other = own_features(params, packed), other_features(jax.lax.stop_gradient(frozen[NAME]), packed)
         other = other._replace(head=other.head[: policy.vocab_size])
@@ -128,7 +130,7 @@ def make_comparison(
         batched = Scores(*(to_batch(part, packed) for part in scores))
         return batched, {"teacher_divergence": to_batch(distances, packed)}
 
-    return compare
+    return forward
 
 
 def make_teacher(

@@ -24,7 +24,7 @@ from rljax.ops.weights import token_mean
 from rljax.parallel import put, row_shards
 from rljax.rollout import Groups, Sequences, pack
 from rljax.rollout.groups import right_and_known
-from rljax.training.scoring import Score, make_score, scored_params
+from rljax.training.scoring import Score, make_score, policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option, TrainState
 
@@ -171,7 +171,7 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
         packed, weights = state.options[NAME]
 
         def objective(params: Params) -> Float[Array, ""]:
-            logp = score(scored_params(frozen.get("base"), params), packed).logp
+            logp = score(policy_params(frozen.get("base"), params), packed).logp
             return (weights * negative_log_likelihood(logp, weights > 0)).sum()
 
         value, slope = jax.value_and_grad(objective)(state.params)

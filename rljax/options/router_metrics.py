@@ -19,7 +19,7 @@ from rljax.options import config_with_experts
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import required
 from rljax.rollout import Groups
-from rljax.training.scoring import scored_params
+from rljax.training.scoring import policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates
 
@@ -36,7 +36,7 @@ def install(setup: Setup) -> Setup:
     def measure(state: TrainState, scored: Any) -> TrainState:
         rows = first_responses(scored.groups, devices=row_shards(setup.mesh))
         program = _program(config, setup.mesh)
-        measured.update(summarize(fetch(program(scored_params(setup.base, state.params), *put_rows(setup.mesh, rows)))))
+        measured.update(summarize(fetch(program(policy_params(setup.base, state.params), *put_rows(setup.mesh, rows)))))
         return state
 
     def report(state: TrainState, metrics: object, updates: Updates) -> tuple[TrainState, dict[str, float]]:

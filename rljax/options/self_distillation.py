@@ -37,7 +37,7 @@ from rljax.rollout.groups import right_and_known
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.rollout_data import Score, ScoreInputs, make_policy_scores
-from rljax.training.scoring import scored_params
+from rljax.training.scoring import policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates
 
@@ -211,7 +211,7 @@ def make_logp(setup: Setup) -> Score:
 
     def logp(inputs: ScoreInputs) -> np.ndarray:
         sequences, is_shown = teacher_sequences(setup, inputs)
-        found = np.asarray(scores(scored_params(setup.base, inputs.state.options[NAME]), sequences).logp)
+        found = np.asarray(scores(policy_params(setup.base, inputs.state.options[NAME]), sequences).logp)
         own = np.asarray(inputs.groups.rollout.policy_logp).reshape(found.shape)
         return np.where(is_shown[:, None], found, own)
 

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rljax.data.token_alignment import Span
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
+from rljax.lazy import lazy_names
 from rljax.models import Features, Params, Scores
 from rljax.models.axes import constrain_sharding
 from rljax.models.distribution_scores import over_vocabulary
@@ -34,10 +35,11 @@ from rljax.parallel import put, replicated
 from rljax.records import required
 from rljax.rollout import Groups, Layout
 from rljax.training.rollout_data import ScoredRollout, scored_rows
-from rljax.training.scoring import Compare, compile_for_sequences
+from rljax.training.scoring import Forward, compile_for_sequences
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option, TrainState
 
+__getattr__ = lazy_names(__name__, renamed={"make_comparison": "make_forward"})[0]
 NAME = "span_distributions"
 
 
@@ -103,9 +105,9 @@ def install(setup: Setup) -> Setup:
     if teacher is None:
         return setup
     matched = match_tokens(setup.tokenizer, teacher.tokenizer)
-    compare = make_comparison(setup, teacher, with_matched_tokens(divergence, matched))
+    forward = make_forward(setup, teacher, with_matched_tokens(divergence, matched))
     reader = Reader(setup, teacher)
-    setup = setup._replace(teacher=teacher, compare=compare, frozen={**setup.frozen, TEACHER: teacher.params})
+    setup = setup._replace(teacher=teacher, forward=forward, frozen={**setup.frozen, TEACHER: teacher.params})
     return setup.with_option(Option(NAME, data=reader.data, before_updates=reader.before_updates))
 
 
@@ -159,7 +161,7 @@ def plain_vocabulary(tokens: Mapping[Any, int]) -> dict[str, int]:
     return {text: ids[0] for text, ids in found.items() if len(ids) == 1}
 
 
-def make_comparison(setup: Setup, teacher: SpanTeacher, divergence: Callable[..., Array]) -> Compare:
+def make_forward(setup: Setup, teacher: SpanTeacher, divergence: Callable[..., Array]) -> Forward:
     """Build the function that scores the response tokens, and compares the distributions where spans begin.
 
     Args:
@@ -177,7 +179,7 @@ def make_comparison(setup: Setup, teacher: SpanTeacher, divergence: Callable[...
     chunk = chosen_chunk(setup.config.model.score_chunk, setup.policy.vocab_size, setup.mesh)
     scoring = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
 
-    def compare(params: Params, frozen: Frozen, part: Layout) -> tuple[Scores, dict[str, Array]]:
+    def forward(params: Params, frozen: Frozen, part: Layout) -> tuple[Scores, dict[str, Array]]:
         packed, responses = part.packed, jnp.asarray(part.responses)
         states: TeacherStates = jax.tree.map(lambda array: array[jnp.maximum(responses, 0)], frozen[NAME])
         own = own_features(params, packed)
@@ -189,4 +191,4 @@ def make_comparison(setup: Setup, teacher: SpanTeacher, divergence: Callable[...
         both = Scores(*(to_batch(each, packed) for each in scores))
         return both, {"teacher_divergence": jnp.where(states.begins & (responses >= 0)[:, None], distances, 0.0)}
 
-    return compare
+    return forward

@@ -32,7 +32,7 @@ from rljax.records import required
 from rljax.rollout import Sequences, lay_out
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, average_updates, present
 from rljax.training.rollout_data import make_prepare
-from rljax.training.scoring import make_score, make_scores, scored_params
+from rljax.training.scoring import make_score, make_scores, policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 from rljax.training.update import make_policy_update, put_layout
@@ -154,9 +154,9 @@ def rollout_of(
 ) -> Rollout[np.ndarray]:
     """Make the rollout of a batch, with the log-probabilities of the policy that sampled it."""
     sequences, base = sequences_of(examples, learner.setup), learner.setup.base
-    reference = np.asarray(learner.scores(scored_params(base, state.reference), sequences).logp)
+    reference = np.asarray(learner.scores(policy_params(base, state.reference), sequences).logp)
     is_newest = learner.config.served == "newest"
-    behaviour = np.array(learner.scores(scored_params(base, state.params), sequences).logp if is_newest else reference)
+    behaviour = np.array(learner.scores(policy_params(base, state.params), sequences).logp if is_newest else reference)
     for row, example in enumerate(examples):
         if example.logp is not None:
             behaviour[row, : len(example.logp)] = example.logp
@@ -179,7 +179,7 @@ def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Exam
     if all(example.logp is None for example in examples):
         return {}
     sequences = sequences_of(examples, learner.setup)
-    reference = np.asarray(learner.scores(scored_params(learner.setup.base, state.reference), sequences).logp)
+    reference = np.asarray(learner.scores(policy_params(learner.setup.base, state.reference), sequences).logp)
     errors = {}
     for row, example in enumerate(examples):
         if example.logp is None:
@@ -237,7 +237,7 @@ def try_batch(learner: BatchLearner, state: TrainState, examples: Sequence[Examp
 
 def _divergence(learner: BatchLearner, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:
     """Estimate KL(policy ‖ served) in nats per token, weighting each token by the ratio of policy to sampling policy."""
-    now = jnp.asarray(learner.scores(scored_params(learner.setup.base, state.params), sequences).logp)
+    now = jnp.asarray(learner.scores(policy_params(learner.setup.base, state.params), sequences).logp)
     sampled, reference = (
         jnp.asarray(rollout.behaviour_logp[:, 0]),
         jnp.asarray(required(rollout.ref_logp, "rollout.ref_logp")[:, 0]),

@@ -38,7 +38,7 @@ from rljax.training.parts.reward import code_of, code_of_training
 from rljax.training.reinforce import revise_setup
 from rljax.training.rollout_data import make_prepare, scored_rows
 from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch
-from rljax.training.scoring import compile_for_sequences, scored_params
+from rljax.training.scoring import compile_for_sequences, policy_params
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState, adjust_algorithm, adjustments, traced
 from rljax.training.update import make_gradient, put_layout
@@ -183,7 +183,7 @@ def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
     if setup.critic is not None:
         minibatches["value_minibatches"] = value_schedule(setup.algorithm, setup.config).minibatches
     prepare_batch = make_prepare(setup.algorithm, setup.options, **minibatches)
-    batch = prepare_batch(rollout, progress=progress, past=past, numbers=adjustments(setup.options, state))
+    batch = prepare_batch(rollout, progress=progress, past=past, adjustments=adjustments(setup.options, state))
     for option in setup.options:
         if option.before_updates is not None:
             state = option.before_updates(state, kept.scored_rollout)
@@ -218,10 +218,10 @@ def loss_terms(
     setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray], *, step: int
 ) -> list[MeasuredTerm]:
     """Measure the policy's scores, and every part of the loss at each token, before the updates of a step."""
-    compare = lambda both, part: setup.compare(both[0], both[1], part)  # noqa: E731
-    score = compile_for_sequences(compare, setup.mesh, scored_rows(setup))
+    forward = lambda both, part: setup.forward(both[0], both[1], part)  # noqa: E731
+    score = compile_for_sequences(forward, setup.mesh, scored_rows(setup))
     data = {each.name: each.data(step, 0) for each in setup.options if each.data is not None}
-    scores, further = score((scored_params(setup.base, state.params), {**setup.frozen, **data}), sequences)
+    scores, further = score((policy_params(setup.base, state.params), {**setup.frozen, **data}), sequences)
     distances = further.get("teacher_divergence")
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
     algorithm = adjust_algorithm(setup.algorithm, setup.options, state.options)
@@ -281,7 +281,7 @@ def update_terms(
         The terms, the norm of the update, and the largest norm that the guard accepts.
     """
     config = setup.config
-    gradient_of = jax.jit(make_gradient(setup.algorithm, setup.compare, setup.policy.copies, traced(setup.options)))
+    gradient_of = jax.jit(make_gradient(setup.algorithm, setup.forward, setup.policy.copies, traced(setup.options)))
     optimizer = optax.with_extra_args_support(setup.optimizer)
     rows = setup.rows_at_once(config.minibatch_rows)
     bound = LARGEST_UPDATE * max(float(optax.tree.norm(state.params)), 1.0)

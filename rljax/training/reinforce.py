@@ -34,7 +34,7 @@ from rljax.training.rollout_data import (
     sampler_of,
 )
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best, stop_reason
-from rljax.training.scoring import scored_params
+from rljax.training.scoring import policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import RL, Option, TrainState, Updates, adjustments
 from rljax.training.update import make_policy_update, put_layout
@@ -55,8 +55,8 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
 
     def learn(state: TrainState, scored: ScoredRollout) -> tuple[TrainState, LearnMetrics, Batch[np.ndarray]]:
         rollout, sequences = scored.groups.rollout, sequences_of(scored.groups)
-        numbers = adjustments(setup.options, state)
-        batch = prepare_batch(rollout, progress=scored.progress, past=scored.past, numbers=numbers)
+        changed = adjustments(setup.options, state)
+        batch = prepare_batch(rollout, progress=scored.progress, past=scored.past, adjustments=changed)
         metrics = LearnMetrics(advantage_variance=advantage_variance(batch))
         for option in setup.options:
             if option.measure is not None:
@@ -330,7 +330,7 @@ def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
     if settings.logged_rollouts != 0:
         from rljax.rollout.transcripts import LOGGED, rollout_rows  # noqa: PLC0415  not every run logs rollouts
 
-        score = partial(make_policy_scores(setup), scored_params(setup.base, state.params))
+        score = partial(make_policy_scores(setup), policy_params(setup.base, state.params))
         count = LOGGED if settings.logged_rollouts is None else settings.logged_rollouts
         logged = rollout_rows(setup.train, result.collected, result.batch, score, step=step, count=count)
         run.write("the rollouts", lambda: run.folder.add_rollouts(logged))

@@ -21,6 +21,7 @@ from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_numbers
+from rljax.lazy import renamed_arguments
 from rljax.models import Params, Scores
 from rljax.models.distribution_scores import over_vocabulary, square_sum
 from rljax.models.packed import to_batch
@@ -31,7 +32,7 @@ from rljax.records import required
 from rljax.rollout import Collected, Groups, Layout, Sequences, collect, pad, sequences_of
 from rljax.rollout.groups import right_and_known
 from rljax.training.config import TrainConfig
-from rljax.training.scoring import compile_for_sequences, make_score, make_scores, scored_params
+from rljax.training.scoring import compile_for_sequences, make_score, make_scores, policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import Option, Traced, TrainState, adjust_algorithm, sampling_key, traced
 from rljax.training.value_update import make_values, outcome_explained
@@ -151,37 +152,34 @@ def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
 
 @cache_results
 def _prepare_program(algorithm: Algorithm, options: tuple[Traced, ...], **minibatches: int) -> Any:
-    def prepared(
-        rollout: Rollout[Array], progress: Array | None, past: EarlierRewards | None, numbers: dict
-    ) -> Batch[Array]:
-        return prepare(adjust_algorithm(algorithm, options, numbers), rollout, progress=progress, past=past, **minibatches)
+    def program(rollout: Rollout[Array], progress: Array | None, past: EarlierRewards | None, arrays: dict) -> Batch[Array]:
+        return prepare(adjust_algorithm(algorithm, options, arrays), rollout, progress=progress, past=past, **minibatches)
 
-    return jax.jit(prepared)
+    return jax.jit(program)
 
 
 def make_prepare(
     algorithm: Algorithm, options: Sequence[Option] = (), **minibatches: int
 ) -> Callable[..., Batch[np.ndarray]]:
-    """Return a compiled `(rollout, *, progress=None, past=None, numbers={}) -> Batch`; the batch consists of host arrays.
+    """Return a compiled `(rollout, *, progress=None, past=None, adjustments={}) -> Batch`; the batch consists of host arrays.
 
     Args:
         algorithm: prepares the batch.
-        options: options with changing coefficients; their values are passed as `numbers` (see `rljax.training.state.adjustments`).
+        options: options that set coefficients; `rljax.training.state.adjustments` returns the `adjustments` to pass.
         **minibatches: as in `rljax.algorithms.prepare`.
     """
-    program = _prepare_program(
-        algorithm, traced([option for option in options if option.adjust is not None]), **minibatches
-    )
+    adjusting = [option for option in options if option.adjust is not None]
+    program = _prepare_program(algorithm, traced(adjusting), **minibatches)
 
+    @renamed_arguments(numbers="adjustments")
     def prepare_batch(
         rollout: Rollout[np.ndarray],
         *,
         progress: float | None = None,
         past: EarlierRewards | None = None,
-        numbers: Mapping[str, PyTree] = MappingProxyType({}),
+        adjustments: Mapping[str, PyTree] = MappingProxyType({}),
     ) -> Batch[np.ndarray]:
-        done = None if progress is None else np.float32(progress)
-        return jax.device_get(program(rollout, done, past, dict(numbers)))
+        return jax.device_get(program(rollout, None if progress is None else np.float32(progress), past, dict(adjustments)))
 
     return prepare_batch
 
@@ -252,7 +250,7 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
     def rescore(state: TrainState, groups: Groups) -> tuple[Groups, float | None]:
         rollout, mask = groups.rollout, groups.rollout.mask
         sampled = required(rollout.policy_logp, "rollout.policy_logp")
-        logp = score_sequences(scored_params(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
+        logp = score_sequences(policy_params(setup.base, state.params), sequences_of(groups)).logp.reshape(mask.shape)
         logp = np.where(mask, logp, np.float32(0))
         gap = float(np.asarray(k3(jnp.asarray(sampled), jnp.asarray(logp)))[mask].mean()) if mask.any() else None
         return groups._replace(rollout=rollout._replace(policy_logp=logp)), gap
@@ -293,13 +291,13 @@ Score = Callable[[ScoreInputs], Array | np.ndarray]
 def make_ref_logp(setup: Setup) -> Score:
     """Build the function that scores a rollout with the reference policy."""
     score_sequences = make_policy_scores(setup)
-    return lambda inputs: score_sequences(scored_params(setup.base, inputs.state.reference), inputs.sequences).logp
+    return lambda inputs: score_sequences(policy_params(setup.base, inputs.state.reference), inputs.sequences).logp
 
 
 def make_behaviour_entropy(setup: Setup) -> Score:
     """Build the function that computes the entropy of the policy that sampled the rollout."""
     score_sequences = make_policy_scores(setup)
-    return lambda inputs: score_sequences(scored_params(setup.base, inputs.sampler), inputs.sequences).entropy
+    return lambda inputs: score_sequences(policy_params(setup.base, inputs.sampler), inputs.sequences).entropy
 
 
 def make_teacher_logp(setup: Setup) -> Score:
@@ -317,7 +315,7 @@ def make_square_sum(setup: Setup) -> Score:
         return to_batch(over_vocabulary(square_sum, features(params, part.packed), **settings), part.packed)
 
     compute_sums = compile_for_sequences(square_sums, setup.mesh, scored_rows(setup))
-    return lambda inputs: compute_sums(scored_params(setup.base, inputs.policy), inputs.sequences)
+    return lambda inputs: compute_sums(policy_params(setup.base, inputs.policy), inputs.sequences)
 
 
 def make_kinds(setup: Setup) -> Score:

@@ -10,13 +10,15 @@ from jaxtyping import Array, PyTree
 
 from rljax.caching import cache_results
 from rljax.errors import InputError
+from rljax.lazy import lazy_names
 from rljax.models import Packed, Params, Policy, Scores
-from rljax.models.adapters import Base, scoring_params
+from rljax.models.adapters import Base, unmerged_params
 from rljax.models.policy import Copies, with_copies
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.text import one_line
 
+__getattr__ = lazy_names(__name__, renamed={"Compare": "Forward", "scored_params": "policy_params"})[0]
 Score = Callable[[Params, Packed], Scores]
 """(parameters, packed rows) -> scores of the response tokens."""
 
@@ -25,19 +27,19 @@ Copy = Callable[[Params], Copies | None]
 
 Output = TypeVar("Output")
 
-Compare = Callable[[Params, Any, Layout], tuple[Scores, dict[str, Array]]]
+Forward = Callable[[Params, Any, Layout], tuple[Scores, dict[str, Array]]]
 """(parameters, frozen arrays and the options' data, micro-batch) -> (scores, loss inputs such as a teacher's divergence)."""
 
 
-def scored_params(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
-    """Return the parameters that scores are computed with: the trained ones, with the frozen base if they are an adapter.
+def policy_params(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
+    """Return the parameters that `Policy.score` takes: the trained ones, with the frozen base if they are an adapter.
 
     Args:
         base: the frozen model under the adapter; None if there is no adapter.
         params: the trained parameters.
         copies: copies of the base's parameters, or of `params` if there is no base; see `Policy.copies`.
     """
-    return with_copies(params, copies) if base is None else scoring_params(base, params, copies)
+    return with_copies(params, copies) if base is None else unmerged_params(base, params, copies)
 
 
 def make_score(policy: Policy, temperature: float) -> Score:
@@ -114,14 +116,14 @@ def _logp_gradient(score: Score) -> Callable[[Params, Packed], Params]:
 
 
 @cache_results
-def scores_alone(score: Score) -> Compare:
-    """Build a `Compare` that returns only the scores, without further inputs of the loss."""
+def scores_alone(score: Score) -> Forward:
+    """Build a `Forward` that returns only the scores, without further inputs of the loss."""
 
-    def compare(params: Params, frozen: Any, part: Layout) -> tuple[Scores, dict[str, Array]]:
+    def forward(params: Params, frozen: Any, part: Layout) -> tuple[Scores, dict[str, Array]]:
         del frozen
         return score(params, part.packed), {}
 
-    return compare
+    return forward
 
 
 @cache_results

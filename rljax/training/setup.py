@@ -21,6 +21,7 @@ from rljax.data.prompts import (
     list_prompt_omissions,
 )
 from rljax.data.tokenizer import Tokenizer
+from rljax.lazy import renamed_fields
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base
 from rljax.parallel import check_rows, is_on_cpus, mesh_of
@@ -46,11 +47,12 @@ from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import check_images, make_stream, note_omission, problems_of_run
 from rljax.training.parts.reward import make_step_reward, notes_on_reward, reward_groups
 from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
-from rljax.training.scoring import Compare, Score, make_score, make_supervised_score, scores_alone
+from rljax.training.scoring import Forward, Score, make_score, make_supervised_score, scores_alone
 from rljax.training.state import Frozen, Option
 from rljax.training.worker import make_worker
 
 
+@renamed_fields(compare="forward")
 class Setup(NamedTuple):
     """Everything that a run uses; nothing here changes during the run."""
 
@@ -82,7 +84,7 @@ class Setup(NamedTuple):
     """Order of the training prompts."""
     omissions: Sequence[str]
     """Messages about good rows that are not used: how many, and why."""
-    compare: Compare
+    forward: Forward
     """Scores the response tokens in an update."""
     supervised_score: Score
     """Scores the tokens of demonstrations."""
@@ -261,7 +263,7 @@ def plan_setup(
         prompt_length=config.data.max_prompt_tokens,
         order=absent,
         omissions=(),
-        compare=scores_alone(make_score(policy, config.sampling.temperature)),
+        forward=scores_alone(make_score(policy, config.sampling.temperature)),
         supervised_score=make_supervised_score(policy, config.sampling.temperature),
         frozen={},
         own_optimizer=own_optimizer,

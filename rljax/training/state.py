@@ -52,7 +52,7 @@ class Option(NamedTuple):
     adjust: Callable[[Algorithm, PyTree[Array]], Algorithm] | None = None
     """(algorithm, the option's arrays) -> the algorithm of this step, for coefficients that change during the run."""
     data: Callable[[int, int], PyTree[Array]] | None = None
-    """(RL steps done, updates done in this step) -> further inputs of `gradient`, and of the setup's `compare`."""
+    """(RL steps done, updates done in this step) -> further inputs of `gradient`, and of the setup's `forward`."""
     gradient: Callable[[Any, Frozen, Params, PyTree[Array]], tuple[Params, dict[str, Array]]] | None = None
     """(state, frozen arrays, gradient, data) -> (the gradient to apply, metrics)."""
     sampler: Callable[[Any], tuple[Params, int]] | None = None

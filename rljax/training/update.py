@@ -19,7 +19,7 @@ from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout
 from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
-from rljax.training.scoring import Compare, Copy, Score, scored_params
+from rljax.training.scoring import Copy, Forward, Score, policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Shardings, Traced, TrainState, adjust_algorithm, shardings_of, traced
 
@@ -87,7 +87,7 @@ def make_policy_update(setup: Setup, state: TrainState) -> Update:
 
 def policy_program(setup: Setup, where: Shardings) -> Any:
     """Compile `(state, frozen, layout, batch, data) -> (state, metrics)` for a state with these shardings."""
-    gradient_of = make_gradient(setup.algorithm, setup.compare, setup.policy.copies, traced(setup.options))
+    gradient_of = make_gradient(setup.algorithm, setup.forward, setup.policy.copies, traced(setup.options))
     return _policy_program(gradient_of, setup.optimizer, where, setup.mesh)
 
 
@@ -105,13 +105,13 @@ def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformati
 
 @cache_results
 def make_gradient(
-    algorithm: Algorithm, compare: Compare, copy: Copy | None, options: tuple[Traced, ...]
+    algorithm: Algorithm, forward: Forward, copy: Copy | None, options: tuple[Traced, ...]
 ) -> Callable[..., tuple[Params, LossMetrics, dict[str, Array]]]:
     """Build `(state, frozen, layout, batch, data) -> (gradient of the loss, its metrics, metrics of the options)`.
 
     Args:
         algorithm: the algorithm whose loss is differentiated.
-        compare: scores the tokens of a micro-batch.
+        forward: scores the tokens of a micro-batch.
         copy: see `Policy.copies`. Called once for several micro-batches; a single one casts parameters as it reads them.
         options: options that may set the algorithm's coefficients and change the gradient.
     """
@@ -124,7 +124,7 @@ def make_gradient(
         copies = None if copy is None or is_single else copy(state.params if base is None else base.params)
 
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, further = compare(scored_params(base, params, copies), {**frozen, **data}, part)
+            scores, further = forward(policy_params(base, params, copies), {**frozen, **data}, part)
             return loss(current, scores.logp, rows_of(batch, part.responses), entropy=scores.entropy, **further)
 
         gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)
@@ -181,7 +181,7 @@ def _supervised_program(
 
     def step(state: TrainState, frozen: Frozen, layout: Layout, mask: Array) -> tuple[TrainState, SupervisedMetrics]:
         def objective(params: Params, part: Layout) -> tuple[Array, tuple[Array, ...]]:
-            scores = score(scored_params(frozen.get("base"), params), part.packed)
+            scores = score(policy_params(frozen.get("base"), params), part.packed)
             weights, learned = rows_of((token_mean(mask), mask), part.responses)
             means = tuple((weights * jnp.where(learned, values, 0.0)).sum() for values in (-scores.logp, scores.entropy))
             return (weights * cost(scores.logp, learned)).sum(), means

@@ -21,7 +21,7 @@ from rljax.models.adapters import (
     fingerprint,
     init_adapter,
     merge,
-    scoring_params,
+    unmerged_params,
 )
 from rljax.models.checkpoint_tensors import entries, get_at
 from rljax.models.config import REMATS
@@ -32,7 +32,7 @@ from rljax.models.patterns import matches, select_paths
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, save_adapter
 from rljax.models.policy import path_names
 from rljax.parallel import make_mesh, policy_shardings, put
-from rljax.training.scoring import scored_params
+from rljax.training.scoring import policy_params
 
 
 @partial(jax.jit, static_argnames="config")
@@ -66,16 +66,16 @@ def test_separate_and_merged_adapters_agree(targets, remat):
         )
 
     np.testing.assert_allclose(
-        logp_of(scoring_params(base, adapter), config), logp_of(effective_params(base, adapter), config), atol=1e-5
+        logp_of(unmerged_params(base, adapter), config), logp_of(effective_params(base, adapter), config), atol=1e-5
     )
-    (separate, separate_grads), (merged, merged_grads) = differentiate(scoring_params), differentiate(effective_params)
+    (separate, separate_grads), (merged, merged_grads) = differentiate(unmerged_params), differentiate(effective_params)
     np.testing.assert_allclose(separate, merged, rtol=1e-5)
     assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(merged_grads)) > 1e-3
     for one, other in zip(jax.tree.leaves(separate_grads), jax.tree.leaves(merged_grads), strict=True):
         size = np.abs(other).max()
         np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # 2.3e-5 with JAX 0.12, which sums in another order
-    assert scoring_params(base, None) is base.params
-    assert scored_params(None, base.params) is base.params
+    assert unmerged_params(base, None) is base.params
+    assert policy_params(None, base.params) is base.params
 
 
 def test_merge_adds_the_product_of_the_factors():
@@ -163,7 +163,7 @@ def test_each_expert_has_its_own_adapter(tmp_path, name):
             adapter
         )
 
-    (separate, separate_grads), (merged, merged_grads) = differentiate(scoring_params), differentiate(effective_params)
+    (separate, separate_grads), (merged, merged_grads) = differentiate(unmerged_params), differentiate(effective_params)
     np.testing.assert_allclose(separate, merged, rtol=1e-4)
     for one, other in zip(jax.tree.leaves(separate_grads), jax.tree.leaves(merged_grads), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4 * max(1.0, np.abs(other).max()))
@@ -181,7 +181,7 @@ def test_expert_adapters_are_sharded_like_the_experts(tmp_path):
 
     def loss(adapter, mesh=None):
         return score_tokens(
-            Model(config, mesh), scoring_params(Base(params, ADAPTER_SCALE), adapter), make_packed()
+            Model(config, mesh), unmerged_params(Base(params, ADAPTER_SCALE), adapter), make_packed()
         ).logp.sum()
 
     found = jax.jit(jax.grad(partial(loss, mesh=mesh)))(put(adapter, shardings))

@@ -13,7 +13,7 @@ from small_models import ADAPTER_SCALE, LLAMA, SHAPES, make_packed, random_adapt
 
 from rljax.errors import InputError
 from rljax.models import abstract_params, count_parameters, score_tokens, transformer_policy
-from rljax.models.adapters import Base, effective_params, scoring_params
+from rljax.models.adapters import Base, effective_params, unmerged_params
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import Model, product_copies
 from rljax.models.policy import with_copies
@@ -135,7 +135,7 @@ def test_an_adapter_learns_the_same_as_on_the_dequantized_model(kind, name, targ
     @jax.jit
     def both(base):
         def loss(adapter):
-            return (weights * score_tokens(Model(config), scoring_params(base, adapter), make_packed()).logp).sum()
+            return (weights * score_tokens(Model(config), unmerged_params(base, adapter), make_packed()).logp).sum()
 
         return jax.value_and_grad(loss)(adapter)
 
@@ -180,7 +180,7 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
 
     @partial(jax.jit, static_argnames="on")
     def score(params, *, on):
-        return score_tokens(Model(WIDE, on), scoring_params(Base(params, ADAPTER_SCALE), adapter), twice).logp
+        return score_tokens(Model(WIDE, on), unmerged_params(Base(params, ADAPTER_SCALE), adapter), twice).logp
 
     np.testing.assert_allclose(score(on_mesh, on=mesh), score(quantized, on=None), atol=1e-4)
 
@@ -196,7 +196,7 @@ def test_a_backward_pass_keeps_one_layer_of_full_matrices():
 
         def loss(adapter, params):
             return score_tokens(
-                Model(config), scoring_params(Base(params, ADAPTER_SCALE), adapter), make_packed()
+                Model(config), unmerged_params(Base(params, ADAPTER_SCALE), adapter), make_packed()
             ).logp.sum()
 
         options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}

@@ -20,7 +20,7 @@ from rljax.models import (
     init_params,
     language_model,
 )
-from rljax.models.adapters import Base, init_adapter, scoring_params
+from rljax.models.adapters import Base, init_adapter, unmerged_params
 from rljax.models.config import REMATS
 from rljax.models.language_model import (
     empty_cache,
@@ -295,7 +295,7 @@ def test_layers_with_different_parameters_are_not_scanned_together(params):
     config = replace(CONFIG, layers=3)
     params = init_params(config, jax.random.key(2))
     adapter = init_adapter(jax.random.key(0), params, rank=2, targets=("query",))
-    partly_adapted = scoring_params(Base(params, jnp.float32(1)), adapter)
+    partly_adapted = unmerged_params(Base(params, jnp.float32(1)), adapter)
     partly_adapted["layers"][0], partly_adapted["layers"][2] = params["layers"][0], params["layers"][2]
     by_scan, by_loop = (
         score_tokens(Model(replace(config, scan_layers=scan)), partly_adapted, pack_from(1)).logp for scan in (True, False)

@@ -16,7 +16,7 @@ from small_runs import SMALL, even_length
 
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.adapters import Base, effective_params, init_adapter, scoring_params
+from rljax.models.adapters import Base, effective_params, init_adapter, unmerged_params
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.parallel import make_mesh
 from rljax.programs.compiled_updates import for_measuring
@@ -216,7 +216,7 @@ def test_adapter_gradient_needs_half_the_merged_memory():
         return temporaries(compile_program(jax.grad(total), adapter, params, rows))
 
     matrix_bytes = 2 * LAYER_WEIGHTS * 4
-    separate, merged = measure(scoring_params), measure(effective_params)
+    separate, merged = measure(unmerged_params), measure(effective_params)
     assert merged >= matrix_bytes, "the count would notice a copy"
     assert merged - separate >= 0.55 * matrix_bytes
     assert separate <= 0.6 * merged, "the rest is the compiler's transposes for matrix products on a CPU"

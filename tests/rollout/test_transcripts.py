@@ -21,7 +21,7 @@ from rljax.tracking.rollout_rows import check_rollout, read_rollouts
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import reinforce
 from rljax.training.rollout_data import make_policy_scores
-from rljax.training.scoring import scored_params
+from rljax.training.scoring import policy_params
 
 ALPHABET = "characters:0123456789<>=?"
 TOKENIZER = load_tokenizer(ALPHABET)
@@ -62,7 +62,7 @@ def record_steps(monkeypatch):
 
     def one_step(run, tools, *arguments):
         result = original(run, tools, *arguments)
-        params = scored_params(run.setup.base, result.checkpoint.state.params)
+        params = policy_params(run.setup.base, result.checkpoint.state.params)
         after = make_policy_scores(run.setup)(params, sequences_of(result.collected.sampled)).logp
         recorded.append((result, np.asarray(after), run.setup.train))
         return result

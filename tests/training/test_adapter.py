@@ -32,7 +32,7 @@ from rljax.training.parts.adapter import base_entry
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.rollout_data import make_rollout_scorer, scored_rows
 from rljax.training.run import StoppedBatch
-from rljax.training.scoring import make_score, make_scores, scored_params
+from rljax.training.scoring import make_score, make_scores, policy_params
 from rljax.training.update import make_supervised_step
 
 TINY = SMALL.replace(
@@ -107,7 +107,7 @@ def test_sampler_gap_measures_the_rounding_in_bfloat16(merged_rollout):
     setup, state, groups = merged_rollout
     rollout, mask = groups.rollout, groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
     scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
-    logp = scores(scored_params(setup.base, state.params), sequences_of(groups)).logp
+    logp = scores(policy_params(setup.base, state.params), sequences_of(groups)).logp
     largest_gap = np.abs(logp - rollout.policy_logp.reshape(logp.shape))[mask].max()
     scored_rollout = make_rollout_scorer(setup)(state, groups)
     replayed = {term.name: term for term in replay(setup, state, StoppedBatch(scored_rollout, 1, 0, None)).terms}

@@ -58,8 +58,8 @@ def gradient_of(policy, data, mesh, *, copies, rank=None):
     sequences, batch = data
     layout, placed = put_layout(mesh, lay_out(sequences, batch.mask, rows=2), batch)
     assert len(layout.responses) > 1, "several micro-batches"
-    compare = scores_alone(make_score(policy, 1.0))
-    differentiated = make_gradient(ALGORITHM, compare, policy.copies if copies else None, ())
+    forward = scores_alone(make_score(policy, 1.0))
+    differentiated = make_gradient(ALGORITHM, forward, policy.copies if copies else None, ())
     frozen = {} if base is None else {"base": base}
     return (
         jax.jit(lambda state, layout, batch: differentiated(state, frozen, layout, batch, {})[:2]),

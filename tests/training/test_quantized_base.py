@@ -28,7 +28,7 @@ from rljax.training.memory_plan import parameter_shapes, sampler_bytes
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.parts.policy import make_shape
 from rljax.training.rollout_data import scored_rows
-from rljax.training.scoring import make_score, make_scores, scored_params
+from rljax.training.scoring import make_score, make_scores, policy_params
 
 TINY = SMALL.replace(
     width=128,
@@ -112,7 +112,7 @@ def test_sampler_and_update_agree_up_to_rounding(config, dtype):
     groups = setup.train.generate(params, range(4), 4, jax.random.key(0))
     mask = groups.rollout.mask.reshape(-1, groups.rollout.mask.shape[-1])
     scores = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
-    logp = scores(scored_params(setup.base, adapter), sequences_of(groups)).logp
+    logp = scores(policy_params(setup.base, adapter), sequences_of(groups)).logp
     largest_gap = np.abs(logp - groups.rollout.policy_logp.reshape(logp.shape))[mask].max()
     assert largest_gap < (1e-4 if dtype == "float32" else 0.1)
 

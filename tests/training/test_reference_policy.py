@@ -150,9 +150,14 @@ def test_a_penalty_in_the_reward_uses_the_coefficient_of_the_state():
     rollout = Rollout(np.ones((2, 2, 3), bool), logp, np.array([[1, 0], [0, 0.5]], np.float32), ref_logp=ref)
     weak, strong = (BY_NAME["rloo"](beta=beta) for beta in (0.1, 0.6))
     option = kl_target.Option(KL, adjust=with_kl_coefficient)
-    found = make_prepare(weak, (option,))(rollout, numbers={KL: np.float32(0.6)})
+    found = make_prepare(weak, (option,))(rollout, adjustments={KL: np.float32(0.6)})
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, make_prepare(strong)(rollout))
     assert np.abs(found.advantage - make_prepare(weak)(rollout).advantage).max() > 0.01
+    with pytest.warns(
+        DeprecationWarning, match=r"^the argument numbers of make_prepare.* is now adjustments; .* next version"
+    ):
+        earlier = make_prepare(weak, (option,))(rollout, numbers={KL: np.float32(0.6)})
+    np.testing.assert_array_equal(earlier.advantage, found.advantage)
 
 
 def test_remembered_rewards_include_the_kl_penalty(begin_run):
@@ -178,7 +183,7 @@ def test_a_replay_uses_the_coefficient_of_the_checkpoint(begin_run):
     expected, own = (
         np.abs(
             make_prepare(setup.algorithm, setup.options, minibatches=2)(
-                kept.scored_rollout.groups.rollout, numbers={KL: np.float32(beta)}
+                kept.scored_rollout.groups.rollout, adjustments={KL: np.float32(beta)}
             ).advantage
         ).max()
         for beta in (100 * BETA, BETA)

@@ -18,7 +18,7 @@ from rljax.rollout.expert_records import experts_in_slots
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training.interrupt import Interrupted
 from rljax.training.rollout_data import make_policy_scores, make_rollout_scorer
-from rljax.training.scoring import scored_params
+from rljax.training.scoring import policy_params
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_the_learner_and_the_reference_use_the_recorded_experts(config):
     np.testing.assert_allclose(scored.ref_logp[scored.mask], scored.policy_logp[scored.mask], atol=1e-5)
     others = (groups.experts + 1) % 6  # different experts must give different log-probabilities
     changed = groups._replace(experts=np.where(groups.experts >= 0, others, -1).astype(np.int16))
-    logp = make_policy_scores(setup)(scored_params(setup.base, state.params), sequences_of(changed)).logp
+    logp = make_policy_scores(setup)(policy_params(setup.base, state.params), sequences_of(changed)).logp
     mask = groups.rollout.mask
     assert np.abs(logp.reshape(mask.shape) - groups.rollout.policy_logp)[mask].max() > 1e-4
 

@@ -31,7 +31,7 @@ from rljax.training.memory_plan import bytes_on_a_device, check_room, state_byte
 from rljax.training.parts.policy import make_shape
 from rljax.training.reinforce import make_learner
 from rljax.training.rollout_data import make_rollout_scorer, next_rollout, sampler_of, scored_rows
-from rljax.training.scoring import make_score, make_scores, scored_params
+from rljax.training.scoring import make_score, make_scores, policy_params
 from rljax.training.state import sampling_key
 from rljax.training.state import shardings_of as places_of
 
@@ -106,7 +106,7 @@ def on_device(params):
 def scores_under(setup, params, groups):
     """Log-probability and entropy of the responses' tokens under trained parameters."""
     score = make_scores(make_score(setup.policy, 1.0), setup.mesh, scored_rows(setup))
-    found = score(scored_params(setup.base, on_device(params)), sequences_of(groups))
+    found = score(policy_params(setup.base, on_device(params)), sequences_of(groups))
     return [part.reshape(groups.rollout.mask.shape) for part in found]
 
 
