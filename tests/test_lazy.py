@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-from bare_setups import bare_setup
 
 import rljax.algorithms.dapo
 from rljax import algorithms, rewards, tasks
@@ -14,8 +13,8 @@ from rljax.book.errata import Evidence
 from rljax.data import iterated_addition
 from rljax.lazy import LazyTable, renamed_arguments
 from rljax.models.families import FAMILIES
-from rljax.parallel import make_mesh
 from rljax.rewards.sandbox import Verdict
+from rljax.training.setup import Setup
 
 COUNT = "import sys, {module}; print(sum(name.partition('.')[0] == 'rljax' for name in sys.modules))"
 MAX_MODULES = {
@@ -99,7 +98,7 @@ def test_an_earlier_name_works_with_a_warning(package, earlier, present):
     [
         (Verdict((1.0, 0.0), "done", ""), "shares", "pass_rates"),
         (Evidence("1 + 1 = 2", confirms=True), "holds", "confirms"),
-        (bare_setup(None, None, None, make_mesh(1, 1)), "compare", "forward"),
+        (Setup(*Setup._fields), "compare", "forward"),
         (FAMILIES["llama"], "classes", "class_prefix"),
         (FAMILIES["llama"], "neutral", "supported_values"),
     ],
