@@ -78,6 +78,7 @@ def test_all_lists_every_algorithm():
         (rljax.parallel, "with_places", "add_shardings"),
         (rljax.options, "hierarchy", "plans_and_answers"),
         (plan_credit, "plan_then_answer", "nested_group_advantage"),
+        (rljax.models.packed, "MEMBERS", "SEGMENTS_PER_PROMPT"),
         (rljax.models.adapters, "scoring_params", "unmerged_params"),
         (rljax.training.scoring, "scored_params", "policy_params"),
         (rljax.training.scoring, "Compare", "Forward"),

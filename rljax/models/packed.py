@@ -9,8 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-MEMBERS = 1 << 10
-"""One more than the largest number of sequences that may share the beginning of a prompt."""
+from rljax.lazy import lazy_names
+
+__getattr__ = lazy_names(__name__, renamed={"MEMBERS": "SEGMENTS_PER_PROMPT"})[0]
+SEGMENTS_PER_PROMPT = 1 << 10
+"""Segment numbers per prompt of a row: one for the shared beginning, the others for the sequences that share it."""
 
 
 class Packed(NamedTuple):
@@ -22,8 +25,9 @@ class Packed(NamedTuple):
     """Position of each token in its sequence, from 0."""
     segments: Int[Array | np.ndarray, "*M R S"]
     """Number of the sequence that each token belongs to, from 1 in each row; 0 is padding. A token sees its own sequence up to
-    itself. If sequences share the beginning of prompt number p of the row, the shared tokens have the number p * MEMBERS. The
-    tokens of the sequences m = 1, 2, ... then have the number p * MEMBERS + m, and also see the shared tokens."""
+    itself. If sequences share the beginning of prompt number p of the row, the shared tokens have the number
+    n = p * SEGMENTS_PER_PROMPT. The tokens of the sequences m = 1, 2, ... then have the number n + m, and also see the shared
+    tokens."""
     scored: Int[Array | np.ndarray, "*M R K"]
     """Slot indices of the scored tokens. They are at least 1, because the model predicts a token at the slot before the token."""
     place: Int[Array | np.ndarray, "*M B T"]
@@ -94,7 +98,7 @@ def visible_slots(
     distance = (tokens[:, None] - slots[None])[None]
     is_near = distance >= 0 if window is None else (distance >= 0) & (distance < window)
     key_segments = segments[:, None]
-    belongs = (query_segments == key_segments) | (query_segments - query_segments % MEMBERS == key_segments)
+    belongs = (query_segments == key_segments) | (query_segments - query_segments % SEGMENTS_PER_PROMPT == key_segments)
     return (is_near & belongs & (key_segments > 0)) | (distance == 0)
 
 

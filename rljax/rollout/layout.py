@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float32, Int, Int16, Int32
 from rljax.data.prompts import Demonstrations
 from rljax.models import Packed
 from rljax.models.language_model import reads_shared_prompts
-from rljax.models.packed import MEMBERS
+from rljax.models.packed import SEGMENTS_PER_PROMPT
 from rljax.records import required
 from rljax.rollout.groups import Groups
 
@@ -346,8 +346,8 @@ def micro_batch(
         tokens[row, start:end] = np.concatenate([prompt, sequences.tokens[response, attended]])
         positions[row, start:end] = skipped + np.arange(end - start)
         segments[row, start:end] = segment
-        if segment > MEMBERS:  # the prompt is shared with the other responses, except for its last token
-            segments[row, start : first - 1] = segment - segment % MEMBERS
+        if segment > SEGMENTS_PER_PROMPT:  # the prompt is shared with the other responses, except for its last token
+            segments[row, start : first - 1] = segment - segment % SEGMENTS_PER_PROMPT
         if sequences.policy_logp is not None:
             logp[row, first:end] = sequences.policy_logp[response, attended]
         column = np.arange(ends[row], ends[row] + attended.size)
@@ -538,5 +538,5 @@ def placements(sequences: Sequences, rows: list[list[Chunk]]) -> Iterator[Placem
         for number, chunk in enumerate(chunks, start=1):
             for member, response in enumerate(chunk.responses, start=1):
                 skipped = 0 if member == 1 else chunk.lead
-                yield Placement(row, start, response, number * MEMBERS + member, skipped)
+                yield Placement(row, start, response, number * SEGMENTS_PER_PROMPT + member, skipped)
                 start += chunk.lead - skipped + 1 + int(sequences.attention[response].sum())

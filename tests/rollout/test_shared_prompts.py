@@ -15,7 +15,7 @@ import pytest
 from rljax.models import Model, TransformerConfig, init_params, score_tokens, transformer_policy
 from rljax.models.attention import attend, attend_within
 from rljax.models.language_model import reads_shared_prompts
-from rljax.models.packed import MEMBERS, visible_slots
+from rljax.models.packed import SEGMENTS_PER_PROMPT, visible_slots
 from rljax.parallel import make_mesh, put_rows
 from rljax.rollout import Sequences, lay_out, pack
 from rljax.rollout.layout import full_responses, lay_out_shared, row_slots
@@ -69,7 +69,7 @@ def score_layout(layout, params):
 def test_shared_prompts_keep_scores(params, sequences, rows, devices):
     layout = lay_out_shared(sequences, sequences.attention, rows=rows, devices=devices)
     assert sorted(layout.responses[layout.responses >= 0]) == list(range(COUNT))
-    assert layout.packed.segments.max() > MEMBERS, "no prompt is shared"
+    assert layout.packed.segments.max() > SEGMENTS_PER_PROMPT, "no prompt is shared"
     expected = np.stack(score_tokens(Model(CONFIG), params, pack(sequences)))
     np.testing.assert_allclose(
         score_layout(layout, params)[:, sequences.attention], expected[:, sequences.attention], rtol=1e-10, atol=1e-12
@@ -91,7 +91,7 @@ def test_shared_prompts_keep_gradients(params, rows):
 
     total = jax.tree.map(jnp.zeros_like, params)
     layout = lay_out_shared(SEQUENCES, mask, rows=rows)
-    assert layout.packed.segments.max() > MEMBERS, "no prompt is shared"
+    assert layout.packed.segments.max() > SEGMENTS_PER_PROMPT, "no prompt is shared"
     for part in range(len(layout.responses)):
         packed, responses = jax.tree.map(lambda array, part=part: array[part], layout)
         total = jax.tree.map(jnp.add, total, gradient(params, packed, responses))
@@ -166,7 +166,8 @@ def test_blockwise_attention_equals_full_attention():
 
 
 def test_tokens_attend_to_the_prompt_and_their_own_response():
-    row = jnp.array([[MEMBERS, MEMBERS, MEMBERS + 1, MEMBERS + 1, MEMBERS + 2, 2 * MEMBERS, 2 * MEMBERS + 1, 0]])
+    first, second = SEGMENTS_PER_PROMPT, 2 * SEGMENTS_PER_PROMPT
+    row = jnp.array([[first, first, first + 1, first + 1, first + 2, second, second + 1, 0]])
     expected = [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4], [5], [5, 6], [7]]
     assert [np.flatnonzero(line).tolist() for line in visible_slots(row)[0]] == expected
 
