@@ -9,13 +9,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from types import MappingProxyType, ModuleType
-from typing import ParamSpec, TypeVar, overload
+from typing import TypeVar, overload
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 Value_co = TypeVar("Value_co", covariant=True)
-Parameters = ParamSpec("Parameters")
-Output = TypeVar("Output")
+Value = TypeVar("Value")
 Record = TypeVar("Record", bound=type)
 
 
@@ -139,30 +138,16 @@ def _warn_of_earlier_name(earlier: str, present: str) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
-def renamed_arguments(**renamed: str) -> Callable[[Callable[Parameters, Output]], Callable[Parameters, Output]]:
-    """Decorate a function, so that keyword arguments can be passed under earlier names, with a DeprecationWarning.
+def earlier_argument(value: Value, earlier: str, present: str) -> Value:
+    """Return the value of an argument that was passed under its earlier name, with a DeprecationWarning.
 
     Args:
-        **renamed: earlier name of a parameter -> its present name.
-
-    Example:
-        >>> with warnings.catch_warnings(action="ignore"):
-        ...     renamed_arguments(digits="ndigits")(round)(2.26, digits=1)
-        2.3
+        value: value of the argument.
+        earlier: earlier name of the parameter and name of the function, as in `numbers of prepare_batch`.
+        present: present name of the parameter.
     """
-
-    def decorate(function: Callable[Parameters, Output]) -> Callable[Parameters, Output]:
-        @wraps(function)
-        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Output:
-            for earlier, present in renamed.items():
-                if earlier in kwargs and present not in kwargs:  # with both names, the function raises TypeError
-                    _warn_of_earlier_name(f"the argument {earlier} of {function.__qualname__}", present)
-                    kwargs[present] = kwargs.pop(earlier)
-            return function(*args, **kwargs)
-
-        return call
-
-    return decorate
+    _warn_of_earlier_name(f"the argument {earlier}", present)
+    return value
 
 
 def renamed_fields(**renamed: str) -> Callable[[Record], Record]:
@@ -177,7 +162,7 @@ def renamed_fields(**renamed: str) -> Callable[[Record], Record]:
             read = partial(_read_renamed, earlier=earlier, present=present)
             setattr(record, earlier, property(read, doc=f"Earlier name of `{present}`."))
         for name in ("__new__", "_replace") if issubclass(record, tuple) else ("__init__",):
-            setattr(record, name, renamed_arguments(**renamed)(getattr(record, name)))
+            setattr(record, name, _accept_renamed(getattr(record, name), renamed))
         return record
 
     return decorate
@@ -187,3 +172,17 @@ def _read_renamed(record: object, *, earlier: str, present: str) -> object:
     kind = type(record).__name__
     _warn_of_earlier_name(f"{kind}.{earlier}", f"{kind}.{present}")
     return getattr(record, present)
+
+
+def _accept_renamed(function: Callable[..., object], renamed: Mapping[str, str]) -> Callable[..., object]:
+    """Let keyword arguments of a function be passed under earlier names."""
+
+    @wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        for earlier, present in renamed.items():
+            if earlier in kwargs and present not in kwargs:  # with both names, the function raises TypeError
+                _warn_of_earlier_name(f"the argument {earlier} of {function.__qualname__}", present)
+                kwargs[present] = kwargs.pop(earlier)
+        return function(*args, **kwargs)
+
+    return call

@@ -11,7 +11,7 @@ from rljax.algorithms import plan_credit
 from rljax.algorithms.dapo import dapo
 from rljax.book.errata import Evidence
 from rljax.data import iterated_addition
-from rljax.lazy import LazyTable, renamed_arguments
+from rljax.lazy import LazyTable
 from rljax.models.families import FAMILIES
 from rljax.rewards.sandbox import Verdict
 from rljax.training.setup import Setup
@@ -119,10 +119,6 @@ def test_an_earlier_field_can_be_read_and_set_with_a_warning(record, earlier, pr
             assert getattr(record._replace(**{earlier: None}), present) is None
 
 
-def test_an_earlier_argument_is_not_accepted_together_with_the_present_one():
-    rounded = renamed_arguments(digits="ndigits")(round)
-    with pytest.warns(DeprecationWarning, match="^the argument digits of round is now ndigits; .* next version"):
-        assert rounded(2.26, digits=1) == 2.3
-    assert rounded(2.26, ndigits=1) == 2.3
-    with pytest.raises(TypeError, match="takes at most 2 arguments"):
-        rounded(2.26, digits=1, ndigits=1)
+def test_a_field_cannot_be_set_under_both_names():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shares'"):
+        Verdict(pass_rates=(1.0,), shares=(1.0,), ended="done", reason="")

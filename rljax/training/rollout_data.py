@@ -21,7 +21,7 @@ from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_numbers
-from rljax.lazy import renamed_arguments
+from rljax.lazy import earlier_argument
 from rljax.models import Params, Scores
 from rljax.models.distribution_scores import over_vocabulary, square_sum
 from rljax.models.packed import to_batch
@@ -59,8 +59,7 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
 
 
 def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
-    """Return the number of responses to each prompt under the token budget; None without a budget, because all groups then
-    have the same size.
+    """Return the number of responses to each prompt under the token budget; None without a budget: all groups are then equal.
 
     The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
     """
@@ -171,14 +170,16 @@ def make_prepare(
     adjusting = [option for option in options if option.adjust is not None]
     program = _prepare_program(algorithm, traced(adjusting), **minibatches)
 
-    @renamed_arguments(numbers="adjustments")
     def prepare_batch(
         rollout: Rollout[np.ndarray],
         *,
         progress: float | None = None,
         past: EarlierRewards | None = None,
         adjustments: Mapping[str, PyTree] = MappingProxyType({}),
+        numbers: Mapping[str, PyTree] | None = None,
     ) -> Batch[np.ndarray]:
+        if numbers is not None:
+            adjustments = earlier_argument(numbers, "numbers of prepare_batch", "adjustments")
         return jax.device_get(program(rollout, None if progress is None else np.float32(progress), past, dict(adjustments)))
 
     return prepare_batch

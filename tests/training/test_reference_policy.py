@@ -154,7 +154,7 @@ def test_a_penalty_in_the_reward_uses_the_coefficient_of_the_state():
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, make_prepare(strong)(rollout))
     assert np.abs(found.advantage - make_prepare(weak)(rollout).advantage).max() > 0.01
     with pytest.warns(
-        DeprecationWarning, match=r"^the argument numbers of make_prepare.* is now adjustments; .* next version"
+        DeprecationWarning, match=r"^the argument numbers of prepare_batch is now adjustments; .* next version"
     ):
         earlier = make_prepare(weak, (option,))(rollout, numbers={KL: np.float32(0.6)})
     np.testing.assert_array_equal(earlier.advantage, found.advantage)
