@@ -256,12 +256,12 @@ class CachedDialogue(TurnQueue):
         running = int(self.running.sum())
         if not running:
             return {}
-        enough = len(self.requests) - running + max(1, running // 8)
+        min_ended = len(self.requests) - running + max(1, running // 8)
         longest = int(fetch(self.decoding.rows.state.lengths)[self.running].max())
         self._grow(longest + 1)
         self.decoding = self.decoding._replace(written=longest - self.length)
         self.decoding, ended = self.engine.decode_until_ended(
-            self.params, self.decoding, self.requests, enough, self.sampling
+            self.params, self.decoding, self.requests, min_ended, self.sampling
         )
         return self._record_ended(ended)
 

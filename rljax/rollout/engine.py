@@ -183,22 +183,28 @@ class DecodingEngine:
         return decoding._replace(rows=grow_rows(self.decoder, decoding.rows, more=room - decoding.room), room=room)
 
     def decode_until_ended(
-        self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, sampling: Sampling
+        self, params: Params, decoding: Decoding, requests: Sequence[Request], min_ended: int, sampling: Sampling
     ) -> tuple[Decoding, dict[int, Response]]:
-        """Sample until `enough` rows have ended, including those that were free; return the new responses and free their rows."""
+        """Sample until `min_ended` rows have ended, counting the free ones; return the new responses and free their rows."""
         responses: dict[int, Response] = {}
         while True:
             left = sampling.max_tokens if decoding.room == sampling.max_tokens else decoding.room - decoding.written
-            decoding, ended, over = self.decode_some(params, decoding, requests, enough, left, sampling)
+            decoding, ended, over = self.decode_some(params, decoding, requests, min_ended, left, sampling)
             responses |= ended
-            if over >= enough:
+            if over >= min_ended:
                 return decoding, responses
             decoding = self.grow(decoding, sampling.max_tokens)
 
     def decode_some(
-        self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, most: int, sampling: Sampling
+        self,
+        params: Params,
+        decoding: Decoding,
+        requests: Sequence[Request],
+        min_ended: int,
+        max_steps: int,
+        sampling: Sampling,
     ) -> tuple[Decoding, dict[int, Response], int]:
-        """Sample until `enough` rows have ended or each has `most` more tokens (fewer with stop strings), and free the ended rows.
+        """Sample until `min_ended` rows have ended, or for `max_steps` tokens (fewer with stop strings), and free the ended rows.
 
         Returns:
             The rows, the responses that have ended, and the number of free rows.
@@ -206,8 +212,10 @@ class DecodingEngine:
         responses: dict[int, Response] = {}
         request_of_row = decoding.request_of_row.copy()
         if any(request.sampling.stop for request in requests):
-            most = min(most, CHECK_TOKENS)
-        rows, steps = decode(self.decoder, params, decoding.rows, np.int32(enough), np.int32(most), sampling=sampling)
+            max_steps = min(max_steps, CHECK_TOKENS)
+        rows, steps = decode(
+            self.decoder, params, decoding.rows, np.int32(min_ended), np.int32(max_steps), sampling=sampling
+        )
         decoding = decoding._replace(rows=rows, request_of_row=request_of_row, written=decoding.written + int(fetch(steps)))
         del rows  # a second reference would keep the old cache alive after it has been copied
         ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))

@@ -24,11 +24,17 @@ class RecordingEngine(DecodingEngine):
     """The built-in engine with a recording decoder, whose responses contain the experts of each token."""
 
     def decode_some(
-        self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, most: int, sampling: Sampling
+        self,
+        params: Params,
+        decoding: Decoding,
+        requests: Sequence[Request],
+        min_ended: int,
+        max_steps: int,
+        sampling: Sampling,
     ) -> tuple[Decoding, dict[int, Response], int]:
         """Sample tokens as `DecodingEngine.decode_some` does, and add the recorded experts to the responses that have ended."""
         row_of = {int(index): row for row, index in enumerate(decoding.request_of_row)}
-        decoding, responses, over = super().decode_some(params, decoding, requests, enough, most, sampling)
+        decoding, responses, over = super().decode_some(params, decoding, requests, min_ended, max_steps, sampling)
         for index, response in responses.items():
             prompt, read = fetch(_row_records(decoding.rows.state, row_of[index]))
             last = np.full((1, *read.shape[1:]), UNKNOWN, read.dtype)  # the model does not read the last token

@@ -160,9 +160,9 @@ class PagedDialogue(TurnQueue):
             if not self.running.any():
                 return {}
             steps, count = self._plan_steps(), int(self.running.sum())
-            enough = len(self.running) - count + max(1, count // 8)
+            min_ended = len(self.running) - count + max(1, count // 8)
             self.decoding, ended, _ = self.engine.decode_some(
-                self.params, self.decoding, self.requests, enough, steps, self.sampling
+                self.params, self.decoding, self.requests, min_ended, steps, self.sampling
             )
         found = self._record_ended(ended)
         self._pause()

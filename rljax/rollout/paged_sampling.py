@@ -359,12 +359,12 @@ class PagedSampler:
         live = put_rows(self.mesh, self.live)
         self.decoding = self.decoding._replace(rows=free_rows(self.decoding.rows, live, self.devices))
 
-    def decode(self, enough: int) -> dict[int, Response]:
-        """Sample until `enough` live rows have ended or the pages may run out; return the ended responses and free their pages."""
+    def decode(self, min_ended: int) -> dict[int, Response]:
+        """Sample until `min_ended` live rows end or the pages may run out; return the ended responses and free their pages."""
         steps = self._plan_steps()
         over = len(self.live) - int(self.live.sum())
         self.decoding, ended, _ = self.engine.decode_some(
-            self.params, self.decoding, self.requests, over + enough, steps, self.sampling
+            self.params, self.decoding, self.requests, over + min_ended, steps, self.sampling
         )
         self.ended = [self.ended[0] + len(ended), self.ended[1] + sum(len(each.tokens) for each in ended.values())]
         if self.ended[0] >= FEWEST_ENDED:  # short responses end first, so their own mean would be too low

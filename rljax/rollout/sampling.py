@@ -358,12 +358,12 @@ def decode(
     decoder: Decoder,
     params: Params,
     rows: Rows,
-    enough: Int[Array | np.ndarray, ""],
-    most: Int[Array | np.ndarray, ""],
+    min_ended: Int[Array | np.ndarray, ""],
+    max_steps: Int[Array | np.ndarray, ""],
     *,
     sampling: Sampling,
 ) -> tuple[Rows, Int[Array, ""]]:
-    """Sample tokens until at least `enough` of all rows have ended, or until `most` tokens have been sampled in each other row.
+    """Sample tokens until at least `min_ended` of all rows have ended, or until each other row has `max_steps` more tokens.
 
     Returns:
         The rows, and the number of tokens sampled in each row that has not ended.
@@ -375,6 +375,6 @@ def decode(
         return _sample_tokens(rows, state, logits, ~rows.ended, sampling), count + 1
 
     def is_unfinished(carry: tuple[Rows, Array]) -> Array:
-        return (carry[0].ended.sum() < enough) & (carry[1] < most)
+        return (carry[0].ended.sum() < min_ended) & (carry[1] < max_steps)
 
     return jax.lax.while_loop(is_unfinished, advance, (rows, jnp.int32(0)))
