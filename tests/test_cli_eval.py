@@ -185,6 +185,18 @@ def test_a_resumed_evaluation_writes_the_same_files(run, shared_flags, undisturb
     assert resumed["reward"] == expected["reward"]
 
 
+def test_an_evaluation_of_the_earlier_version_can_be_resumed(run, shared_flags, undisturbed, tmp_path):
+    settings = (undisturbed / "samples.settings.json").read_text()
+    assert settings.count('"rows_per_call": 8') == 1
+    earlier = settings.replace("rows_per_call", "rows_a_call")
+    (tmp_path / "samples.settings.json").write_text(earlier)
+    (tmp_path / "samples.jsonl").write_bytes((undisturbed / "samples.jsonl").read_bytes())
+    assert evaluate(run, *shared_flags, "--out", tmp_path) == 0
+    assert (tmp_path / "samples.settings.json").read_text() == earlier
+    with pytest.raises(InputError, match=r"\(rows_per_call was 8 and is now 4\)"):
+        evaluate(run, *shared_flags, "--out", tmp_path, "--batch", "4")
+
+
 def test_ctrl_c_keeps_complete_calls_and_prints_how_to_continue(
     run, shared_flags, undisturbed, tmp_path, monkeypatch, capsys
 ):
@@ -214,7 +226,7 @@ def test_ctrl_c_keeps_complete_calls_and_prints_how_to_continue(
         (("--limit", "3"), "limit was null and is now 3"),
         (("--checkpoint", "last"), 'checkpoint was "best" and is now "last"'),
         (("--reward", "math"), "reward "),
-        (("--batch", "4"), "rows_a_call was 8 and is now 4"),
+        (("--batch", "4"), "rows_per_call was 8 and is now 4"),
     ],
 )
 def test_resuming_with_different_settings_is_refused(run, shared_flags, undisturbed, changed, message):
@@ -378,7 +390,7 @@ def test_eval_on_eight_devices_reports_dropped_problems(shared_data, tmp_path, c
     assert (f"{summary['dropped']} problems left out" in output) == (summary["dropped"] > 0)
     rows = read_rows(tmp_path / "a" / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(summary["whole"]["count"], 3))
-    assert summary["settings"]["rows_a_call"] == 15
+    assert summary["settings"]["rows_per_call"] == 15
     assert summary["settings"]["devices"].startswith("8 x ")
 
 

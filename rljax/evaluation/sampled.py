@@ -32,6 +32,7 @@ from rljax.rollout.continuations import Value, prefixes_of
 from rljax.rollout.groups import right_and_known
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
+_EARLIER_NAMES = MappingProxyType({"rows_a_call": "rows_per_call"})  # of saved settings
 NO_VALUES: Mapping[str, Value] = MappingProxyType({})
 _FINGERPRINT = 64  # leading entries of each parameter that are hashed: a few suffice, as training changes every parameter
 
@@ -159,7 +160,7 @@ def generate_rows(
     calls = plan(len(worker.prompts.tokens), samples, batch=batch)
     rows: list[dict] = []
     if out is not None:
-        shape = {"rows_a_call": len(calls[0].problems) * calls[0].group}
+        shape = {"rows_per_call": len(calls[0].problems) * calls[0].group}
         rows = reopen(sample_files(out), {**settings, "samples": samples, "seed": seed, **shape}, calls)
     complete = complete_calls(calls, len(rows))
     for call in watch(calls[complete:]):
@@ -264,7 +265,7 @@ def _refuse_other_settings(files: SampleFiles, settings: dict) -> None:
             f"{str(files.samples)!r} already exists, without readable settings in {files.settings.name} that tell how it was "
             f"written; choose another --out."
         ) from error
-    saved = saved if isinstance(saved, dict) else {}
+    saved = {_EARLIER_NAMES.get(name, name): value for name, value in saved.items()} if isinstance(saved, dict) else {}
     names = sorted(name for name in {*saved, *settings} if saved.get(name) != settings.get(name))
     if names:
         changed = ", ".join(
