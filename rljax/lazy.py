@@ -138,23 +138,25 @@ def _warn_of_earlier_name(earlier: str, present: str) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
-def earlier_argument(value: Value, earlier: str, present: str) -> Value:
-    """Return the value of an argument that was passed under its earlier name, with a DeprecationWarning.
+def warn_renamed(value: Value, earlier: str, present: str) -> Value:
+    """Return what a caller passed or defined under an earlier name, with a DeprecationWarning that names the present one.
 
     Args:
-        value: value of the argument.
-        earlier: earlier name of the parameter and name of the function, as in `numbers of prepare_batch`.
-        present: present name of the parameter.
+        value: what has the earlier name.
+        earlier: the earlier name, as in `Dialogue.draw`.
+        present: the present name.
     """
-    _warn_of_earlier_name(f"the argument {earlier}", present)
+    _warn_of_earlier_name(earlier, present)
     return value
 
 
-def renamed_fields(**renamed: str) -> Callable[[Record], Record]:
-    """Decorate a NamedTuple or dataclass, so that fields can be read and set under earlier names, with a DeprecationWarning.
+def renamed_attributes(**renamed: str) -> Callable[[Record], Record]:
+    """Decorate a class, so that earlier names of its fields and methods work, with a DeprecationWarning.
+
+    The fields of a NamedTuple or dataclass can be read and set under their earlier names.
 
     Args:
-        **renamed: earlier name of a field -> its present name.
+        **renamed: earlier name of a field or method -> its present name.
     """
 
     def decorate(record: Record) -> Record:

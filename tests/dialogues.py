@@ -51,7 +51,7 @@ def play(dialogue, requests, later=()):
     """
     first, current = {**requests, **dict(later)}, dict(requests)
     turns, waves = {episode: [] for episode in first}, []
-    while ended := dialogue.draw():
+    while ended := dialogue.sample_turns():
         waves.append(len(ended))
         added = dict(later) if len(waves) == 1 else {}
         for episode, response in ended.items():

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from rljax.algorithms import BY_NAME
 from rljax.files import read_toml
-from rljax.lazy import renamed_fields
+from rljax.lazy import renamed_attributes
 from rljax.ops.batch import gpg_scale
 from rljax.ops.distillation import mean_later_log_ratio
 from rljax.ops.divergence import exact_kl, k1, k3
@@ -31,7 +31,7 @@ from rljax.ops.weights import constant_length, sequence_mean, token_mean, token_
 Kind = Literal["computed", "documentary", "ambiguity", "difference"]
 
 
-@renamed_fields(holds="confirms")
+@renamed_attributes(holds="confirms")
 @dataclass(frozen=True)
 class Evidence:
     """Result of a counterexample."""

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rljax.errors import InputError
-from rljax.lazy import renamed_fields
+from rljax.lazy import renamed_attributes
 from rljax.models.config import Routing
 
 Raw = Mapping[str, Any]
@@ -99,7 +99,7 @@ def _gpt_oss(raw: Raw) -> dict[str, Any]:
     return _attention_biases(raw) | {"sinks": True, "routing": routing}
 
 
-@renamed_fields(classes="class_prefix", neutral="supported_values")
+@renamed_attributes(classes="class_prefix", neutral="supported_values")
 class Family(NamedTuple):
     """How config.json of a model family is interpreted."""
 

@@ -1,13 +1,16 @@
 """Begin multi-turn episodes with any engine: `begin_dialogue` chooses the dialogue that suits the engine."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from rljax.lazy import renamed_attributes, warn_renamed
 from rljax.models import Params
 from rljax.rollout.dialogue import CachedDialogue
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.engine_protocols import Dialogue, DialogueEngine, Engine, Request, Response, check_responses, cut
 
 
+@renamed_attributes(draw="sample_turns")
 class RereadingDialogue:
     """A dialogue with any engine: all waiting turns are sampled together, and each reads its full context again.
 
@@ -28,7 +31,7 @@ class RereadingDialogue:
         self.waiting |= requests
         self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
 
-    def draw(self) -> dict[int, Response]:
+    def sample_turns(self) -> dict[int, Response]:
         """Sample all waiting turns, with one token budget that is rounded up to a power of two, so that few programs are compiled.
 
         Tokens beyond the budget of a turn are dropped.
@@ -49,6 +52,14 @@ class RereadingDialogue:
         return {episode: cut(response, limit) for (episode, limit), response in zip(limits.items(), responses, strict=True)}
 
 
+class _RenamedDialogue:
+    """A custom dialogue whose method `sample_turns` has its earlier name `draw`."""
+
+    def __init__(self, dialogue: Any):
+        self.add = dialogue.add
+        self.sample_turns = warn_renamed(dialogue.draw, "Dialogue.draw", "Dialogue.sample_turns")
+
+
 def begin_dialogue(
     engine: Engine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
 ) -> Dialogue:
@@ -65,7 +76,9 @@ def begin_dialogue(
         later: first turns of episodes that begin later; only their lengths matter.
     """
     if isinstance(engine, DialogueEngine):
-        return engine.dialogue(params, requests)
+        dialogue = engine.dialogue(params, requests)
+        has_earlier_name = hasattr(dialogue, "draw") and not hasattr(dialogue, "sample_turns")
+        return _RenamedDialogue(dialogue) if has_earlier_name else dialogue
     if not isinstance(engine, DecodingEngine) or engine.decoder.turns is None or not (requests or later):
         return RereadingDialogue(engine, params, requests)
     if not engine.has_pages:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.caching import cached_partial
 from rljax.errors import InputError
+from rljax.lazy import renamed_attributes
 from rljax.models import Decoder, Params, TurnDecoder
 from rljax.models.axes import spec_of
 from rljax.parallel import fetch, put_rows, row_shards
@@ -111,6 +112,7 @@ class Reading(NamedTuple):
     """Indices of the rows whose turns begin after the new tokens."""
 
 
+@renamed_attributes(draw="sample_turns")
 class TurnQueue:
     """A queue of turns that wait for rows, and this host's records of the rows.
 
@@ -249,7 +251,7 @@ class CachedDialogue(TurnQueue):
         self.start(Decoding(empty, np.full(rows, -1), room))
         self.add(requests)
 
-    def draw(self) -> dict[int, Response]:
+    def sample_turns(self) -> dict[int, Response]:
         """Begin waiting turns in free rows, and sample until about an eighth of the running turns have ended."""
         for part in self._split_readings(self._assign_rows()):
             self._begin(part)

@@ -159,7 +159,7 @@ class Dialogue(Protocol):
         """
         ...
 
-    def draw(self) -> Mapping[int, Response]:
+    def sample_turns(self) -> Mapping[int, Response]:
         """Sample until some turns have ended.
 
         Returns:

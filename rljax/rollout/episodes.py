@@ -441,10 +441,10 @@ def _next_turn(episode: _Episode) -> Request:
 
 def _sample_turns(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[int, Response]:
     """Sample until some turns have ended, and return their responses."""
-    responses = dialogue.draw()
+    responses = dialogue.sample_turns()
     if not responses or not responses.keys() <= turns.keys():
         raise InputError(
-            f"engine.dialogue: draw must return responses to some of the turns of episodes {sorted(turns)}; got responses "
+            f"engine.dialogue: sample_turns must return responses to some of the turns of episodes {sorted(turns)}; got responses "
             f"to {sorted(responses)}."
         )
     check_responses([turns[index] for index in responses], list(responses.values()))

@@ -151,7 +151,7 @@ class PagedDialogue(TurnQueue):
         super().end(episodes)
         self._pause()
 
-    def draw(self) -> dict[int, Response]:
+    def sample_turns(self) -> dict[int, Response]:
         """Begin waiting turns for which there are pages, and sample until about an eighth of the turns, or fewer, have ended."""
         ended: dict[int, Response] = {}
         while not ended:

@@ -21,7 +21,7 @@ from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_numbers
-from rljax.lazy import earlier_argument
+from rljax.lazy import warn_renamed
 from rljax.models import Params, Scores
 from rljax.models.distribution_scores import over_vocabulary, square_sum
 from rljax.models.packed import to_batch
@@ -179,7 +179,7 @@ def make_prepare(
         numbers: Mapping[str, PyTree] | None = None,
     ) -> Batch[np.ndarray]:
         if numbers is not None:
-            adjustments = earlier_argument(numbers, "numbers of prepare_batch", "adjustments")
+            adjustments = warn_renamed(numbers, "the argument numbers of prepare_batch", "adjustments")
         return jax.device_get(program(rollout, None if progress is None else np.float32(progress), past, dict(adjustments)))
 
     return prepare_batch

@@ -21,7 +21,7 @@ from rljax.data.prompts import (
     list_prompt_omissions,
 )
 from rljax.data.tokenizer import Tokenizer
-from rljax.lazy import renamed_fields
+from rljax.lazy import renamed_attributes
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base
 from rljax.parallel import check_rows, is_on_cpus, mesh_of
@@ -52,7 +52,7 @@ from rljax.training.state import Frozen, Option
 from rljax.training.worker import make_worker
 
 
-@renamed_fields(compare="forward")
+@renamed_attributes(compare="forward")
 class Setup(NamedTuple):
     """Everything that a run uses; nothing here changes during the run."""
 

@@ -205,7 +205,7 @@ def test_cached_turns_equal_rereading_the_context(slots):
 
 
 class WrongDialogue:
-    """A custom dialogue whose `draw` returns responses to the wrong episodes, or none."""
+    """A custom dialogue whose `sample_turns` returns responses to the wrong episodes, or none."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -219,7 +219,7 @@ class WrongDialogue:
     def add(self, requests):
         pass
 
-    def draw(self):
+    def sample_turns(self):
         return self.answer
 
 

@@ -90,7 +90,7 @@ def test_a_dialogue_continues_a_quantized_cache():
     params, policy = random_params(EXACT), transformer_policy(QUANTIZED, eos=1, mesh=mesh)
     sampling = Sampling(6, (-1,), temperature=0)
     dialogue = CachedDialogue(DecodingEngine(policy.decoder, mesh, 4, 2), params, {0: Request((3, 4), 0, 0, sampling, 0)})
-    assert len(dialogue.draw()[0].tokens) == 6
+    assert len(dialogue.sample_turns()[0].tokens) == 6
     assert dialogue.decoding.rows.state.state[0].keys.dtype == jnp.int8
 
 

@@ -94,7 +94,7 @@ def test_paged_and_dialogue_engines_sample_the_same_tokens():
     )
     found = {}
     while len(found) < len(first):
-        found |= dialogue.draw()
+        found |= dialogue.sample_turns()
     check_equal([found[index] for index in first], expected[:6])
 
 

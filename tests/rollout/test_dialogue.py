@@ -1,6 +1,7 @@
 """Tests of multi-turn episodes that reuse the KV cache: the same responses as without reuse, but fewer tokens read."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -86,11 +87,11 @@ def test_long_dialogue_grows_its_cache(reread_turns, slots, monkeypatch):
         assert row_slots == 8 + dialogue.decoding.room
         return dialogue.decoding.room
 
-    def draw_and_record(draw=dialogue.draw):
+    def sample_and_record(sample=dialogue.sample_turns):
         rooms.append(current_room())
-        return draw()
+        return sample()
 
-    monkeypatch.setattr(dialogue, "draw", draw_and_record)
+    monkeypatch.setattr(dialogue, "sample_turns", sample_and_record)
     assert_same(play(dialogue, REQUESTS)[0], reread_turns[0])
     assert list(dict.fromkeys(rooms)) == [15, 30, 60]
 
@@ -170,11 +171,11 @@ def test_episode_continues_after_losing_its_row(reread_turns):
         before = dialogue.tokens_read
         if turn > 0:
             dialogue.add({one: request})
-        assert dialogue.draw()[one].tokens.tolist() == response.tokens.tolist()
+        assert dialogue.sample_turns()[one].tokens.tolist() == response.tokens.tolist()
         assert dialogue.tokens_read == before + len(request.prompt_tokens)
         dialogue.add({other: REQUESTS[other]})
-        assert dialogue.draw()[other].tokens.tolist() == expected[other][0][1].tokens.tolist()
-    assert dialogue.draw() == {}
+        assert dialogue.sample_turns()[other].tokens.tolist() == expected[other][0][1].tokens.tolist()
+    assert dialogue.sample_turns() == {}
 
 
 def test_tokens_after_stop_string_are_dropped():
@@ -227,11 +228,30 @@ def test_dialogue_may_begin_without_requests(reread_turns):
         begin_dialogue(make_engine(), PARAMS, {}),
         RereadingDialogue(TokenCountingEngine(make_engine()), PARAMS, {}),
     ):
-        assert dialogue.draw() == {}
+        assert dialogue.sample_turns() == {}
         dialogue.add({0: REQUESTS[0]})
-        np.testing.assert_array_equal(dialogue.draw()[0].tokens, reread_turns[0][0][0][1].tokens)
+        np.testing.assert_array_equal(dialogue.sample_turns()[0].tokens, reread_turns[0][0][0][1].tokens)
     with pytest.raises(InputError, match=r"^dialogue: the first turns determine the lengths .*; got no requests\."):
         CachedDialogue(make_engine(), PARAMS, {})
+
+
+class EngineOfEarlierVersion(TokenCountingEngine):
+    """An engine whose dialogue has the earlier method `draw`."""
+
+    def dialogue(self, params, requests):
+        dialogue = RereadingDialogue(self.engine, params, requests)
+        return SimpleNamespace(add=dialogue.add, draw=dialogue.sample_turns)
+
+
+def test_the_earlier_method_draw_works_with_a_warning(reread_turns):
+    with pytest.warns(DeprecationWarning, match=r"^Dialogue\.draw is now Dialogue\.sample_turns; .* next version"):
+        dialogue = begin_dialogue(EngineOfEarlierVersion(make_engine()), PARAMS, REQUESTS)
+    assert_same(play(dialogue, REQUESTS)[0], reread_turns[0])
+    for dialogue in (begin_dialogue(make_engine(), PARAMS, REQUESTS), RereadingDialogue(make_engine(), PARAMS, {})):
+        with pytest.warns(
+            DeprecationWarning, match=r"^\w+Dialogue\.draw is now \w+Dialogue\.sample_turns; .* next version"
+        ):
+            assert dialogue.draw == dialogue.sample_turns
 
 
 def test_decoder_without_turns_rereads_contexts(reread_turns):

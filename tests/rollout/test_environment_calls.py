@@ -225,10 +225,10 @@ def test_waits_does_not_change_the_episodes(count, waits):
     assert [response.tokens.tolist() for response in plain] == [response.tokens.tolist() for response in waiting]
 
 
-class OneTurnPerDrawEngine:
-    """An engine whose dialogue finishes one turn in each call of `draw`."""
+class OneTurnPerCallEngine:
+    """An engine whose dialogue finishes one turn in each call of `sample_turns`."""
 
-    draws = 0
+    calls = 0
 
     def generate(self, params, requests):
         raise AssertionError("the dialogue must be used instead")
@@ -240,35 +240,35 @@ class OneTurnPerDrawEngine:
     def add(self, requests):
         self.turns |= requests
 
-    def draw(self):
-        self.draws += 1
+    def sample_turns(self):
+        self.calls += 1
         episode = min(self.turns)
         return {episode: DigitEngine().generate({}, [self.turns.pop(episode)])[0]}
 
 
 class BlockingEnvironment:
-    """The first episode's step blocks until the engine's `draw` has been called `draws` times."""
+    """The first episode's step blocks until the engine's `sample_turns` has been called `calls` times."""
 
     max_turns, step_seconds = 1, 2.0
 
-    def __init__(self, engine, waits, draws):
-        self.engine, self.waits, self.draws = engine, waits, draws
+    def __init__(self, engine, waits, calls):
+        self.engine, self.waits, self.calls = engine, waits, calls
 
     def reset(self, problem):
         return int(problem.answer)
 
     def step(self, state, completion):
-        while state == 0 and self.engine.draws < self.draws:
+        while state == 0 and self.engine.calls < self.calls:
             time.sleep(0.01)
         return Step(state, reward=1.0)
 
 
-@pytest.mark.parametrize(("waits", "draws"), [(False, 1), (True, 2), (3, 4)])
-def test_waits_sets_how_often_the_engine_samples(waits, draws):
+@pytest.mark.parametrize(("waits", "calls"), [(False, 1), (True, 2), (3, 4)])
+def test_waits_sets_how_often_the_engine_samples(waits, calls):
     problems = [Problem("1", str(index)) for index in range(6)]
     requests = [Request((3,), index, index, Sampling(40, (1,)), index) for index in range(6)]
-    for needed, failed in ((draws, False), (draws + 1, True)):
-        engine = OneTurnPerDrawEngine()
+    for needed, failed in ((calls, False), (calls + 1, True)):
+        engine = OneTurnPerCallEngine()
         environment = BlockingEnvironment(engine, waits, needed)
         _, verdicts = play(engine, environment, {}, requests, problems, TOKENIZER, max_failure_share=1.0)
         assert verdicts.failed.astype(bool).tolist() == [failed] + [False] * 5

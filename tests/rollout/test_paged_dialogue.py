@@ -72,8 +72,8 @@ class CheckedDialogue:
     def __init__(self, dialogue):
         self.dialogue, self.add, self.end = dialogue, dialogue.add, dialogue.end
 
-    def draw(self):
-        ended = self.dialogue.draw()
+    def sample_turns(self):
+        ended = self.dialogue.sample_turns()
         check_pages(self.dialogue)
         return ended
 
@@ -104,8 +104,8 @@ def test_running_turns_return_their_pages_and_restart(reread_turns, monkeypatch)
 def test_rows_share_prompt_pages_across_turns(reread_turns):
     """The five-token prompt fills one page, which three episodes share until they end."""
     dialogue = begin_dialogue(paged_engine(16, 1.0), PARAMS, REQUESTS)
-    dialogue.draw()
-    dialogue.draw()
+    dialogue.sample_turns()
+    dialogue.sample_turns()
     owners = np.asarray(dialogue.decoding.rows.state.pages.shared.owners)
     assert (owners > 0).sum(-1).max() == 3
 
@@ -176,7 +176,7 @@ def test_random_sizes_and_orders_do_not_change_turns(reread_turns, seed, monkeyp
     actual = {episode: [] for episode in REQUESTS}
     current, pending, checked = dict(REQUESTS), {}, CheckedDialogue(dialogue)
     while True:
-        for episode, response in checked.draw().items():
+        for episode, response in checked.sample_turns().items():
             actual[episode].append((current[episode], response))
             next_request = next_turn(REQUESTS[episode], current[episode], response)
             pending |= {} if next_request is None else {episode: next_request}

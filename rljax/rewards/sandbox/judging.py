@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from rljax.errors import InputError
-from rljax.lazy import renamed_fields
+from rljax.lazy import renamed_attributes
 from rljax.rewards.sandbox import seccomp, wire
 from rljax.rewards.sandbox.service import LauncherError, shared_service
 from rljax.rewards.sandbox.threats import LEVELS, exposure, machine
@@ -56,7 +56,7 @@ class Program(NamedTuple):
     """The task. If the prompt is Python, the tests use its definitions, not the program's definitions of the same names."""
 
 
-@renamed_fields(shares="pass_rates")
+@renamed_attributes(shares="pass_rates")
 class Verdict(NamedTuple):
     """The result of one program's tests."""
 
