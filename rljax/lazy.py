@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from types import MappingProxyType, ModuleType
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
@@ -159,24 +159,26 @@ def renamed_attributes(**renamed: str) -> Callable[[Record], Record]:
         **renamed: earlier name of a field or method -> its present name.
     """
 
-    def decorate(record: Record) -> Record:
-        for earlier, present in renamed.items():
-            read = partial(_read_renamed, earlier=earlier, present=present)
-            setattr(record, earlier, property(read, doc=f"Earlier name of `{present}`."))
-        for name in ("__new__", "_replace") if issubclass(record, tuple) else ("__init__",):
-            setattr(record, name, _accept_renamed(getattr(record, name), renamed))
+    def read(instance: object, name: str) -> object:
+        kind = type(instance).__name__
+        if name not in renamed:
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+        _warn_of_earlier_name(f"{kind}.{name}", f"{kind}.{renamed[name]}")
+        return getattr(instance, renamed[name])
+
+    def decorate(record: Any) -> Any:
+        accept = partial(_accept_renamed, renamed)
+        record.__getattr__ = read
+        if tuple in record.__mro__:
+            record.__new__, record._replace = accept(record.__new__), accept(record._replace)
+        else:
+            record.__init__ = accept(record.__init__)
         return record
 
     return decorate
 
 
-def _read_renamed(record: object, *, earlier: str, present: str) -> object:
-    kind = type(record).__name__
-    _warn_of_earlier_name(f"{kind}.{earlier}", f"{kind}.{present}")
-    return getattr(record, present)
-
-
-def _accept_renamed(function: Callable[..., object], renamed: Mapping[str, str]) -> Callable[..., object]:
+def _accept_renamed(renamed: Mapping[str, str], function: Callable[..., object]) -> Callable[..., object]:
     """Let keyword arguments of a function be passed under earlier names."""
 
     @wraps(function)
