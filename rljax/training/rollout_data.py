@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -199,19 +199,9 @@ class ScoredRollout(NamedTuple):
     Otherwise None, and the first update measures the divergence."""
 
 
-@runtime_checkable
-class RolloutScorer(Protocol):
-    """A function that scores a rollout before its updates."""
-
-    def __call__(self, state: TrainState, groups: Groups, sampler: Params | None = None) -> ScoredRollout:
-        """Return the inputs of the updates on a rollout; the state is unchanged.
-
-        Args:
-            state: the state before the updates.
-            groups: the groups of the rollout.
-            sampler: trainable parameters that sampled the rollout, if they are older than the state's; otherwise None.
-        """
-        ...
+RolloutScorer = Callable[..., ScoredRollout]
+"""(state, groups, sampler=None) -> inputs of the updates on the rollout; `sampler` are the trainable parameters that sampled the
+rollout, if they are older than the state's."""
 
 
 def make_rollout_scorer(setup: Setup) -> RolloutScorer:
@@ -326,9 +316,31 @@ def make_kinds(setup: Setup) -> Score:
 
 
 def make_value_scores(setup: Setup) -> Score:
-    """Build the function that computes the critic's values."""
-    compute_values = make_rollout_values(setup, setup.algorithm)
-    return lambda inputs: compute_values(inputs.state, inputs.groups.rollout, inputs.sequences)
+    """Build the function that computes the critic's values, blended with the pretrained critic's if the algorithm does so."""
+    compute_values = make_values(required(setup.critic, "setup.critic"), setup.mesh, scored_rows(setup))
+    blend = required(setup.algorithm.critic, "algorithm.critic").blend
+    if blend is None:
+        return lambda inputs: compute_values(required(inputs.state.critic, "state.critic").params, inputs.sequences)
+    program = _blend_program(blend)
+
+    def blended_values(inputs: ScoreInputs) -> Float[Array, "P G T"]:
+        critic, rollout = required(inputs.state.critic, "state.critic"), inputs.groups.rollout
+        current, pretrained = (
+            compute_values(params, inputs.sequences).reshape(rollout.mask.shape)
+            for params in (critic.params, critic.pretrained)
+        )
+        done = np.float32(completed_fraction(setup, inputs.state))
+        return program(pretrained, current, rollout.rewards, rollout.mask, done)
+
+    return blended_values
+
+
+@cache_results
+def _blend_program(blend: Callable) -> Any:
+    def blended(pretrained: Array, current: Array, rewards: Array, mask: Array, done: Array) -> Array:
+        return blend(pretrained, current, done, outcome_explained(current, rewards, mask))
+
+    return jax.jit(blended)
 
 
 SCORES: Mapping[str, Callable[[Setup], Score]] = MappingProxyType(
@@ -347,34 +359,3 @@ SCORES: Mapping[str, Callable[[Setup], Score]] = MappingProxyType(
 def make_policy_scores(setup: Setup) -> Callable[[Params, Sequences], Scores]:
     """Build the function that computes log-probabilities and entropies of rollouts under any parameters of the policy."""
     return make_scores(make_score(setup.policy, setup.config.sampling.temperature), setup.mesh, scored_rows(setup))
-
-
-def make_rollout_values(
-    setup: Setup, algorithm: Algorithm
-) -> Callable[[TrainState, Rollout[np.ndarray], Sequences], Float[np.ndarray, "P G T"]]:
-    """Build the function that computes a rollout's values, blended with the pretrained critic's if the algorithm does so."""
-    values_of = make_values(required(setup.critic, "setup.critic"), setup.mesh, scored_rows(setup))
-    blend = required(algorithm.critic, "algorithm.critic").blend
-
-    def values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
-        return values_of(required(state.critic, "state.critic").params, sequences).reshape(rollout.mask.shape)
-
-    if blend is None:
-        return values
-    program = _blend_program(blend)
-
-    def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
-        current = values(state, rollout, sequences)
-        pretrained = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
-        done = np.float32(completed_fraction(setup, state))
-        return np.asarray(program(pretrained, current, rollout.rewards, rollout.mask, done))
-
-    return blended_values
-
-
-@cache_results
-def _blend_program(blend: Callable) -> Any:
-    def blended(pretrained: Array, current: Array, rewards: Array, mask: Array, done: Array) -> Array:
-        return blend(pretrained, current, done, outcome_explained(current, rewards, mask))
-
-    return jax.jit(blended)
