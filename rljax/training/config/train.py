@@ -150,7 +150,8 @@ class TrainConfig:
         """
         changes: dict[str, Any] = {}
         if "task" in settings:
-            changes["task"] = _task(settings.pop("task"))
+            task = settings.pop("task")
+            changes["task"] = task_named(task) if isinstance(task, str) else task
         sets_reward = "reward" in settings
         for name, group in self.groups(changes).items():
             flat, hints = flat_names(type(group)), hints_of(type(group))
@@ -225,29 +226,18 @@ class TrainConfig:
         return cls(task=replace(task, **_read(type(task), settings)), **groups)
 
 
-def _task(value: TaskConfig | str | None) -> TaskConfig | None:
-    """Return a task's settings; the value is the task's name, the settings themselves, or None."""
-    return task_named(value) if isinstance(value, str) else value
-
-
-def _unknown(names: set[str]) -> InputError:
-    return InputError(
-        f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(names))}. Runs of another "
-        "version cannot be opened; train again, or install the version that wrote the run."
-    )
-
-
 def _refuse_unknown(names: set[str]) -> None:
     if names:
-        raise _unknown(names)
+        raise InputError(
+            f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(names))}. Runs of another "
+            "version cannot be opened; train again, or install the version that wrote the run."
+        )
 
 
-def _read(group: type, raw: object) -> dict[str, Any]:
+def _read(group: type, raw: Any) -> dict[str, Any]:
     """Return the settings of one group; JSON's lists become tuples again."""
-    if not isinstance(raw, Mapping):
-        raise _unknown({str(raw)})
     flat, hints = flat_names(group), hints_of(group)
-    _refuse_unknown(set(raw) - set(flat))
+    _refuse_unknown(set(raw) - set(flat) if isinstance(raw, Mapping) else {str(raw)})
     values = {}
     for name, value in raw.items():
         try:
@@ -264,6 +254,3 @@ def _number(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _number(entry) for name, entry in value.items()}
     return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
-
-
-__all__ = ["GROUPS", "MICROBATCH_TOKENS", "TrainConfig"]

@@ -20,9 +20,8 @@ from jaxtyping import Array, Float, PyTree
 from rljax.algorithms import Algorithm
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.models import Packed, Params, Policy, Scores
+from rljax.models import Params, Policy
 from rljax.models.axes import INPUT_AXES, matrix_axes
-from rljax.models.packed import Features
 from rljax.models.patterns import matches, select_paths
 from rljax.models.policy import path_names
 from rljax.ops.unpublished.schedule import warmup_cosine
@@ -72,34 +71,21 @@ def with_frozen(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     """
     if not patterns:
         return policy
-    score, features, supervised = _with_frozen(policy.score, policy.features, policy.supervised_score, patterns)
-    return policy._replace(score=score, features=features, supervised_score=supervised)
+    names = [name for name in ("score", "features", "supervised_score") if getattr(policy, name) is not None]
+    return policy._replace(**{name: _with_frozen(getattr(policy, name), patterns) for name in names})
 
 
 @cache_results
-def _with_frozen(
-    score_of: Callable[[Params, Packed, float], Scores],
-    features_of: Callable[[Params, Packed], Features] | None,
-    supervised_of: Callable[[Params, Packed, float], Scores] | None,
-    patterns: tuple[str, ...],
-) -> tuple[Callable, Callable | None, Callable | None]:
-    """Wrap three functions of a policy. Caching the policy itself would keep any parameters that its `init` refers to in memory."""
+def _with_frozen(function: Callable, patterns: tuple[str, ...]) -> Callable:
+    """Wrap a function of a policy. Caching the policy itself would keep any parameters that its `init` refers to in memory."""
 
-    def stop_gradients(params: Params) -> Params:
-        return tree_map_with_path(
+    def frozen(params: Params, *inputs: Any) -> Any:
+        stopped = tree_map_with_path(
             lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path, patterns) else leaf, params
         )
+        return function(stopped, *inputs)
 
-    def score(params: Params, packed: Packed, temperature: float) -> Scores:
-        return score_of(stop_gradients(params), packed, temperature)
-
-    def features(params: Params, packed: Packed) -> Features:
-        return required(features_of, "policy.features")(stop_gradients(params), packed)
-
-    def supervised(params: Params, packed: Packed, temperature: float) -> Scores:
-        return required(supervised_of, "policy.supervised_score")(stop_gradients(params), packed, temperature)
-
-    return score, None if features_of is None else features, None if supervised_of is None else supervised
+    return frozen
 
 
 @cache_results
