@@ -109,7 +109,9 @@ def run_training(
             check_base(folder, base)
             changed_inputs = run_together(lambda: check_inputs(existing, inputs, accepts=consent.changes))
         killed = lock_folder(folder, stack)
-        folder, losses = open_run(config, setup, owned, folder, changes)
+        losses: list[str] = []
+        if changes is not None:
+            folder, losses = continue_run(config, setup, owned, folder, changes)
         step = int(owned[0].state.step)
         run_on_first(lambda: record_start(folder, step, changes or (), inputs, changed_inputs))
         seconds = config.run.grace if jax.process_count() == 1 else None
@@ -136,15 +138,6 @@ def run_training(
             owned[0] = owned[0]._replace(state=begin_options(setup, owned[0].state))
             run.save(LAST, owned[0])
         return execute(run, owned)
-
-
-class Opening(NamedTuple):
-    """The folder of a run that begins or continues."""
-
-    folder: RunFolder
-    """Files of the run."""
-    losses: tuple[str, ...]
-    """Messages about skipped damaged checkpoints and lost rows; empty on all hosts but the first."""
 
 
 def make_agreed_setup(config: TrainConfig, custom: CustomParts, installers: Sequence[Install]) -> Setup:
@@ -175,28 +168,19 @@ def say_lost(display: Display, reason: str) -> None:
         print(f"rljax: {text}", file=sys.stderr, flush=True)
 
 
-def open_run(
-    config: TrainConfig, setup: Setup, owned: list[Checkpoint], folder: RunFolder, changes: Sequence[Change] | None
-) -> Opening:
-    """Open the folder of a run that begins (`changes` is None) or is resumed.
+def continue_run(
+    config: TrainConfig, setup: Setup, owned: list[Checkpoint], folder: RunFolder, changes: Sequence[Change]
+) -> tuple[RunFolder, list[str]]:
+    """Append the checkpoint of a resumed run to `owned`, and write changed settings to its config.json.
 
-    Args:
-        config: the settings.
-        setup: everything that the run uses.
-        owned: a list with the checkpoint of a new run, or an empty list, to which a resumed run's checkpoint is appended.
-        folder: files of the run.
-        changes: settings that differ from the run's earlier ones.
+    Returns:
+        The folder, and messages about skipped damaged checkpoints and lost rows, which only the first host has.
     """
-    losses: list[str] = []
-    if changes is not None:
-        checkpoint, losses = reopen(
-            folder,
-            partial(state_like, setup),
-            lambda restored: check_steps(changes, setup, restored.checkpoint.state),
-        )
-        owned.append(checkpoint)
-        folder = continue_folder(folder, config, changes)
-    return Opening(folder, tuple(losses))
+    checkpoint, losses = reopen(
+        folder, partial(state_like, setup), lambda restored: check_steps(changes, setup, restored.checkpoint.state)
+    )
+    owned.append(checkpoint)
+    return continue_folder(folder, config, changes), losses
 
 
 def introduce(run: Run, state: TrainState, changes: Sequence[Change] | None) -> None:

@@ -27,6 +27,7 @@ from rljax.rollout.environment import Environment
 from rljax.settings.sizes import byte_count
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.objective.algorithm import keeps_reference
+from rljax.training.objective.critic import Critic, initial_critic_state
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.parts.adapter import base_shapes
 from rljax.training.state import CriticState, Option, TrainState, create, first_arrays
@@ -41,7 +42,11 @@ def bytes_on_a_device(shapes: Shapes) -> int:
 
 def parameter_shapes(policy: Policy, mesh: Mesh) -> Shapes:
     """Return the shapes and shardings of all parameters of a policy."""
-    shapes = required(policy.shapes, "policy.shapes")()
+    return place_shapes(policy, mesh, required(policy.shapes, "policy.shapes")())
+
+
+def place_shapes(policy: Policy, mesh: Mesh, shapes: Shapes) -> Shapes:
+    """Add the shardings of a policy's parameters to their shapes."""
     return add_shardings(shapes, policy_shardings(mesh, shapes, shapes, policy.partition))
 
 
@@ -69,21 +74,16 @@ def state_shapes(
     if config.adapter.rank is not None:
         init = partial(init_adapter, rank=config.adapter.rank, targets=config.adapter.targets)
         trained = jax.eval_shape(lambda: init(jax.random.key(0), params))
-        frozen = base_shapes(config, policy, mesh)
-        shardings = policy_shardings(mesh, frozen, frozen, policy.partition)
-        scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
-        base = Base(add_shardings(frozen, shardings), scale)  # pyright: ignore[reportArgumentType]  shapes in place of arrays
+        scale: Any = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
+        base = Base(place_shapes(policy, mesh, base_shapes(config, policy, mesh)), scale)  # shapes in place of arrays
 
     def make_critic(params: Params) -> CriticState | None:
         if algorithm.critic is None:
             return None
-        function = required(policy.value_function, "policy.value_function")(
-            algorithm.critic.head.size, config.critic.surprisal
-        )
-        initial = function.init(jax.random.key(0), params)
-        learned = {"head": initial["head"]} if config.critic.frozen_trunk else initial
-        pretrained = None if algorithm.critic.blend is None else initial
-        return CriticState(initial, critic_optimizer(config, algorithm).init(learned), pretrained)
+        head, blended = algorithm.critic.head, algorithm.critic.blend is not None
+        function = required(policy.value_function, "policy.value_function")(head.size, config.critic.surprisal)
+        critic = Critic(function, head, config.critic.frozen_trunk, loaded=False)
+        return initial_critic_state(critic, critic_optimizer(config, algorithm), params, 0, blended=blended)
 
     def make_state(trained: Params, params: Params) -> TrainState:
         return create(
@@ -400,8 +400,7 @@ def check_loaded(
         return None
     held = bytes_on_a_device(parameter_shapes(policy, mesh))
     if config.adapter.rank is not None:
-        base = base_shapes(config, policy, mesh)
-        held += bytes_on_a_device(add_shardings(base, policy_shardings(mesh, base, base, policy.partition)))
+        held += bytes_on_a_device(place_shapes(policy, mesh, base_shapes(config, policy, mesh)))
     needs = _needs(config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, held)
     if available is None:
         return None

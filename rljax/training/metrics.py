@@ -3,6 +3,7 @@
 A metric that could not be measured is None, and `present` leaves this metric out.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -324,7 +325,5 @@ def commonest_share(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "
         >>> commonest_share(np.array([[1, 2], [1, 2], [1, 9]], np.int32), np.array([2, 2, 1]))
         0.6666666666666666
     """
-    texts, counts = [row[:end].tobytes() for row, end in zip(tokens, lengths, strict=True)], {}
-    for text in texts:
-        counts[text] = counts.get(text, 0) + 1
-    return max(counts.values(), default=0) / max(len(texts), 1)
+    counts = Counter(row[:end].tobytes() for row, end in zip(tokens, lengths, strict=True))
+    return max(counts.values(), default=0) / max(len(tokens), 1)

@@ -20,7 +20,7 @@ from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.lifecycle.initial_state import first_rl_state
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, average_updates, present, rollout_metrics
 from rljax.training.objective.algorithm import reward_weights, with_reward_weights
-from rljax.training.objective.optimizer import learning_rate_of
+from rljax.training.objective.optimizer import critic_optimizer, learning_rate_of
 from rljax.training.phase import Phase, Step, StepOutcome, save_and_exit
 from rljax.training.rollout_data import (
     ChoosePrompts,
@@ -38,7 +38,7 @@ from rljax.training.scoring import policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import RL, Option, TrainState, Updates, adjustments
 from rljax.training.update import make_policy_update, put_layout
-from rljax.training.value_update import make_critic_learner
+from rljax.training.value_update import make_critic_updates, measure_credit, value_schedule
 
 Learn = Callable[[TrainState, ScoredRollout], tuple[TrainState, LearnMetrics, Batch[np.ndarray]]]
 """(state, scored rollout) -> (the state after all updates, metrics, the prepared batch); the old state is donated."""
@@ -48,9 +48,13 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
     """Build the function that makes all updates on a scored rollout, for a state with the shapes and shardings of `state`."""
     weights = reward_weights(setup.algorithm, setup.train)
     setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, weights))
-    critic = None if setup.critic is None else make_critic_learner(setup, state)
-    extra = {} if critic is None else {"value_minibatches": critic.schedule.minibatches}
-    prepare_batch = make_prepare(setup.algorithm, setup.options, minibatches=setup.config.optimization.minibatches, **extra)
+    algorithm, optimization = setup.algorithm, setup.config.optimization
+    update_critic, minibatches = None, {"minibatches": optimization.minibatches}
+    if setup.critic is not None:
+        schedule, optimizer = value_schedule(algorithm, setup.config), critic_optimizer(setup.config, algorithm)
+        update_critic = make_critic_updates(setup, optimizer, schedule, state, passes=optimization.passes)
+        minibatches["value_minibatches"] = schedule.minibatches
+    prepare_batch = make_prepare(algorithm, setup.options, **minibatches)
     update_policy = make_policy_updates(setup, state)
 
     def learn(state: TrainState, scored: ScoredRollout) -> tuple[TrainState, LearnMetrics, Batch[np.ndarray]]:
@@ -63,8 +67,10 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
                 metrics = metrics.with_options(option.measure(rollout, batch))
             if option.before_updates is not None:
                 state = option.before_updates(state, scored)
-        if critic is not None:
-            state, metrics = critic.learn(state, metrics, rollout, sequences, batch)
+        if update_critic is not None:
+            credit = measure_credit(algorithm, rollout, batch)
+            state, critic = update_critic(state, sequences, batch)
+            metrics = metrics._replace(credit=credit, critic=critic)
         state, updates = update_policy(state, sequences, batch)
         gap = sampler_gap(updates) if scored.sampler_gap is None else scored.sampler_gap
         metrics = metrics._replace(policy=average_updates(updates.metrics), sampler_gap=gap)

@@ -23,9 +23,8 @@ from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out
 from rljax.training.config import TrainConfig
 from rljax.training.guard import is_safe, skip_count, where_safe
-from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, mean_critic_update
+from rljax.training.metrics import CreditMetrics, CriticMetrics, mean_critic_update
 from rljax.training.objective.critic import Critic
-from rljax.training.objective.optimizer import critic_optimizer
 from rljax.training.scoring import compile_for_sequences
 from rljax.training.setup import Setup
 from rljax.training.state import Shardings, TrainState, shardings_of
@@ -123,36 +122,6 @@ def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
             f"The critic's head represents values from {low:g} to {high:g}, but the returns range from {targets.min():g} to "
             f"{targets.max():g}; widen its range with --critic-head-options low=... high=...."
         )
-
-
-class CriticLearner(NamedTuple):
-    """The critic's part in learning from a rollout."""
-
-    schedule: ValueSchedule
-    """How a rollout is divided into updates."""
-    learn: Callable[..., tuple[TrainState, LearnMetrics]]
-    """(state, metrics, rollout, sequences, batch) -> (state, metrics that include the critic's)."""
-
-
-def make_critic_learner(setup: Setup, state: TrainState) -> CriticLearner:
-    """Build the critic's updates in RL."""
-    config, algorithm = setup.config, setup.algorithm
-    schedule = value_schedule(algorithm, config)
-    optimizer = critic_optimizer(config, algorithm)
-    update = make_critic_updates(setup, optimizer, schedule, state, passes=config.optimization.passes)
-
-    def learn(
-        state: TrainState,
-        metrics: LearnMetrics,
-        rollout: Rollout[np.ndarray],
-        sequences: Sequences,
-        batch: Batch[np.ndarray],
-    ) -> tuple[TrainState, LearnMetrics]:
-        credit = measure_credit(algorithm, rollout, batch)
-        state, critic = update(state, sequences, batch)
-        return state, metrics._replace(credit=credit, critic=critic)
-
-    return CriticLearner(schedule, learn)
 
 
 def make_critic_updates(

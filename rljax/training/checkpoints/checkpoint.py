@@ -47,7 +47,7 @@ from rljax.training.checkpoints.manifest import (
     Rows,
     fault_of,
     intact_rows,
-    link,
+    link_folder,
     numbers_in,
     remove_on_error,
     write_manifest,
@@ -299,7 +299,7 @@ def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, F
                 manager.wait_until_finished()
             if is_first():
                 for source, _ in found:
-                    link_reference(source, folder / str(number))
+                    link_folder(source / REFERENCE, folder / str(number) / REFERENCE)
                 write_manifest(folder / str(number), *(rows for _, rows in found))
 
     return finish
@@ -521,14 +521,3 @@ def find_same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
         if rows is not None:
             return [(checkpoint, rows)]
     return []
-
-
-def link_reference(source: Path, checkpoint: Path) -> None:
-    """Link the reference of one checkpoint into another."""
-    for file in sorted((source / REFERENCE).rglob("*")):
-        target = checkpoint / file.relative_to(source)
-        if file.is_dir():
-            target.mkdir(parents=True)
-        else:
-            target.parent.mkdir(exist_ok=True)
-            link(file, target)

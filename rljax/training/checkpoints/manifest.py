@@ -175,12 +175,7 @@ def _copy_apart(checkpoint: Path, place: Path) -> None:
     """Copy a checkpoint to `place`, through hard links if the disk supports them; an earlier copy there is replaced."""
     unfinished = place.with_name(f".unfinished-{secrets.token_hex(4)}")
     try:
-        for source in (checkpoint, *checkpoint.rglob("*")):  # `shutil.copytree` would hide a full disk
-            target = unfinished / source.relative_to(checkpoint)
-            if source.is_dir():
-                target.mkdir(parents=True)
-            else:
-                link(source, target)
+        link_folder(checkpoint, unfinished)
         shutil.rmtree(place, ignore_errors=True)
         unfinished.rename(place)
     except BaseException:
@@ -188,11 +183,16 @@ def _copy_apart(checkpoint: Path, place: Path) -> None:
         raise
 
 
-def link(source: Path, place: Path) -> None:
-    """Create a hard link to a file, or copy the file if the disk does not support links."""
-    try:
-        os.link(source, place)
-    except OSError as error:
-        if no_room(error) is not None:
-            raise
-        shutil.copy2(source, place)
+def link_folder(source: Path, place: Path) -> None:
+    """Copy a folder to `place`, where nothing is yet, through hard links if the disk supports them."""
+    for path in (source, *source.rglob("*")):  # `shutil.copytree` would hide a full disk
+        target = place / path.relative_to(source)
+        if path.is_dir():
+            target.mkdir(parents=True)
+            continue
+        try:
+            os.link(path, target)
+        except OSError as error:
+            if no_room(error) is not None:
+                raise
+            shutil.copy2(path, target)

@@ -1,7 +1,7 @@
 """Settings of the warm start, optimizer, adapter, critic, dataset, run folder and sampling, one record for each."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import tyro
 
@@ -15,6 +15,7 @@ from rljax.settings.checks import (
     check_positive_share,
     check_sampling_mask,
     check_stop,
+    hints_of,
 )
 from rljax.settings.options import Options
 from rljax.settings.shared_groups import AdamConfig, EngineConfig, HeldoutConfig
@@ -103,13 +104,9 @@ class OptimizationConfig(AdamConfig):
 
     def __post_init__(self):
         """Reject values that cannot work."""
-        choices = {
-            "moments_dtype": ("float32", "bfloat16"),
-            "second_moment": ("full", "factored"),
-            "remedy": ("off", "auto", "controller"),
-            "schedule": ("constant", "linear", "cosine", "quarter_cosine"),
-        }
-        for name, values in choices.items():
+        hints = hints_of(type(self))
+        for name in ("moments_dtype", "second_moment", "remedy", "schedule"):
+            values = get_args(hints[name])
             if getattr(self, name) not in values:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(values)}.")
         super().__post_init__()

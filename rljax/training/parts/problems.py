@@ -13,7 +13,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.records import required
-from rljax.tasks import TaskConfig, task_name
+from rljax.tasks import task_name
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
@@ -35,11 +35,6 @@ class Problems(NamedTuple):
     """Messages about good rows that are not used: how many, and why."""
 
 
-def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
-    """Generate problems of a task to train on, and `heldout` other problems to evaluate on."""
-    return Problems(*task.problems(heldout, seed=seed))
-
-
 def make_problems(
     config: TrainConfig, rows: Iterable[Mapping[str, object]] | None = None, *, needs_answers: bool = True
 ) -> Problems:
@@ -55,7 +50,7 @@ def make_problems(
     """
     data, task = config.data, config.generated_task
     if task is not None:
-        return generate_problems(task, data.heldout_problems, seed=config.run.seed)
+        return Problems(*task.problems(data.heldout_problems, seed=config.run.seed))
     from rljax.data.dataset import read_problems  # noqa: PLC0415  a generated task reads no file
 
     options = {
