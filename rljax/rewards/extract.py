@@ -39,7 +39,6 @@ _CONCLUSION = re.compile(r"(?:\b(?:therefore|thus|hence)\b|∴)[,:]? ?((?:[a-z ]
 _NO_CONCLUSION = frozenset("not no never than least most about nearly almost or if unless cannot".split())  # noqa: SIM905 - read as words
 _MODULAR_RESIDUE = re.compile(r"(?:[-+]|(?<!\d))\d+ ?[$]? ?\(?\\?(?:[pb]?mod|text\{ ?\(?mod ?\}) ?\{?\d+\}?(?:\)|\\?\))?$")
 _LONGEST_CONCLUSION = 200
-_LAST_LINE_MARK = "####"
 _MINUS = "\N{MINUS SIGN}"
 _THOUGHT_END = "</think>"
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -88,17 +87,11 @@ def final_answer(text: str) -> str | None:
         ('\\frac{1}{2}', None)
     """
     end = text[-LONGEST_READ:]
-    candidates = [*_last_boxed(end), *_last_hashed(end)]
+    candidates = [*_last_boxed(end), *_last_marked(end, "#")]
     if not candidates:
         return None
     _, answer = max(candidates)
     return normalized(answer) or None
-
-
-def _last_hashed(text: str) -> list[tuple[int, str]]:
-    """Return the position and the text of the answer after the last `#`: a list with one element, or none."""
-    before, hashes, after = text.rpartition("#")
-    return [(len(before), after.partition("\n")[0])] if hashes else []
 
 
 def _last_boxed(text: str) -> list[tuple[int, str]]:
@@ -162,7 +155,9 @@ def stated_text(text: str) -> str | None:
         return stated
     tagged = _last_tagged(end)
     inside = tagged[0][1] if tagged else end
-    candidates = _last_boxed(end) or [*_last_marked(inside), *_last_phrase(inside)] or tagged or _last_conclusion(end)
+    candidates = (
+        _last_boxed(end) or [*_last_marked(inside, "####"), *_last_phrase(inside)] or tagged or _last_conclusion(end)
+    )
     if not candidates:
         return None
     _, answer = max(candidates)
@@ -279,9 +274,10 @@ def _last_tagged(text: str) -> list[tuple[int, str]]:
     return [(begin, inside[: inside.index(_CLOSE)])]
 
 
-def _last_marked(text: str) -> list[tuple[int, str]]:
-    before, mark, after = text.rpartition(_LAST_LINE_MARK)
-    return [(len(before), after.partition("\n")[0])] if mark else []
+def _last_marked(text: str, mark: str) -> list[tuple[int, str]]:
+    """Return the position and the text of the line after the last mark: a list with one element, or none."""
+    before, found, after = text.rpartition(mark)
+    return [(len(before), after.partition("\n")[0])] if found else []
 
 
 def _last_phrase(text: str) -> list[tuple[int, str]]:

@@ -121,7 +121,10 @@ def run_training(
             folder,
             screen,
             partial(make_trackers, config, folder, trackers),
-            keep=make_retentions(config),
+            keep={
+                LAST: Retention(config.run.max_to_keep, config.run.keep_period),
+                BEST: Retention(config.run.max_best_to_keep),
+            },
             resume=resume_command(folder, config, command),
             **({} if grace is None else {"on_sigterm": grace.begin}),
         )
@@ -214,12 +217,6 @@ def discard_on_error(folder: RunFolder) -> Generator[None]:
         if is_first():  # not with `run_on_first`, which waits for the other hosts: they may not get here
             folder.discard()
         raise
-
-
-def make_retentions(config: TrainConfig) -> dict[str, Retention]:
-    """Return the rules for keeping checkpoints: kind of checkpoint -> its rule."""
-    run = config.run
-    return {LAST: Retention(run.max_to_keep, run.keep_period), BEST: Retention(run.max_best_to_keep)}
 
 
 def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker], disk: DiskWriter) -> Trackers:

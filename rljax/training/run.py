@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.tree_util import tree_leaves_with_path
 from safetensors.numpy import save
 
 from rljax.evaluation.greedy import evaluate
@@ -78,25 +79,17 @@ def write_batch(folder: RunFolder, kept: StoppedBatch) -> Path:
     return path
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    """Flatten nested dicts of arrays into one dict, with the path of each array as its key.
+def flatten(tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Flatten nested dicts of arrays into one dict, with the path of each array as its key; slashes within names are encoded.
 
     Example:
         >>> list(flatten({"a": {"b": np.ones(1)}, "c": np.ones(1)}))
         ['a/b', 'c']
     """
-    flat: dict[str, np.ndarray] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{json_name(name)}/")
-        else:
-            flat[f"{prefix}{json_name(name)}"] = value
-    return flat
-
-
-def json_name(name: str) -> str:
-    """Encode a name, which may be any text, so that the result contains no slash; `nest` decodes it."""
-    return json.dumps(name).replace("/", "\\u002f")[1:-1]
+    return {
+        "/".join(json.dumps(key.key).replace("/", "\\u002f")[1:-1] for key in path): array
+        for path, array in tree_leaves_with_path(tree)
+    }
 
 
 HELDOUT_KEPT = 1000

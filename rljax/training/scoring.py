@@ -126,10 +126,7 @@ def scores_alone(score: Score) -> Forward:
     return forward
 
 
-@cache_results
-def compile_shared(function: Callable) -> Any:
-    """Compile a function once, and share the program among all callers."""
-    return jax.jit(function)
+_compile = cache_results(jax.jit)
 
 
 def compile_for_sequences(
@@ -140,7 +137,7 @@ def compile_for_sequences(
     Returns:
         `(params, sequences) -> output`: host arrays `[B, T, ...]` without gradients, 0 for sequences without a response token.
     """
-    program = compile_shared(function)
+    program = _compile(function)
 
     def call(params: Params, sequences: Sequences) -> Output:
         layout = lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,33 +34,23 @@ PAUSE_SECONDS = 0.1
 """Seconds between two checks of whether the run should stop, while a write waits for room."""
 
 
+@dataclass(frozen=True)
 class DiskWriter:
     """Repeats writes that fail because of a full disk, an exhausted quota or a read-only disk, until there is room.
 
     A write that fails must leave no files behind. Several threads may share one object.
-
-    Args:
-        folder: folder of the run, for messages.
-        tell: shows a warning.
-        stopped: returns whether the run should stop.
-        hint: command that continues a stopped run.
-        seconds: time between two attempts.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        tell: Callable[[str], None],
-        stopped: Callable[[], bool],
-        hint: str,
-        *,
-        seconds: float = RETRY_SECONDS,
-    ):
-        self._folder = folder
-        self._tell = tell
-        self._stopped = stopped
-        self._hint = hint
-        self._seconds = seconds
+    folder: str
+    """Folder of the run, for messages."""
+    tell: Callable[[str], None]
+    """Shows a warning."""
+    stopped: Callable[[], bool]
+    """Returns whether the run should stop."""
+    hint: str
+    """Command that continues a stopped run."""
+    seconds: float = RETRY_SECONDS
+    """Time between two attempts."""
 
     def attempt(self, what: str, write: Callable[[], object]) -> None:
         """Call `write` until it succeeds.
@@ -82,14 +73,14 @@ class DiskWriter:
                     raise
             else:
                 if shown is not None:
-                    self._tell(f"There is room again for {what}.")
+                    self.tell(f"There is room again for {what}.")
                 return
             text = (
-                f"{what[0].upper()}{what[1:]} cannot be written into {self._folder}: {reason}. Nothing is lost so far: the run "
-                f"waits, and tries again every {self._seconds:g} seconds. Make room, or press Ctrl-C to end the run."
+                f"{what[0].upper()}{what[1:]} cannot be written into {self.folder}: {reason}. Nothing is lost so far: the run "
+                f"waits, and tries again every {self.seconds:g} seconds. Make room, or press Ctrl-C to end the run."
             )
             if text != shown:
-                self._tell(text)
+                self.tell(text)
             shown = text
             self._wait(what)
 
@@ -101,12 +92,12 @@ class DiskWriter:
             self.attempt(what, write)
 
     def _wait(self, what: str) -> None:
-        end = time.monotonic() + self._seconds
+        end = time.monotonic() + self.seconds
         while time.monotonic() < end:
-            if self._stopped():
-                self._tell(
+            if self.stopped():
+                self.tell(
                     f"The run was stopped while {what} could not be written, so what it did since its last checkpoint is lost. "
-                    f"When there is room, this continues from that checkpoint: {self._hint}"
+                    f"When there is room, this continues from that checkpoint: {self.hint}"
                 )
                 raise Interrupted
             time.sleep(PAUSE_SECONDS)

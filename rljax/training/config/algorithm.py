@@ -95,7 +95,15 @@ class AlgorithmConfig:
         check_at_least(0, self, ["correction_low", "off_policy_delta"])
         check_positive(self, ["correction_high", "kl_target", "anchor", "worst_kind"])
         check_at_least(1, self, ["reference_period"])
-        self._check_gain()
+        gain = self.kl_gain
+        if gain is not None and self.kl_target is None:
+            raise InputError(
+                f"kl_gain={gain} sets how fast to approach kl_target, but kl_target is not set; set it, or leave kl_gain out."
+            )
+        if gain is not None and not 0 <= gain < 5:
+            raise InputError(
+                f"kl_gain is {gain}; it must be at least 0 and below 5, or one step could make the coefficient negative."
+            )
         if self.anchor_problems is not None and self.anchor is None:
             raise InputError(
                 f"anchor_problems={self.anchor_problems!r} names the problems for an anchor, but anchor is not set; set --anchor "
@@ -111,17 +119,6 @@ class AlgorithmConfig:
             raise InputError(
                 f"correction_low={low} and correction_high={high} must enclose 1, the ratio at which sampler and learner agree; "
                 "otherwise every token would be cut."
-            )
-
-    def _check_gain(self) -> None:
-        gain = self.kl_gain
-        if gain is not None and self.kl_target is None:
-            raise InputError(
-                f"kl_gain={gain} sets how fast to approach kl_target, but kl_target is not set; set it, or leave kl_gain out."
-            )
-        if gain is not None and not 0 <= gain < 5:
-            raise InputError(
-                f"kl_gain is {gain}; it must be at least 0 and below 5, or one step could make the coefficient negative."
             )
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rljax.evaluation.comparison import Comparison, Row, compare, describe_sets
 from rljax.evaluation.kinds import describe_progress, kinds_of
-from rljax.models import Params
 from rljax.parallel import abstract_arrays, run_on_first
 from rljax.records import required
 from rljax.rollout import RolloutWorker
@@ -124,38 +123,27 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
     return lines
 
 
-def models_to_write(run: Run) -> list[str]:
-    """Return the kinds of models to write, by the settings; none if the user's policy writes only folders of its own format."""
-    models = run.config.run.models
-    if run.setup.policy.contents is None or models == "none":
-        return []
-    return [BEST, LAST] if models == "both" else [models]
-
-
 def write_final_models(run: Run, checkpoint: Checkpoint) -> list[Path]:
     """Write the models that the settings select, replacing earlier ones; all processes call it together.
 
-    An adapter is merged into its model. If the disk is full, the run waits for room, as it does for a checkpoint.
+    None are written if the user's policy writes only folders of its own format. An adapter is merged into its model. If the disk
+    is full, the run waits for room, as it does for a checkpoint.
 
     Returns:
         The folders of the models.
     """
     run.saver.wait()
-    return [_write_model(run, checkpoint, kind) for kind in models_to_write(run)]
+    models = run.config.run.models
+    if run.setup.policy.contents is None or models == "none":
+        return []
+    return [_write_model(run, checkpoint, kind) for kind in ([BEST, LAST] if models == "both" else [models])]
 
 
 def _write_model(run: Run, checkpoint: Checkpoint, kind: str) -> Path:
-    setup, folder = run.setup, run.folder.path / kind
-    params = setup.full_params(_trained_params(run, checkpoint, kind))
+    setup, folder, trained = run.setup, run.folder.path / kind, checkpoint.state.params
+    if kind == BEST and checkpoint.notes.best_step != int(checkpoint.state.step):
+        trained = restore_params(run.folder.checkpoints / BEST, abstract_arrays(trained))
     extras = companions(run.config, setup.tokenizer)
-    save = partial(save_model, model=setup.policy, params=params, extras=extras)
+    save = partial(save_model, model=setup.policy, params=setup.full_params(trained), extras=extras)
     run.disk.attempt_together("the model", lambda: atomically(folder, save))
     return folder
-
-
-def _trained_params(run: Run, checkpoint: Checkpoint, kind: str) -> Params:
-    """Return the trained parameters at the end of the run (`kind` is "last"), or of the best checkpoint."""
-    state = checkpoint.state
-    if kind == LAST or checkpoint.notes.best_step == int(state.step):
-        return state.params
-    return restore_params(run.folder.checkpoints / BEST, abstract_arrays(state.params))
