@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.rollout.continuations import end_token
-from rljax.rollout.engine_protocols import Engine, Request, Response
+from rljax.rollout.engine_protocols import Engine, Request, Response, cut, join_arrays, observe
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -49,7 +47,8 @@ class BudgetForcing:
                 for index in early
             ]
             for index, response in zip(early, self.engine.generate(params, requests_again), strict=True):
-                responses[index] = _join(begun[index], response, requests[index].sampling.max_tokens)
+                joined = begun[index]._replace(**join_arrays([begun[index], response]), finish=response.finish)
+                responses[index] = cut(joined, requests[index].sampling.max_tokens)
         return responses
 
     def _ends_early(self, response: Response, request: Request) -> bool:
@@ -60,23 +59,8 @@ class BudgetForcing:
 
     def _begin(self, response: Response) -> Response:
         """Return the response without its end token, followed by the continuation, which the policy did not sample."""
-        added = len(self.continuation)
-        zeros = np.zeros(added, np.float32)
-        return response._replace(
-            tokens=np.concatenate([response.tokens[:-1], np.array(self.continuation, np.int32)]),
-            mask=np.concatenate([response.mask[:-1], np.zeros(added, bool)]),
-            behaviour_logp=np.concatenate([response.behaviour_logp[:-1], zeros]),
-            policy_logp=np.concatenate([response.policy_logp[:-1], zeros]),
-        )
-
-
-def _join(begun: Response, response: Response, budget: int) -> Response:
-    """Append a response to its beginning, and cut the result to the token budget."""
-    arrays = {
-        name: np.concatenate([array, response.token_arrays[name]])[:budget] for name, array in begun.token_arrays.items()
-    }
-    is_cut = len(begun.tokens) + len(response.tokens) > budget
-    return begun._replace(**arrays, finish="length" if is_cut else response.finish)
+        before = cut(response, len(response.tokens) - 1)
+        return response._replace(**join_arrays([before, observe(response, self.continuation)]))
 
 
 def force_budget(worker: RolloutWorker, least: int, continuation: str) -> RolloutWorker:

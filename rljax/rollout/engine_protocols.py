@@ -190,6 +190,26 @@ def cut(response: Response, most: int) -> Response:
     return response._replace(finish="length", **{name: array[:most] for name, array in response.token_arrays.items()})
 
 
+def join_arrays(parts: Sequence[Response]) -> dict[str, np.ndarray]:
+    """Concatenate the arrays with one entry per token of the parts of a response, by name."""
+    arrays = [part.token_arrays for part in parts]
+    return {name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
+
+
+def observe(turn: Response, observation: Sequence[int]) -> Response:
+    """Build a response from an observation's tokens, which the policy sees after a turn but did not sample."""
+    zeros = np.zeros(len(observation), np.float32)
+    version = np.full(len(observation), turn.version[-1]) if isinstance(turn.version, np.ndarray) else turn.version
+    return turn._replace(
+        tokens=np.asarray(observation, np.int32),
+        mask=np.zeros(len(observation), bool),
+        behaviour_logp=zeros,
+        policy_logp=zeros,
+        version=version,
+        kept=None if turn.kept is None else np.full((len(observation), turn.kept.shape[-1]), -1, np.int32),
+    )
+
+
 def check_responses(requests: Sequence[Request], responses: Sequence[Response]) -> None:
     """Refuse responses that do not answer their requests.
 

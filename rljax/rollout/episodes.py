@@ -25,7 +25,7 @@ from rljax.rewards.correctness import Failed
 from rljax.rewards.reward_call import called_name, check_failures, place_of, read_answer
 from rljax.rollout.begin_dialogue import begin_dialogue
 from rljax.rollout.dialogue import TurnQueue
-from rljax.rollout.engine_protocols import Dialogue, Engine, Request, Response, check_responses
+from rljax.rollout.engine_protocols import Dialogue, Engine, Request, Response, check_responses, join_arrays, observe
 from rljax.rollout.environment import (
     CallSettings,
     Environment,
@@ -295,7 +295,7 @@ def _with_own_turns_only(episode: _Episode) -> _Episode:
     turns = [index for index, piece in enumerate(episode.pieces) if piece.mask.any()]
     if not {*turns} - {*episode.others}:
         return episode._replace(
-            pieces=tuple(_observation_response(piece, piece.tokens.tolist()) for piece in episode.pieces),
+            pieces=tuple(observe(piece, piece.tokens.tolist()) for piece in episode.pieces),
             rewards=(),
             metrics=_add_numbers(episode.metrics, {"no_turn": 1.0}),
         )
@@ -310,7 +310,7 @@ def _with_own_turns_only(episode: _Episode) -> _Episode:
             (rewards[-1] if rewards else rewards_before_first).extend(earned)
     return episode._replace(
         pieces=tuple(
-            _observation_response(piece, piece.tokens.tolist()) if index in episode.others else piece
+            observe(piece, piece.tokens.tolist()) if index in episode.others else piece
             for index, piece in enumerate(episode.pieces)
         ),
         rewards=tuple(sum(each) if each else None for each in rewards),
@@ -502,7 +502,7 @@ def _advance(episode: _Episode, state: object, reply: _Reply) -> _Episode:
         return episode._replace(failure=failure, done=True)
     *before, turn = episode.pieces
     turn = turn if reply.finish is None else turn._replace(finish=reply.finish)
-    observed = [_observation_response(turn, reply.observation)] if reply.observation else []
+    observed = [observe(turn, reply.observation)] if reply.observation else []
     return episode._replace(
         state=state,
         pieces=(*before, turn, *observed),
@@ -538,22 +538,6 @@ def _encode_observation(context: EpisodeContext, episode: _Episode, observation:
     return encode_messages(context.tokenizer, episode.problem, _turn_text(context, episode), observation)
 
 
-def _observation_response(turn: Response, observation: Sequence[int]) -> Response:
-    """Build a response from an observation's tokens, which the policy sees but did not sample."""
-    zeros = np.zeros(len(observation), np.float32)
-    version = np.full(len(observation), turn.version[-1]) if isinstance(turn.version, np.ndarray) else turn.version
-    return turn._replace(
-        tokens=np.asarray(observation, np.int32),
-        mask=np.zeros(len(observation), bool),
-        behaviour_logp=zeros,
-        policy_logp=zeros,
-        version=version,
-        kept=None if turn.kept is None else np.full((len(observation), turn.kept.shape[-1]), -1, np.int32),
-    )
-
-
 def _join_pieces(episode: _Episode) -> Response:
     """Join the pieces of an episode into one response."""
-    arrays = [piece.token_arrays for piece in episode.pieces]
-    joined = {name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]}
-    return episode.pieces[-1]._replace(turns=episode.turns - len(episode.others), **joined)
+    return episode.pieces[-1]._replace(turns=episode.turns - len(episode.others), **join_arrays(episode.pieces))

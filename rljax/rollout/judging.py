@@ -143,7 +143,8 @@ class Judge(NamedTuple):
         """
 
         def judge_rows(rows: Int[np.ndarray, "R"]) -> Verdicts:
-            return self._judge([problems[row] for row in rows], [responses[row] for row in rows], length)
+            part = [problems[row] for row in rows], [responses[row] for row in rows]
+            return self.patience.retry(lambda: self.verdicts([self._call(*part)], length))
 
         if any(protocol.needs_all_hosts(reward) for reward in (self.reward, self.step_reward)):
             return copy_from_first(run_together(lambda: judge_rows(np.arange(len(problems)))))
@@ -152,9 +153,6 @@ class Judge(NamedTuple):
     def completion(self, response: Response) -> str:
         """Text of the answer: the beginning that the prompt contains, if any, and then the tokens that the policy sampled."""
         return completion_text(self.tokenizer, response.tokens[response.mask].tolist())
-
-    def _judge(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
-        return self.patience.retry(lambda: self.verdicts([self._call(problems, responses)], length))
 
     def called(
         self, problems: Sequence[Problem], responses: Sequence[Response], *, before: int = 0, total: int | None = None

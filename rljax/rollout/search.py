@@ -107,7 +107,8 @@ def beam_search(
         for index, candidates in zip(active, _evaluate(value, [fresh[index] for index in active]), strict=True):
             ended = [kept for kept in beams[index] if not is_open(kept.prefix, worker.sampling.max_tokens)]
             beams[index] = _select_best(ended + candidates, search.keep)
-    return [SearchResult(_select_answer(beam), int(spent[index]), int(depths[index])) for index, beam in enumerate(beams)]
+    bests = [next((kept for kept in beam if kept.prefix.ended), beam[0]) for beam in beams]  # beams are sorted by value
+    return [SearchResult(*each) for each in zip(bests, spent.tolist(), depths.tolist(), strict=True)]
 
 
 def check_step_ends(step_ends: Sequence[str]) -> None:
@@ -211,8 +212,3 @@ def _select_best(candidates: Sequence[ScoredPrefix], count: int) -> list[ScoredP
     for kept in candidates:
         once.setdefault((kept.prefix.tokens, kept.prefix.ended, kept.prefix.end), kept)
     return sorted(once.values(), key=lambda kept: -kept.value)[:count]
-
-
-def _select_answer(beam: Sequence[ScoredPrefix]) -> ScoredPrefix:
-    """Return the ended prefix with the highest value, or the best prefix if none has ended."""
-    return next((kept for kept in beam if kept.prefix.ended), beam[0])

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.rollout.engine_protocols import Engine, Request, Response, check_responses, cut
+from rljax.rollout.engine_protocols import Engine, Request, Response, check_responses, cut, join_arrays
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,8 @@ class PlanEngine:
         ]
         answers = self._sample(params, [_answer_request(requests[i], responses[i]) for i in unfinished])
         for i, answer in zip(unfinished, answers, strict=True):
-            responses[i] = _join(responses[i], cut(answer, requests[i].sampling.max_tokens - len(responses[i].tokens)))
+            fitting = cut(answer, requests[i].sampling.max_tokens - len(responses[i].tokens))
+            responses[i] = fitting._replace(**join_arrays([responses[i], fitting]))
         return [
             response._replace(finish="length") if response.tokens[-1] == self.marker else response for response in responses
         ]
@@ -80,9 +79,3 @@ def _answer_request(request: Request, plan: Response) -> Request:
     """Request what follows the plan, with another seed. The token budget stays the full one, so all answers share a program."""
     tokens = (*request.prompt_tokens, *plan.tokens.tolist())
     return request._replace(prompt_tokens=tokens, seed=request.seed ^ 0x9E3779B97F4A7C15)
-
-
-def _join(plan: Response, answer: Response) -> Response:
-    answer_arrays = answer.token_arrays
-    joined = {name: np.concatenate([array, answer_arrays[name]]) for name, array in plan.token_arrays.items()}
-    return answer._replace(**joined)
