@@ -371,7 +371,10 @@ def load_params(
                     continue
                 array, experts = np.stack(experts), []
             sharding = None if shardings is None else get_at(shardings, entry.path)
-            leaf = jnp.asarray(array) if sharding is None else _shard(array, sharding)
+            if sharding is None:
+                leaf = jnp.asarray(array)
+            else:  # every host has the full array, and copies only its own devices' shards
+                leaf = jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
             put_at(params, entry.path, leaf if convert is None else convert(tuple(map(DictKey, entry.path)), leaf))
     return params
 
@@ -420,11 +423,6 @@ def _read_any(stored: Mapping[str, Path], name: str) -> Float32[np.ndarray, "...
     from rljax.models.packed_integers import read_packed  # noqa: PLC0415  few folders have integer weights
 
     return read_packed(name, read)
-
-
-def _shard(array: np.ndarray, sharding: Sharding) -> Array:
-    """Shard an array over the devices; every host passes the full array, and copies only its own devices' shards."""
-    return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
 def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:

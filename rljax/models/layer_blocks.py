@@ -46,18 +46,14 @@ def run_in_blocks(
     Source:
         Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174, Section 4.
     """
-
-    def block(
-        layers: Sequence[Layer], x: Float[Array, "B T D"], angles: Sequence[RotaryAngles | None]
-    ) -> tuple[Float[Array, "B T D"], Cache]:
-        return _run_each(run, layers, x, angles, segments)
-
+    run_block = nnx.remat(
+        lambda layers, x, angles: _run_each(run, layers, x, angles, segments),
+        policy=jax.checkpoint_policies.nothing_saveable,
+    )
     size, caches = math.ceil(math.sqrt(len(layers))), ()
     for begin in range(0, len(layers), size):
         in_block = slice(begin, begin + size)
-        x, more = nnx.remat(block, policy=jax.checkpoint_policies.nothing_saveable)(
-            list(layers[in_block]), x, list(angles[in_block])
-        )
+        x, more = run_block(list(layers[in_block]), x, list(angles[in_block]))
         caches += more
     return x, caches
 

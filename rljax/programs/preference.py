@@ -126,11 +126,7 @@ def make_loss(config: PreferenceConfig) -> DirectLoss:
     if name not in BY_NAME:
         advice = f"choose one of {', '.join(BY_NAME)}."
         raise InputError(f"The loss {name!r} is unknown{nearest_first(name, BY_NAME, advice)}")
-    known = sorted(inspect.signature(BY_NAME[name]).parameters)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        advice = nearest_first(unknown[0], known, f"it has {', '.join(known)}.")
-        raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}{advice}")
+    check_options(name, options, inspect.signature(BY_NAME[name]).parameters)
     loss = BY_NAME[name](**options)
     try:
         check_loss(loss)

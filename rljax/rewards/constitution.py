@@ -41,13 +41,8 @@ def _build_occurrence_test(value: object) -> ViolationTest:
     return occurs
 
 
-def _build_absence_test(value: object) -> ViolationTest:
-    occurs = _build_occurrence_test(value)
-
-    def is_absent(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
-        return [result if isinstance(result, Failed) else not result for result in occurs(texts, progress)]
-
-    return is_absent
+def _negate(test: ViolationTest) -> ViolationTest:
+    return lambda texts, progress: [one if isinstance(one, Failed) else not one for one in test(texts, progress)]
 
 
 def _build_size_test(value: object, size: Callable[[str], int]) -> ViolationTest:
@@ -64,17 +59,12 @@ def _build_model_test(value: object) -> ViolationTest:
         raise TypeError("question, at and model must be text")
     from rljax.rewards.served_judge import yes_or_no  # noqa: PLC0415  most constitutions ask no server
 
-    answers = yes_or_no(value["question"], value["at"], value.get("model"))
-
-    def answered_no(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
-        return [one if isinstance(one, Failed) else not one for one in answers(texts, progress)]
-
-    return answered_no
+    return _negate(yes_or_no(value["question"], value["at"], value.get("model")))
 
 
 KINDS: Mapping[str, Callable[[object], ViolationTest]] = MappingProxyType(
     {
-        "must": _build_absence_test,
+        "must": lambda value: _negate(_build_occurrence_test(value)),
         "must_not": _build_occurrence_test,
         "max_characters": lambda value: _build_size_test(value, len),
         "max_words": lambda value: _build_size_test(value, lambda text: len(text.split())),

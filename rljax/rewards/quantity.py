@@ -220,12 +220,8 @@ def same_number(reference: str, answer: str) -> bool | None:
 
 
 def _has_finite_decimal(value: Fraction) -> bool:
-    """Decide whether a fraction has a finite decimal form: its denominator has only the factors 2 and 5."""
-    rest = value.denominator
-    for factor in (2, 5):
-        while rest % factor == 0:
-            rest //= factor
-    return rest == 1
+    """Decide whether a fraction has a finite decimal form: its denominator divides a power of 10."""
+    return pow(10, value.denominator.bit_length(), value.denominator) == 0
 
 
 def split_unit(text: str) -> Quantity:

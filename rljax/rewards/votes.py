@@ -130,8 +130,5 @@ def vote_reader(reward: str) -> Callable[[str], str | None]:
     """
     names = reward.split(",")
     read = VOTES.get(",".join(name.strip().removeprefix("brier:") for name in names), vote)
-    return _ignore_confidence(read) if any(name.strip().startswith("brier:") for name in names) else read
-
-
-def _ignore_confidence(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
-    return lambda text: read(without_confidence(text))
+    states_confidence = any(name.strip().startswith("brier:") for name in names)
+    return (lambda text: read(without_confidence(text))) if states_confidence else read

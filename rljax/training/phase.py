@@ -212,11 +212,6 @@ Step = Callable[[Checkpoint], StepOutcome | None]
 the run was asked to stop while the step waited for data; the checkpoint is then unchanged."""
 
 
-def unchanged(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint unchanged."""
-    return checkpoint
-
-
 @dataclass(frozen=True)
 class Phase:
     """A phase of training, as functions."""
@@ -234,9 +229,9 @@ class Phase:
     """(number of consecutive steps without a safe update, outcome of the last step) -> why the run stops, and what to do."""
     is_due: Callable[[int], bool]
     """Number of steps done -> whether to save a checkpoint."""
-    enter: Callable[[Checkpoint], Checkpoint] = unchanged
+    enter: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
     """Turns a checkpoint from before the phase into one at its beginning; returns a checkpoint within the phase unchanged."""
-    evaluate_start: Callable[[Checkpoint], Checkpoint] = unchanged
+    evaluate_start: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
     """Evaluates the policy at the beginning of the phase, after the phase was entered."""
     saves_start: bool = True
     """Whether a checkpoint is saved at the beginning, after the phase was entered."""
@@ -244,7 +239,7 @@ class Phase:
     """Reacts to the metrics of a step, before its updates are checked."""
     evaluate: Callable[[StepOutcome], tuple[Checkpoint, bool]] = lambda outcome: (outcome.checkpoint, False)
     """Shows samples and evaluates, each at its interval; returns the checkpoint, and whether the phase has reached its goal."""
-    leave: Callable[[Checkpoint], object] = unchanged
+    leave: Callable[[Checkpoint], object] = lambda checkpoint: checkpoint
     """Called at the end of the phase, for example to write a file."""
 
 

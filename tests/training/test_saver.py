@@ -2,7 +2,7 @@
 
 import errno
 import gc
-import shutil
+import os
 import sys
 import threading
 import time
@@ -165,7 +165,7 @@ def test_after_a_failed_save_the_current_state_is_saved_at_once(before, tmp_path
 
 def test_copy_to_a_full_disk_is_repeated(tmp_path, monkeypatch):
     """Linking fails three times because the disk is full; the checkpoints are kept nevertheless."""
-    monkeypatch.setattr("rljax.training.checkpoints.manifest.link", failing(3, DISK_FULL, shutil.copy2))
+    monkeypatch.setattr("os.link", failing(3, DISK_FULL, os.link))
     keep = {"last": Retention(max_to_keep=1, keep_period=1)}
     with Saver(tmp_path, keep, disk_of([]), print) as saver:
         for step in (1, 2):

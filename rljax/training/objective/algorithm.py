@@ -24,6 +24,7 @@ from rljax.records import required
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
 from rljax.settings.checks import misfit_lengths, paper_lengths, run_lengths, warn_of_truncation
+from rljax.settings.options import check_options
 from rljax.text import nearest_first
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
 from rljax.training.config.algorithm import factory_of, option_names
@@ -75,11 +76,8 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
         InputError: a name, option or part is unknown, the algorithm rejects a value, or the critic's settings do not apply to it.
     """
     name, options = config.algorithm.name, config.algorithm.options
-    known = sorted(option_names(name))
-    unknown, options = sorted(set(options) - set(known)), _run_lengths(config) | dict(options)
-    if unknown:
-        advice = nearest_first(unknown[0], known, f"it has {', '.join(known) or 'none'}.")
-        raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}{advice}")
+    check_options(name, options, option_names(name))
+    options = _run_lengths(config) | dict(options)
     try:
         algorithm = factory_of(name)(**options) if is_custom(name) else _built_in(name, **options)
     except ValueError as error:

@@ -18,6 +18,7 @@ from rljax.models.huggingface import locate
 from rljax.models.policy import refuse_to_save
 from rljax.models.transformer_policy import value_function
 from rljax.models.value_model import load_value_model
+from rljax.settings.options import check_options
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.state import CriticState
@@ -64,11 +65,7 @@ def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
     if name not in HEADS:
         advice = f"choose one of {', '.join(HEADS)}."
         raise InputError(f"The critic_head {name!r} is unknown{nearest_first(name, HEADS, advice)}")
-    known = sorted(inspect.signature(HEADS[name]).parameters)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        advice = nearest_first(unknown[0], known, f"it has {', '.join(known) or 'none'}.")
-        raise InputError(f"The head {name} has no option {', '.join(map(repr, unknown))}{advice}")
+    check_options(f"The head {name}", options, inspect.signature(HEADS[name]).parameters)
     try:
         return HEADS[name](**options)
     except ValueError as error:
