@@ -10,7 +10,6 @@ move between devices.
 Axes: R rows, K scored tokens per row, N copies of the parameters, C tokens per copy in a chunk, D width, V vocabulary.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -252,10 +251,5 @@ def _backward(
     return by_hidden, Head(by_head.sum(0).astype(head.matrix.dtype), None, None), None, None
 
 
-def _with_derivative() -> Callable[[Array, Head, Array, Array | None, float, Mesh | None], tuple[Array, Array]]:
-    scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(4, 5))
-    scores.defvjp(_forward, _backward)
-    return scores
-
-
-_scores = _with_derivative()
+_scores = jax.custom_vjp(_plain_scores, nondiff_argnums=(4, 5))
+_scores.defvjp(_forward, _backward)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32
 
 from rljax.ops.arrays import check_positive
 from rljax.ops.shaping import soft_overlong_penalty
@@ -35,9 +34,8 @@ def soft_overlong(count: Callable[[str], int], *, max_length: float | int, cache
 
     def overlong(completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
-        return np.asarray(
-            soft_overlong_penalty(_count_tokens(count, completions), max_length=max_length, cache=cache)
-        ).tolist()
+        lengths = jnp.asarray(list(map(count, completions)), jnp.int32)
+        return np.asarray(soft_overlong_penalty(lengths, max_length=max_length, cache=cache)).tolist()
 
     return overlong
 
@@ -70,7 +68,3 @@ def length_penalty(count: Callable[[str], int], *, max_length: float | int) -> C
         return [min(1.0, count(completion) / max_length) for completion in completions]
 
     return penalty
-
-
-def _count_tokens(count: Callable[[str], int], completions: Sequence[str]) -> Int32[Array, "N"]:
-    return jnp.asarray(np.array([count(completion) for completion in completions], np.int32))

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed
@@ -234,17 +235,9 @@ class Pool:
 
 
 @functools.cache
-def _cached_pool(
-    function: str,
-    seconds: float | int,
-    workers: int | None,
-    memory: int | None,
-    begin: str | None,
-    confined: bool,
-    owner: int,
-) -> Pool:
+def _cached_pool(owner: int, function: str, **options: Any) -> Pool:
     del owner  # part of the cache key: a forked process cannot use its parent's workers
-    return Pool(function, seconds=seconds, workers=workers, memory=memory, begin=begin, confined=confined)
+    return Pool(function, **options)
 
 
 def shared_pool(
@@ -276,7 +269,8 @@ def shared_pool(
         >>> shared_pool("math:sqrt", seconds=1.0) is shared_pool("math:sqrt", seconds=1.0)
         True
     """
-    return _cached_pool(function, seconds, workers, memory, begin, confined, os.getpid())
+    options = {"seconds": seconds, "workers": workers, "memory": memory, "begin": begin, "confined": confined}
+    return _cached_pool(os.getpid(), function, **options)
 
 
 def _default_count() -> int:
