@@ -6,6 +6,7 @@ Each step is a pair `(end, reward)`, where `end` is the number of the completion
 
 import operator
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -100,12 +101,10 @@ def assign_to_tokens(
                 f"a step reward returned the step ({end!r}, {reward!r}) for a completion of {length} characters; the end must be "
                 f"from {first} to that length, and the reward a finite number."
             )
-        ends_text = end == length and position == len(steps)
-        low, high = (len(tokens) if ends_text else 1), len(tokens)
-        while low < high:  # binary search for the shortest prefix whose text reaches the end of the step
-            middle = (low + high) // 2
-            low, high = (low, middle) if len(decode(tokens[:middle])) >= end else (middle + 1, high)
-        rewards[low - 1], ends[low - 1] = reward, True
+        ends_text, last = end == length and position == len(steps), len(tokens) - 1
+        # a binary search for the shortest prefix whose text reaches the end of the step
+        at = last if ends_text else bisect_left(range(last), end, key=lambda index: len(decode(tokens[: index + 1])))
+        rewards[at], ends[at] = reward, True
     return rewards, ends
 
 

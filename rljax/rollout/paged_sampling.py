@@ -9,6 +9,7 @@ Axes: B rows, D devices that share the rows.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -199,14 +200,11 @@ def steps_for(lengths: Int[np.ndarray, "B"], free: int, most: int) -> int:
         >>> steps_for(np.array([60, 64]), 1, 500), steps_for(np.array([60, 64]), 2, 500), steps_for(np.array([60]), 9, 500)
         (4, 64, 500)
     """
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if (-(-(lengths + middle) // PAGE) + lengths // -PAGE).sum() <= free:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def more_pages(steps: int) -> int:
+        return int((-(-(lengths + steps) // PAGE) + lengths // -PAGE).sum())
+
+    return bisect_right(range(1, most + 1), free, key=more_pages)
 
 
 @dataclass(frozen=True)

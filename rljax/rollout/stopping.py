@@ -4,6 +4,7 @@ A stop string may begin and end inside a token, so the decoded text is searched,
 with the token that completes the string. The text is not tokenized again: the response is a prefix of the sampled tokens.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -38,11 +39,7 @@ def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode
 
     if not stop or not is_found(len(tokens)):
         return None
-    low, high = 1, len(tokens)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_found(middle) else (middle + 1, high)
-    return high
+    return 1 + bisect_left(range(1, len(tokens)), True, key=is_found)
 
 
 def may_have_stopped(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode, *, new: int) -> bool:
