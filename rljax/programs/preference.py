@@ -55,7 +55,7 @@ from rljax.programs.pair_training import (
     train_on_pairs,
 )
 from rljax.records import required
-from rljax.settings.options import check_options
+from rljax.settings.checks import check_options
 from rljax.text import nearest_first
 from rljax.training.checkpoints.checkpoint import content_hash
 from rljax.training.parts.model_folder import Companions, save_model

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
+from rljax.text import nearest_first
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null", Path: "a path"}
 """Type of a setting -> how messages describe it."""
@@ -105,6 +106,15 @@ def check_positive_share(settings: object, names: Iterable[str]) -> None:
         value = getattr(settings, name)
         if value is not None and not 0 < value <= 1:
             raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be above 0 and at most 1.")
+
+
+def check_options(owner: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Reject options that an algorithm, a loss or a value head does not have; `owner` is its name in the message."""
+    known = sorted(known)
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        advice = nearest_first(unknown[0], known, f"it has {', '.join(known) or 'none'}.")
+        raise InputError(f"{owner} has no option {', '.join(map(repr, unknown))}{advice}")
 
 
 def check_seed(seed: int) -> None:

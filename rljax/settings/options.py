@@ -1,12 +1,8 @@
 """Named values on the command line: `--algorithm-options clip_high=0.3 cache=8`."""
 
-from collections.abc import Iterable
 from typing import Annotated
 
 from tyro.constructors import PrimitiveConstructorSpec
-
-from rljax.errors import InputError
-from rljax.text import nearest_first
 
 
 def read_options(words: list[str]) -> dict[str, int | float]:
@@ -27,15 +23,6 @@ def read_options(words: list[str]) -> dict[str, int | float]:
         except ValueError as error:
             raise ValueError(f"{word!r} is not name=number") from error
     return options
-
-
-def check_options(owner: str, options: Iterable[str], known: Iterable[str]) -> None:
-    """Reject options that an algorithm, a loss or a value head does not have; `owner` is its name in the message."""
-    known = sorted(known)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        advice = nearest_first(unknown[0], known, f"it has {', '.join(known) or 'none'}.")
-        raise InputError(f"{owner} has no option {', '.join(map(repr, unknown))}{advice}")
 
 
 def read_words(words: list[str]) -> dict[str, int | float | str]:

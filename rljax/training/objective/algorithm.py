@@ -23,8 +23,7 @@ from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
-from rljax.settings.checks import misfit_lengths, paper_lengths, run_lengths, warn_of_truncation
-from rljax.settings.options import check_options
+from rljax.settings.checks import check_options, misfit_lengths, paper_lengths, run_lengths, warn_of_truncation
 from rljax.text import nearest_first
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
 from rljax.training.config.algorithm import factory_of, option_names

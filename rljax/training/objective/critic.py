@@ -18,7 +18,7 @@ from rljax.models.huggingface import locate
 from rljax.models.policy import refuse_to_save
 from rljax.models.transformer_policy import value_function
 from rljax.models.value_model import load_value_model
-from rljax.settings.options import check_options
+from rljax.settings.checks import check_options
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.state import CriticState
