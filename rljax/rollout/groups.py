@@ -144,28 +144,19 @@ def pad_responses(responses: Sequence[Response], length: int) -> dict[str, Shape
     If the responses have sampling masks, these are in `kept`, `[N, T, K]`; if they have a version per token, it is in
     `token_version`.
     """
-    arrays = {
-        "tokens": np.zeros((len(responses), length), np.int32),
-        "attention": np.zeros((len(responses), length), bool),
-        "mask": np.zeros((len(responses), length), bool),
-        "behaviour_logp": np.zeros((len(responses), length), np.float32),
-        "policy_logp": np.zeros((len(responses), length), np.float32),
-    }
+    floats = {"behaviour_logp": np.float32, "policy_logp": np.float32}
+    dtypes: dict[str, Any] = {"tokens": np.int32, "attention": bool, "mask": bool, **floats}
     if responses and isinstance(responses[0].version, np.ndarray):
-        arrays["token_version"] = np.zeros((len(responses), length), np.int32)
+        dtypes["token_version"] = np.int32
+    arrays: dict[str, np.ndarray] = {name: np.zeros((len(responses), length), dtype) for name, dtype in dtypes.items()}
     if responses and (first := responses[0].kept) is not None:
         arrays["kept"] = np.full((len(responses), length, first.shape[-1]), -1, np.int32)
     for row, response in enumerate(responses):
         end = len(response.tokens)
-        if response.kept is not None:
-            arrays["kept"][row, :end] = response.kept
-        if isinstance(response.version, np.ndarray):
-            arrays["token_version"][row, :end] = response.version
-        arrays["tokens"][row, :end] = response.tokens
         arrays["attention"][row, :end] = True
-        arrays["mask"][row, :end] = response.mask
-        for name in ("behaviour_logp", "policy_logp"):
-            arrays[name][row, :end] = np.where(response.mask, getattr(response, name), 0.0)
+        for name, values in response.token_arrays.items():
+            known = np.where(response.mask, values, 0.0) if name in floats else values
+            arrays["token_version" if name == "version" else name][row, :end] = known
     return arrays
 
 

@@ -5,11 +5,10 @@ The fields `tokens`, `kinds`, `logp`, `advantage` and `ratio` have one entry per
 Axes: P groups, G responses per group, T response slots; B = P*G rows.
 """
 
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,7 +198,7 @@ def token_versions(groups: Groups, group: int, member: int) -> dict[str, list[li
     if groups.token_version is None:
         return {}
     versions = groups.token_version[group, member][groups.attention[group, member]].tolist()
-    return {"token_versions": [[version, len(list(run))] for version, run in itertools.groupby(versions)]}
+    return {"token_versions": [[version, len(list(run))] for version, run in groupby(versions)]}
 
 
 class _TokenValues(NamedTuple):
