@@ -4,7 +4,7 @@ import difflib
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -52,6 +52,20 @@ def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the name {twice!r:.80} occurs twice in an object")
     return found
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]], *, allow_nan: bool = True) -> bytes:
+    """Format rows as JSON lines. A lone surrogate becomes its JSON escape: text from a model must never stop a run.
+
+    Raises:
+        ValueError: a number is not finite, and `allow_nan` is False.
+
+    Example:
+        >>> json_lines([{"prompt": "1+1="}, {"prompt": "2+2="}])
+        b'{"prompt": "1+1="}\\n{"prompt": "2+2="}\\n'
+    """
+    lines = (f"{json.dumps(row, ensure_ascii=False, allow_nan=allow_nan)}\n" for row in rows)
+    return "".join(lines).encode(errors="backslashreplace")
 
 
 def texts_of(value: Any) -> Iterator[str]:

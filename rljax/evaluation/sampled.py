@@ -30,6 +30,7 @@ from rljax.rewards.protocol import only_subtracts
 from rljax.rollout import RolloutWorker
 from rljax.rollout.continuations import Value, prefixes_of
 from rljax.rollout.groups import right_and_known
+from rljax.text import json_lines
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 _EARLIER_NAMES = MappingProxyType({"rows_a_call": "rows_per_call"})  # of saved settings
@@ -167,7 +168,7 @@ def generate_rows(
         fresh = _answer_call(worker, params, call, seed, vote, values)
         if out is not None:
             with sample_files(out).samples.open("ab") as file:
-                file.write(_lines(fresh))
+                file.write(json_lines(fresh))
         rows += fresh
     return rows
 
@@ -250,8 +251,8 @@ def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[di
         rows = list(_read_rows(files.samples, wanted))
         complete = complete_calls(calls, len(rows))
         rows = rows[: sum(len(call.pairs()) for call in calls[:complete])]
-        if _lines(rows) != files.samples.read_bytes():
-            atomic_write(files.samples, _lines(rows))
+        if json_lines(rows) != files.samples.read_bytes():
+            atomic_write(files.samples, json_lines(rows))
     except OSError as error:
         raise InputError(f"{str(files.samples)!r} cannot be written ({error}); choose another --out.") from error
     return rows
@@ -299,10 +300,6 @@ def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
                 f"({line.decode(errors='replace')[:80]!r}); remove this line and all that follow it, or choose another --out."
             )
         yield row
-
-
-def _lines(rows: Iterable[dict]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def _document(content: dict) -> bytes:

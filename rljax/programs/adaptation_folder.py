@@ -12,9 +12,7 @@ of the queue was consumed, so a run can be killed at any time and continue witho
 """
 
 import json
-import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -25,15 +23,14 @@ import numpy as np
 from jaxtyping import Float
 
 from rljax.errors import InputError
-from rljax.files import AppendFile, atomic_write
+from rljax.files import atomic_write
 from rljax.models.model_folder import read_json
 from rljax.programs.adaptation import WORSE, clipped_feedback
 from rljax.programs.adaptation_config import AdaptationConfig
-from rljax.programs.feedback_log import as_lines
 from rljax.programs.trained_policy import find_run, fit_devices
 from rljax.rewards.reward_call import abstain
 from rljax.tracking.rows import read_rows
-from rljax.tracking.run_folder import FileState, RunFolder, describe_content
+from rljax.tracking.run_folder import FileState, RunFolder
 from rljax.training.checkpoints.checkpoint import LAST, Quality, quality_of
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
@@ -69,11 +66,12 @@ class AdaptationFolder(RunFolder):
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Files that an adaptation writes into its folder; served.json, which identifies it, is removed last."""
-        return (*super().own_files, *(self.path / name for name in (FEEDBACK, UPDATES, REJECTS)))
+        return (*super().own_files, self.path / REJECTS)
 
-    def file_states(self) -> dict[str, FileState]:
-        """Return the state of each file that rows are appended to, by file name."""
-        return super().file_states() | {name: _sync_and_describe(self.path / name) for name in (FEEDBACK, UPDATES)}
+    @property
+    def growing(self) -> tuple[Path, ...]:
+        """Files to which each step appends."""
+        return (*super().growing, self.path / FEEDBACK, self.path / UPDATES)
 
 
 def continues(path: Path) -> bool:
@@ -231,12 +229,6 @@ def begin_adaptation(setup: Setup, params: Any) -> TrainState:
     return state._replace(phase=jnp.int32(RL))
 
 
-def append(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a file."""
-    with closing(AppendFile(file)) as opened_file:
-        opened_file.append(as_lines(rows))
-
-
 def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 0) -> dict[str, Any]:
     """Make a row of updates.jsonl with one character per problem: whether its answer was right, or `-` if unknown."""
     row: dict[str, Any] = {"step": step, "outcome": outcome, "updates": made}
@@ -284,12 +276,3 @@ def _check_update(row: dict[str, Any]) -> str | None:
 
 def _right(text: str) -> Float[np.ndarray, "P"]:
     return np.array([np.nan if mark == "-" else float(mark) for mark in text])
-
-
-def _sync_and_describe(file: Path) -> FileState:
-    """Flush a file to disk, and return its state."""
-    if not file.is_file():
-        return describe_content(b"")
-    with file.open("rb") as opened_file:
-        os.fsync(opened_file.fileno())
-        return describe_content(opened_file.read())

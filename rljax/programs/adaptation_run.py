@@ -37,7 +37,6 @@ from rljax.programs.adaptation_folder import (
     UPDATES,
     AdaptationFolder,
     Heldout,
-    append,
     begin_adaptation,
     best_of,
     better,
@@ -48,11 +47,11 @@ from rljax.programs.adaptation_folder import (
     settings_of,
     update_row,
 )
-from rljax.programs.feedback_log import Log, NewLines, as_lines, gather, line_numbers, read_log
+from rljax.programs.feedback_log import Log, NewLines, gather, line_numbers, read_log
 from rljax.rollout.groups import right_and_known
-from rljax.text import printable
+from rljax.text import json_lines, printable
 from rljax.tracking.plain_display import PlainDisplay
-from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.run_folder import RunFolder, append_rows
 from rljax.tracking.trackers import JsonlTracker, Trackers
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
@@ -302,7 +301,7 @@ class Adaptation:
         if new or (rejected and not file.exists()):
             rows = [*rejected, *(line.row(0) for line in found.rejected)]
             kept = ("file", "line", "reason", "text")
-            content = as_lines([{name: row[name] for name in kept} for row in rows])
+            content = json_lines([{name: row[name] for name in kept} for row in rows])
             self._run.write("the rejected lines", lambda: atomic_write(file, content))
         self._shown.update(notes)
         self._rejected = len(found.rejected) if len(found.examples) < self._config.batch else 0
@@ -351,7 +350,7 @@ class Adaptation:
         return outcome.checkpoint, False
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._run.write(name, lambda: append(self._run.folder.path / name, rows))
+        self._run.write(name, lambda: append_rows(self._run.folder.path / name, rows))
 
     def _explain_stop(self, skipped: int, outcome: StepOutcome) -> str:
         """Explain, from the last batch, why too many batches in a row gave no update, and what to do."""

@@ -4,8 +4,7 @@ A row of `feedback.jsonl` in the run folder records a line of the queue: its pos
 rows alone determine which lines were consumed, the earlier rewards, and the ids in use.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,11 +123,6 @@ def _check_row(row: dict[str, Any]) -> str | None:
     if all(type(row.get(name)) is kind for name, kind in _PLACE_FIELDS.items()) and ("reward" in row) != ("reason" in row):
         return None
     return f"must have {', '.join(_PLACE_FIELDS)}, and a reward or a reason"
-
-
-def as_lines(rows: Iterable[Row]) -> bytes:
-    """Format rows as JSON lines."""
-    return b"".join(f"{json.dumps(row, ensure_ascii=False)}\n".encode(errors="backslashreplace") for row in rows)
 
 
 def gather(

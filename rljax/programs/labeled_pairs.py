@@ -1,6 +1,5 @@
 """Preference pairs from a policy's own responses: a verifier judges them, and each wrong one is paired with a right one."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from rljax.rewards.protocol import judge
 from rljax.rollout import RolloutWorker
 from rljax.rollout.groups import right_and_known
 from rljax.settings.checks import check_new_file
+from rljax.text import json_lines
 from rljax.training.parts.problems import training_problems
 
 DEFAULTS = PairSettings()
@@ -70,7 +70,7 @@ def label_responses(target: str | Path, out: str | Path, settings: PairSettings 
             f"no prompt has both a right and a wrong response ({known}); sample more --samples, or give other problems or another "
             "--reward."
         )
-    atomic_write(out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+    atomic_write(out, json_lines(rows))
     return counts
 
 

@@ -1,6 +1,5 @@
 """Training data from a model: sampled responses kept as demonstrations, and demonstrations cleaned by the model's votes."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rljax.programs.trained_policy import find_run
 from rljax.rewards.steps import Step, score_steps
 from rljax.rewards.votes import vote_reader
 from rljax.settings.checks import check_new_file
+from rljax.text import json_lines
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import training_problems
 from rljax.training.parts.reward import code_of_training
@@ -178,4 +178,4 @@ def write_rows(out: Path, rows: Sequence[dict[str, Any]], *, advice: str) -> Non
     """
     if not rows:
         raise InputError(f"No row is left, so {str(out)!r} is not written; {advice}.")
-    atomic_write(out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+    atomic_write(out, json_lines(rows))

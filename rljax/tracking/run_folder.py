@@ -41,6 +41,7 @@ from filelock import FileLock, Timeout
 
 from rljax.errors import InputError
 from rljax.files import AppendFile, atomic_write, check_local
+from rljax.text import json_lines
 from rljax.tracking.rows import Row, check_answer, json_safe, read_rows
 
 CONFIG = "config.json"
@@ -211,7 +212,7 @@ class RunFolder:
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Files that a run writes into its folder."""
-        names = (self.config_file, self.starts, self.log, *self._growing)
+        names = (self.config_file, self.starts, self.log, *self.growing)
         return (*names, self.alarms, self.remedies, *self._service_ids, *self.tensorboard.glob("events.*"))
 
     @property
@@ -220,7 +221,7 @@ class RunFolder:
         return (self.path / "wandb.id", self.path / "mlflow.id")
 
     @property
-    def _growing(self) -> tuple[Path, ...]:
+    def growing(self) -> tuple[Path, ...]:
         """Files to which each step appends."""
         return (self.metrics, self.samples, self.heldout, self.rollouts)
 
@@ -305,10 +306,10 @@ class RunFolder:
 
         A file that does not exist yet counts as empty.
         """
-        for path in filter(Path.is_file, self._growing):
+        for path in filter(Path.is_file, self.growing):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {path.name: describe_content(_read_content(path)) for path in self._growing}
+        return {path.name: describe_content(_read_content(path)) for path in self.growing}
 
     def rewind(self, file_states: Mapping[str, FileState]) -> list[str]:
         """Truncate metrics, samples, held-out answers and rollouts to their lengths when a checkpoint was saved, so that no step
@@ -341,27 +342,26 @@ class RunFolder:
 
     def add_heldout(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `heldout.jsonl`."""
-        _append(self.heldout, rows)
+        append_rows(self.heldout, rows)
 
     def add_rollouts(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `rollouts.jsonl`."""
-        _append(self.rollouts, rows)
+        append_rows(self.rollouts, rows)
 
     def write_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace `alarms.jsonl` with the rows that belong to the current `metrics.jsonl`."""
-        atomic_write(self.alarms, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+        atomic_write(self.alarms, json_lines(rows))
 
     def write_remedies(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace `remedies.jsonl` with these rows; delete it if there are none."""
         if rows:
-            atomic_write(self.remedies, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+            atomic_write(self.remedies, json_lines(rows))
         else:
             self.remedies.unlink(missing_ok=True)
 
     def add_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to `alarms.jsonl`."""
-        with closing(AppendFile(self.alarms)) as file:
-            file.append("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+        append_rows(self.alarms, rows)
 
     def read_heldout(self, name: str | None = None) -> list[Row]:
         """Read the rows of `heldout.jsonl`; empty if the file is missing, as in runs of older versions.
@@ -387,12 +387,10 @@ class RunFolder:
         return found
 
 
-def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows to a file of JSON lines."""
-    # A lone surrogate is written as its JSON escape: text from a model must never stop a run.
-    lines = [f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace") for row in rows]
     with closing(AppendFile(path)) as file:
-        file.append(b"".join(lines))
+        file.append(json_lines(rows, allow_nan=False))
 
 
 def default_run_path(experiment_name: str, now: datetime) -> Path:

@@ -12,7 +12,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -28,14 +27,13 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
 from rljax.distribution import NAME
 from rljax.errors import InputError
-from rljax.files import AppendFile
 from rljax.importing import is_custom, sources_of
 from rljax.models.huggingface import locate
 from rljax.rewards import MADE_OF
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.environment import functions_in, texts_in
 from rljax.tracking.rows import json_safe, read_rows
-from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.run_folder import RunFolder, append_rows
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 TRAIN_ROWS, HELDOUT_ROWS, REWARD = "training rows", "held-out rows", "reward"
@@ -127,8 +125,7 @@ def record_start(
         "inputs": dict(inputs),
         "input_changes": [change._asdict() for change in input_changes],
     }
-    with closing(AppendFile(folder.starts)) as file:
-        file.append(f"{json.dumps(row, ensure_ascii=False)}\n".encode(errors="backslashreplace"))
+    append_rows(folder.starts, [row])
 
 
 def text_inputs(tokenizer: Tokenizer, *, chat: bool) -> dict[str, str | None]:

@@ -3,7 +3,6 @@
 Metrics are passed unscaled. `rljax.tracking.run_folder` explains what `step` counts.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rljax.errors import InputError
 from rljax.files import AppendFile
+from rljax.text import json_lines
 from rljax.tracking.rows import PHASES
 from rljax.tracking.run_folder import RunFolder
 
@@ -102,7 +102,7 @@ class JsonlTracker:
         """Append one row to `metrics.jsonl`."""
         check_row(phase, step, metrics)
         numbers = {name: _finite_or_none(value) for name, value in metrics.items()}
-        self._metrics.append(_line({"phase": phase, "step": int(step), **numbers}))
+        self._metrics.append(json_lines([{"phase": phase, "step": int(step), **numbers}], allow_nan=False))
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append one row per response to `samples.jsonl`."""
@@ -176,12 +176,7 @@ class Trackers:
 def sample_lines(step: int, rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return decoded responses as JSON lines."""
     shown = ({name: row[name] for name in SAMPLE_FIELDS} | {"reward": _finite_or_none(row["reward"])} for row in rows)
-    return b"".join(_line({"step": int(step), **row}) for row in shown)
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    # A lone surrogate is written as its JSON escape: text from a model must never stop a run.
-    return f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace")
+    return json_lines(({"step": int(step), **row} for row in shown), allow_nan=False)
 
 
 def _finite_or_none(value: float) -> float | None:
