@@ -220,6 +220,16 @@ class _StampedDisplay(PlainDisplay):
         super()._write(f"{self._now():%Y-%m-%d %H:%M:%S} {line}" for line in lines)
 
 
+def _call_both(name: str) -> Callable[..., None]:
+    """Make a method of `LoggedDisplay` that calls the method `name` of the log, and then that of the screen's display."""
+
+    def call(self: "LoggedDisplay", *arguments: object, **options: object) -> None:
+        getattr(self.log, name)(*arguments, **options)
+        getattr(self.shown, name)(*arguments, **options)
+
+    return call
+
+
 class LoggedDisplay:
     """A display that also writes to a file. Its context manager closes only the file; the caller closes the screen's display.
 
@@ -230,9 +240,9 @@ class LoggedDisplay:
     """
 
     def __init__(self, shown: Display, path: Path, *, clock: Callable[[], datetime] = datetime.now):
-        self._shown = shown
+        self.shown = shown
         self._file = _LogFile(path)
-        self._log = _StampedDisplay(cast(TextIO, self._file), clock)
+        self.log = _StampedDisplay(cast(TextIO, self._file), clock)
 
     def __enter__(self) -> "LoggedDisplay":
         """Return the display."""
@@ -241,77 +251,30 @@ class LoggedDisplay:
     def __exit__(self, *exception: object) -> None:
         """Record the exception that ended the run, if any, and close the file."""
         if exception and exception[0] is not None:
-            self._log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}: {exception[1]}")
+            self.log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}: {exception[1]}")
         self._file.close()
 
-    def set_accuracy_label(self, accuracy: str) -> None:
-        """Set the label of the metric `accuracy` on both displays."""
-        self._log.set_accuracy_label(accuracy)
-        self._shown.set_accuracy_label(accuracy)
-
-    def header(self, lines: Sequence[str]) -> None:
-        """Show and write the description of the run."""
-        self._log.header(lines)
-        self._shown.header(lines)
+    set_accuracy_label = _call_both("set_accuracy_label")
+    header = _call_both("header")
+    compiling = _call_both("compiling")
+    phase = _call_both("phase")
+    update = _call_both("update")
+    evaluated = _call_both("evaluated")
+    samples = _call_both("samples")
+    message = _call_both("message")
+    warning = _call_both("warning")
+    comparison = _call_both("comparison")
+    commands = _call_both("commands")
+    finish = _call_both("finish")
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
         """Show the current activity; nothing is written."""
-        self._shown.activity(name, compiles=compiles)
-
-    def compiling(self, function: str | None) -> None:
-        """Show that a function is being compiled; the time that this takes is written with the step."""
-        self._log.compiling(function)
-        self._shown.compiling(function)
+        self.shown.activity(name, compiles=compiles)
 
     def stopping(self) -> None:
         """Show that the run will stop; nothing is written."""
-        self._shown.stopping()
-
-    def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
-        """Begin a phase."""
-        self._log.phase(name, total_steps, done=done)
-        self._shown.phase(name, total_steps, done=done)
-
-    def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show and write the metrics of a step."""
-        self._log.update(step, metrics)
-        self._shown.update(step, metrics)
+        self.shown.stopping()
 
     def judging(self, done: int, total: int) -> None:
         """Show how many responses have been judged; nothing is written."""
-        self._shown.judging(done, total)
-
-    def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
-        """Show and write the metrics of a held-out evaluation."""
-        self._log.evaluated(step, metrics, detail=detail)
-        self._shown.evaluated(step, metrics, detail=detail)
-
-    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show and write samples."""
-        self._log.samples(step, rows)
-        self._shown.samples(step, rows)
-
-    def message(self, text: str) -> None:
-        """Show and write a line."""
-        self._log.message(text)
-        self._shown.message(text)
-
-    def warning(self, text: str) -> None:
-        """Show and write a warning."""
-        self._log.warning(text)
-        self._shown.warning(text)
-
-    def comparison(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show and write answers before and after training."""
-        self._log.comparison(rows)
-        self._shown.comparison(rows)
-
-    def commands(self, title: str, commands: Sequence[str]) -> None:
-        """Show and write commands to type."""
-        self._log.commands(title, commands)
-        self._shown.commands(title, commands)
-
-    def finish(self, lines: Sequence[str]) -> None:
-        """Show and write the outcome of the run."""
-        self._log.finish(lines)
-        self._shown.finish(lines)
+        self.shown.judging(done, total)

@@ -129,16 +129,7 @@ class RichDisplay:
         """Print the first few responses as a table."""
         shown = rows[:SHOWN_SAMPLES]
         count = f"{len(shown)} of {len(rows)} " if len(shown) < len(rows) else ""
-        table = Table(
-            box=box.SIMPLE_HEAD,
-            expand=True,
-            title=f"{count}samples at step {step}",
-            title_justify="left",
-            title_style="bold",
-            header_style="dim",
-            show_edge=False,
-            padding=(0, 1, 0, 0),
-        )
+        table = _wide_table(f"{count}samples at step {step}")
         table.add_column("reward", justify="right", no_wrap=True)
         table.add_column("prompt", ratio=2, overflow="fold")
         table.add_column("completion", ratio=3, overflow="fold")
@@ -160,16 +151,7 @@ class RichDisplay:
 
     def comparison(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Print the problems as a table."""
-        table = Table(
-            box=box.SIMPLE_HEAD,
-            expand=True,
-            title="held-out problems whose answer changed",
-            title_justify="left",
-            title_style="bold",
-            header_style="dim",
-            show_edge=False,
-            padding=(0, 1, 0, 0),
-        )
+        table = _wide_table("held-out problems whose answer changed")
         for title, ratio in (("prompt", 2), ("before", 3), ("after", 3), ("answer", 1)):
             table.add_column(title, ratio=ratio, overflow="fold")
         for row in rows:
@@ -264,7 +246,7 @@ class RichDisplay:
         return bar
 
     def _render_table(self, progress: Progress) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, expand=True, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
+        table = _wide_table()
         table.add_column("", no_wrap=True)
         table.add_column(f"step {progress.step}", justify="right", no_wrap=True)
         table.add_column("", no_wrap=True, style="dim")
@@ -300,6 +282,12 @@ class RichDisplay:
 def _colored_verdict(reward: float, correct: bool | None) -> tuple[str, str]:
     """Describe the judgment of an answer, and return its color."""
     return verdict(reward, correct), "green" if is_right(reward, correct) else "red"
+
+
+def _wide_table(title: str | None = None) -> Table:
+    """Make an empty table as wide as the terminal."""
+    style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0), "header_style": "dim"}
+    return Table(title=title, title_justify="left", title_style="bold", expand=True, **style)
 
 
 def _wide_row(columns: int) -> Table:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import is_right
-from rljax.tracking.rows import Row, check_sample, check_step, is_number, read_rows
+from rljax.tracking.rows import Row, check_sample, check_step, field_fault, is_number, is_number_or_null, read_rows
 from rljax.tracking.run_folder import RunFolder
 
 VALUES = ("logp", "advantage", "ratio")
@@ -138,16 +138,14 @@ def _entry_fault(row: Row) -> str | None:
     checks = (
         (("prompt", "question"), lambda value: isinstance(value, str), "text"),
         (("answer", "failure", "remark"), lambda value: value is None or isinstance(value, str), "text or null"),
-        (("reward",), lambda value: value is None or is_number(value), "a number or null"),
+        (("reward",), is_number_or_null, "a number or null"),
         (("correct",), lambda value: value is None or isinstance(value, bool), "true, false or null"),
         (("trained", "truncated"), lambda value: isinstance(value, bool), "true or false"),
         (("problem", "member", "sampled_at", "turns", "length"), lambda value: type(value) is int, "a whole number"),
         (("parts", "metrics"), _are_numbers, "an object of numbers"),
     )
-    for names, is_good, expected in checks:
-        for name in names:
-            if name not in row or not is_good(row[name]):
-                return f'must have {expected} as "{name}"'
+    if wrong := next(filter(None, (field_fault(row, *check) for check in checks)), None):
+        return wrong
     left_out = row.get("left_out", {"at": 0, "tokens": 0})
     is_valid = isinstance(left_out, dict) and all(type(left_out.get(name)) is int for name in ("at", "tokens"))
     return None if is_valid else 'must have whole numbers "at" and "tokens" in "left_out"'
@@ -168,7 +166,7 @@ def _token_fault(row: Row) -> str | None:
         values = row.get(name)
         if not isinstance(values, list) or len(values) != len(tokens):
             return f'must have a number or null per token as "{name}"'
-        if not all(value is None or is_number(value) for value in values):
+        if not all(map(is_number_or_null, values)):
             return f'must have a number or null per token as "{name}"'
     return None
 

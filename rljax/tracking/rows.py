@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,59 +126,56 @@ def is_number(value: object) -> bool:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max  # pyright: ignore[reportArgumentType]
 
 
+def is_number_or_null(value: object) -> bool:
+    """True if a JSON value is null or passes `is_number`."""
+    return value is None or is_number(value)
+
+
+def field_fault(row: Row, names: Sequence[str], is_good: Callable[[Any], bool], expected: str) -> str | None:
+    """Describe the first of some fields that is missing or not good; None if all are good."""
+    wrong = next((name for name in names if name not in row or not is_good(row[name])), None)
+    return None if wrong is None else f'must have {expected} as "{wrong}"'
+
+
 def check_sample(row: Row) -> str | None:
     """Describe what is wrong with a row of `samples.jsonl`; None if nothing is."""
-    wrong = check_step(row)
-    if wrong is not None:
-        return wrong
-    for name in ("prompt", "completion"):
-        if not isinstance(row.get(name), str):
-            return f'must have a string as "{name}"'
-    if "answer" not in row or isinstance(row["answer"], dict | list):  # a user's own problems may have numbers as answers
-        return 'must have a string, a number or null as "answer"'
-    if "reward" not in row or not (row["reward"] is None or is_number(row["reward"])):
-        return 'must have a number or null as "reward"'
-    return None
+    return (
+        check_step(row)
+        or field_fault(row, ("prompt", "completion"), lambda value: isinstance(value, str), "a string")
+        # A user's own problems may have numbers as answers.
+        or field_fault(row, ("answer",), lambda value: not isinstance(value, dict | list), "a string, a number or null")
+        or field_fault(row, ("reward",), is_number_or_null, "a number or null")
+    )
 
 
 def check_answer(row: Row) -> str | None:
     """Describe what is wrong with a row of `heldout.jsonl`; None if nothing is."""
     wrong = check_sample(row)
-    if wrong is not None:
-        return wrong
-    if not isinstance(row.get("set"), str | None):
+    if wrong is None and not isinstance(row.get("set"), str | None):
         return 'must have a string as "set"'
     is_index = type(row.get("problem")) is int and row["problem"] >= 0
-    return None if is_index else 'must have a whole number "problem" of at least 0'
+    return wrong if wrong is not None or is_index else 'must have a whole number "problem" of at least 0'
 
 
 def check_start(row: Row) -> str | None:
     """Describe what is wrong with a row of `starts.jsonl`; None if nothing is."""
-    wrong = check_step(row)
-    if wrong is not None or isinstance(row.get("command"), list):
-        return wrong
-    return 'must have a list of strings as "command"'
+    return check_step(row) or field_fault(row, ("command",), lambda value: isinstance(value, list), "a list of strings")
 
 
 def check_remedy(row: Row) -> str | None:
     """Describe what is wrong with a row of `remedies.jsonl`; None if nothing is."""
     wrong = check_step(row)
-    if wrong is not None:
-        return wrong
-    if not all(isinstance(row.get(name), str) for name in ("alarm", "setting")):
+    if wrong is None and not all(isinstance(row.get(name), str) for name in ("alarm", "setting")):
         return 'must have strings as "alarm" and "setting"'
-    return (
-        None
-        if all(is_number(row.get(name)) for name in ("before", "after"))
-        else 'must have numbers as "before" and "after"'
-    )
+    are_numbers = all(is_number(row.get(name)) for name in ("before", "after"))
+    return wrong if wrong is not None or are_numbers else 'must have numbers as "before" and "after"'
 
 
 def _check_metrics_row(row: Row) -> str | None:
     if "phase" not in row or row["phase"] not in PHASES:
         return f'must have a "phase" that is one of {", ".join(PHASES)}'
     for name, value in row.items():
-        if name != "phase" and value is not None and not is_number(value):
+        if name != "phase" and not is_number_or_null(value):
             return f'must have a number or null as "{name}"'
     return check_step(row)
 

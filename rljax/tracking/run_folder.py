@@ -67,6 +67,16 @@ def describe_content(content: bytes) -> FileState:
     return FileState(len(content), hashlib.sha256(content).hexdigest())
 
 
+class _Part:
+    """A file or folder inside a run folder, as an attribute of the run folder."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __get__(self, run: "RunFolder | None", kind: type) -> Path:
+        return Path(self._name) if run is None else run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One training run on disk.
@@ -78,6 +88,18 @@ class RunFolder:
 
     path: Path
     config: Mapping[str, Any] = field(hash=False)
+
+    starts = _Part("starts.jsonl")
+    log = _Part("log.txt")
+    metrics = _Part("metrics.jsonl")
+    samples = _Part("samples.jsonl")
+    rollouts = _Part("rollouts.jsonl")
+    heldout = _Part("heldout.jsonl")
+    alarms = _Part("alarms.jsonl")
+    remedies = _Part("remedies.jsonl")
+    curves = _Part("curves.png")
+    tensorboard = _Part("tensorboard")
+    checkpoints = _Part("checkpoints")
 
     @classmethod
     def create(cls: type["Folder"], path: Path | str, config: Mapping[str, Any]) -> "Folder":
@@ -144,61 +166,6 @@ class RunFolder:
     def config_file(self) -> Path:
         """`config.json`."""
         return self.path / CONFIG
-
-    @property
-    def starts(self) -> Path:
-        """`starts.jsonl`."""
-        return self.path / "starts.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """`log.txt`."""
-        return self.path / "log.txt"
-
-    @property
-    def metrics(self) -> Path:
-        """`metrics.jsonl`."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        """`samples.jsonl`."""
-        return self.path / "samples.jsonl"
-
-    @property
-    def rollouts(self) -> Path:
-        """`rollouts.jsonl`."""
-        return self.path / "rollouts.jsonl"
-
-    @property
-    def heldout(self) -> Path:
-        """`heldout.jsonl`."""
-        return self.path / "heldout.jsonl"
-
-    @property
-    def alarms(self) -> Path:
-        """`alarms.jsonl`."""
-        return self.path / "alarms.jsonl"
-
-    @property
-    def remedies(self) -> Path:
-        """`remedies.jsonl`."""
-        return self.path / "remedies.jsonl"
-
-    @property
-    def curves(self) -> Path:
-        """`curves.png`."""
-        return self.path / "curves.png"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of the TensorBoard event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
 
     def write_config(self, config: Mapping[str, Any]) -> "RunFolder":
         """Replace `config.json`, and return the folder with the new configuration."""
