@@ -76,7 +76,7 @@ from rljax.lazy import lazy_names
 from rljax.machine import raise_open_file_limit
 from rljax.programs.base_settings import DEFAULT_EXPERIMENT, Start, check_complete
 from rljax.text import did_you_mean, one_line, one_paragraph
-from rljax.training.interrupt import INTERRUPTED
+from rljax.training.interrupt import INTERRUPTED, Interrupted
 
 PROGRAM = """Reinforcement learning for language models in JAX.
 
@@ -336,11 +336,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_main(words: list[str]) -> int:
     try:
-        if words[0] in ("-h", "--help"):
-            print(PROGRAM)
-            return 0
-        if words[0] == "--version":
-            print(version_text())
+        if words[0] in ("-h", "--help", "--version"):
+            print(version_text() if words[0] == "--version" else PROGRAM)
             return 0
         check_jax(metadata.version("jax"))
         raise_open_file_limit()
@@ -357,6 +354,8 @@ def _run_main(words: list[str]) -> int:
             raise
         print(_format_error(one_paragraph(text), sys.stderr), file=sys.stderr)
         return error.exit_code if isinstance(error, InputError) else InputError.exit_code
+    except Interrupted:
+        return INTERRUPTED
     except KeyboardInterrupt:
         print("rljax: interrupted.", file=sys.stderr)
         return INTERRUPTED

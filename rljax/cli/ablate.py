@@ -9,10 +9,10 @@ import tyro
 
 from rljax.cli.import_spinner import loading
 from rljax.cli.restarting import note
-from rljax.cli.run_settings import Settings, flags_in
+from rljax.cli.run_settings import Settings, flags_in, without_flags
 from rljax.errors import InputError
 from rljax.programs.base_settings import Start
-from rljax.training.interrupt import INTERRUPTED
+from rljax.training.interrupt import INTERRUPTED, Interrupted
 
 OWN = ("--seeds", "--out")
 """Flags that `rljax train` does not have, or that mean something else there."""
@@ -45,18 +45,8 @@ def as_train(arguments: Sequence[str]) -> list[str]:
         >>> as_train(["dapo", "--seeds", "5", "--steps", "8", "--out=runs/a"])
         ['--algorithm', 'dapo', '--steps', '8']
     """
-    words: list[str] = []
-    rest = iter(arguments)
-    for index, word in enumerate(rest):
-        flag, equals, _ = word.partition("=")
-        if flag in OWN:
-            if not equals:
-                next(rest, None)
-        elif index == 0 and not word.startswith("-"):
-            words += ["--algorithm", word]
-        else:
-            words.append(word)
-    return words
+    words = without_flags(arguments, OWN)
+    return ["--algorithm", *words] if arguments and not arguments[0].startswith("-") else words
 
 
 def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
@@ -75,7 +65,6 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
         import rljax  # noqa: PLC0415  --help need not wait for JAX
         from rljax.cli import parse  # noqa: PLC0415  it imports this module
         from rljax.programs import ablation  # noqa: PLC0415  as above
-        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
 
     words = as_train(arguments)
     arms = {

@@ -8,7 +8,6 @@ import tyro
 from rljax.cli.import_spinner import loading
 from rljax.cli.restarting import note
 from rljax.programs.adaptation_config import AdaptationConfig
-from rljax.training.interrupt import INTERRUPTED
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,6 @@ def run_adapt(command: Adapt) -> int:
     """Learn from the queue until it is exhausted (with --once) or a signal arrives."""
     with loading(quiet=False):
         from rljax.programs.adaptation_run import adapt  # noqa: PLC0415  --help need not wait for JAX
-        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
 
-    try:
-        adapt(command.config, print_now)
-    except Interrupted:
-        return INTERRUPTED
+    adapt(command.config, lambda line: note(line, sys.stdout))
     return 0
-
-
-def print_now(line: str) -> None:
-    """Print a line immediately, even if stdout is a file."""
-    note(line, sys.stdout)

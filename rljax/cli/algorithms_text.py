@@ -11,7 +11,7 @@ from rljax.algorithms.parts import PARTS, Part
 from rljax.book.equations import read_algorithm
 from rljax.book.genealogy import GenealogyEntry, genealogy
 from rljax.book.slots import slot_contents
-from rljax.book.uses import Use, ops_in, slots, uses
+from rljax.book.uses import ops_in, slots, uses
 from rljax.cli.terminal_text import columns_of, formula_lines, with_label, wrap
 from rljax.records import required
 from rljax.training.config.algorithm import option_names
@@ -46,7 +46,7 @@ def algorithm_text(name: str, descents: Sequence[GenealogyEntry], columns: int) 
     entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
     described, filled = slot_contents(record), slots(record)
     lines = [f"{slot}: {what.text()}{_bracketed(ops_in(filled[slot]))}" for slot, what in described.items()]
-    lines += [_optional_slot_line(use) for use in uses(name) if use.option]
+    lines += [f"{use.slot}, with the option {use.option}:{_bracketed(use.ops)}" for use in uses(name) if use.option]
     rows = {"source": entry.source, "options": options, "--without": " ".join(ABLATIONS.get(name, ())), "test": entry.test}
     (own,) = (descent for descent in descents if descent.name == name)
     rows["nearest"] = (
@@ -69,10 +69,6 @@ def algorithm_text(name: str, descents: Sequence[GenealogyEntry], columns: int) 
             ),
         ]
     )
-
-
-def _optional_slot_line(use: Use) -> str:
-    return f"{use.slot}, with the option {use.option}:{_bracketed(use.ops)}"
 
 
 def _bracketed(ops: Sequence[str]) -> str:

@@ -184,32 +184,13 @@ def run_serve(command: Serve) -> int:
     key = None if command.api_key_file is None else command.api_key_file.read_text(encoding="utf-8").strip()
     if key == "":
         raise InputError(f"the file {str(command.api_key_file)!r} is empty; write the API key into it.")
+    shared = {name: getattr(command, name) for name in ServeSettings._fields if hasattr(command, name)}
     settings = ServeSettings(
-        target=command.target,
+        **shared,
         which=command.checkpoint,
-        tokenizer=command.tokenizer,
-        name=command.name,
-        host=command.host,
-        port=command.port,
         api_key=key,
-        rows=command.rows,
-        context=command.context,
         most_tokens=command.max_response_tokens,
-        queue=command.queue,
         body_bytes=command.max_body_bytes,
-        version=command.version,
-        quantize=command.quantize,
-        cache_dtype=command.cache_dtype,
-        paged_cache=command.paged_cache,
-        log=command.log,
-        extensions=ExtensionSettings(
-            best_of=command.best_of,
-            choose_by=command.choose_by,
-            majority=command.majority,
-            filter_prompts=command.filter_prompts,
-            filter_answers=command.filter_answers,
-            drift=command.drift,
-        ),
-        grace_seconds=command.grace_seconds,
+        extensions=ExtensionSettings(*(getattr(command, name) for name in ExtensionSettings._fields)),
     )
     return serve(settings, lambda line: note(f"rljax: {line}"))

@@ -4,7 +4,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -71,13 +71,10 @@ def page_text(claim: ClaimResult, *, width: int) -> str:
     lines += [with_label("first look", claim.first_look, width)] if claim.first_look else []
     lines += [with_label("pilot", claim.pilot, width)] if claim.pilot else []
     lines += [with_label("also", f"{found.text()}: {name}", width) for name, found in claim.figures.items()]
-    arms = [f"{arm}: {_means_text(numbers)}" for arm, numbers in claim.means.items()]
+    means = {arm: ", ".join(f"{name} {mean:.3g}" for name, mean in numbers.items()) for arm, numbers in claim.means.items()}
+    arms = [f"{arm}: {text}" for arm, text in means.items()]
     lines += ["", "Means over the seeds:", *(wrap(arm, width, indent="    ", hang=" " * 8) for arm in arms)] if arms else []
     return "\n".join([*lines, "", fit_lines(claim.page, width)])
-
-
-def _means_text(numbers: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {mean:.3g}" for name, mean in numbers.items())
 
 
 def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str:

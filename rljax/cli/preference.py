@@ -6,7 +6,6 @@ import tyro
 
 from rljax.cli.import_spinner import loading
 from rljax.preference.config import PreferenceConfig
-from rljax.training.interrupt import INTERRUPTED
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,7 @@ class Preference:
 def run_preference(command: Preference) -> int:
     """Train the model, and write its folder."""
     with loading(quiet=command.config.quiet):
-        from rljax.programs.preference import train_preference  # noqa: PLC0415
-        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.programs.preference import train_preference  # noqa: PLC0415  --help need not wait for JAX
 
-    try:
-        train_preference(command.config, resume=command.resume)
-    except Interrupted:
-        return INTERRUPTED
+    train_preference(command.config, resume=command.resume)
     return 0

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO, runtime_checkable
 
-from rljax.cli.run_settings import value_of
+from rljax.cli.run_settings import value_of, without_flags
 from rljax.errors import InputError
 from rljax.training.interrupt import NOTICES, URGENT
 
@@ -65,7 +65,7 @@ def run_with_restarts(
     Raises:
         InputError: the flags name no run folder.
     """
-    flags = without_restarts(arguments)
+    flags = without_flags(arguments, [FLAG])
     if value_of("--resume", flags) is None:
         if value_of("--run", flags) is None:
             raise InputError(f"{FLAG} {restarts} continues the run in a folder that you name; add --run FOLDER.")
@@ -81,21 +81,6 @@ def run_with_restarts(
             f"{left - 1})."
         )
     return code if code >= 0 else 128 - code
-
-
-def without_restarts(arguments: Sequence[str]) -> list[str]:
-    """Return the flags without `--restarts` and its value.
-
-    Example:
-        >>> without_restarts(["--restarts", "3", "--steps", "5", "--restarts=2"])
-        ['--steps', '5']
-    """
-    flags, skip = [], False
-    for word in arguments:
-        if not skip and word != FLAG and not word.startswith(f"{FLAG}="):
-            flags.append(word)
-        skip = word == FLAG
-    return flags
 
 
 def _run_process(words: Sequence[str], start: Callable[[Sequence[str]], Process], signals: list[int]) -> int:

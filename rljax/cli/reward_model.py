@@ -6,7 +6,6 @@ import tyro
 
 from rljax.cli.import_spinner import loading
 from rljax.preference.config import RewardModelConfig
-from rljax.training.interrupt import INTERRUPTED
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,7 @@ class RewardModel:
 def run_reward_model(command: RewardModel) -> int:
     """Train the reward model, and write its folder."""
     with loading(quiet=command.config.quiet):
-        from rljax.programs.reward_model_training import train_reward_model  # noqa: PLC0415
-        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+        from rljax.programs.reward_model_training import train_reward_model  # noqa: PLC0415  --help need not wait for JAX
 
-    try:
-        train_reward_model(command.config, resume=command.resume)
-    except Interrupted:
-        return INTERRUPTED
+    train_reward_model(command.config, resume=command.resume)
     return 0

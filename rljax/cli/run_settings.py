@@ -60,6 +60,28 @@ def flags_in(arguments: Sequence[str]) -> Iterator[str]:
             yield f"--{name.replace('_', '-')}"
 
 
+def without_flags(arguments: Sequence[str], flags: Collection[str], switches: Collection[str] = ()) -> list[str]:
+    """Leave out some flags of a command line, with their values.
+
+    Args:
+        arguments: flags and their values.
+        flags: flags to leave out that have one value.
+        switches: flags to leave out that have no value.
+
+    Example:
+        >>> without_flags(["--restarts", "3", "--json", "--steps", "5", "--restarts=2"], ["--restarts"], ["--json"])
+        ['--steps', '5']
+    """
+    words, rest = [], iter(arguments)
+    for word in rest:
+        flag, equals, _ = word.partition("=")
+        if flag in flags and not equals:
+            next(rest, None)
+        elif flag not in flags and flag not in switches:
+            words.append(word)
+    return words
+
+
 def start_from_flags(arguments: Sequence[str]) -> Start:
     """Return the settings to which flags apply: from a file, an experiment, the run to resume, or the general defaults.
 

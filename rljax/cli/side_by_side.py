@@ -1,6 +1,5 @@
 """Output of `rljax compare`: one JSON record for several runs, and the same record as text."""
 
-import math
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ from rljax.cli.doctor_output import settings_of
 from rljax.cli.terminal_text import with_label, wrap
 from rljax.errors import InputError
 from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
-from rljax.evaluation.statistics import Estimate
+from rljax.evaluation.report import plain_estimate
 from rljax.rewards.correctness import is_right
 from rljax.text import printable, shorten
 from rljax.tracking.run_folder import RunFolder
@@ -40,6 +39,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     heldout = [folder.read_heldout() for folder in folders]
     summaries = [summarize(folder) for folder in folders]
     settings = [settings_of(folder) for folder in folders]
+    differences = [paired_difference(heldout[0], rows) for rows in heldout[1:]]
     names = [summary.name for summary in summaries]
     names = names if len(set(names)) == len(names) else [str(summary.path) for summary in summaries]
     return {
@@ -47,7 +47,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
             {"mark": mark, "name": name, **_results(summary, rows), "notes": list(each.notes)}
             for mark, name, summary, rows, each in zip(MARKS, names, summaries, heldout, settings, strict=False)
         ],
-        "differences": [None, *(_plain(paired_difference(heldout[0], rows)) for rows in heldout[1:])],
+        "differences": [None, *(None if each is None else plain_estimate(each) for each in differences)],
         "settings": settings_that_differ([each.flat for each in settings]),
         "curves": read_curves(folders),
         "answers": read_answers(heldout, samples),
@@ -69,13 +69,6 @@ def _result(evaluation: EvaluationPoint, heldout: Sequence[Mapping[str, Any]]) -
     estimate = interval_of(evaluation.accuracy, heldout)
     ends = {} if estimate is None else {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}
     return {"step": evaluation.step, "accuracy": evaluation.accuracy, **ends}
-
-
-def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
-    """Return an estimate for JSON, in which NaN becomes None."""
-    if estimate is None:
-        return None
-    return {name: None if math.isnan(value) else value for name, value in estimate._asdict().items()}
 
 
 def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -17,7 +17,6 @@ from rljax.cli.terminal_text import columns_of, wrap
 from rljax.data.plain_text import is_text, text_dataset
 from rljax.errors import InputError
 from rljax.programs.base_settings import DEFAULT, Setting, Start
-from rljax.training.interrupt import INTERRUPTED
 
 
 @dataclass(frozen=True)
@@ -212,8 +211,7 @@ def _run(program: str, command: Train, start: Start, arguments: list[str], **opt
     if command.restarts:
         return run_with_restarts(arguments, command.restarts, program=program)
     with loading(quiet=command.config.run.quiet):
-        import rljax  # noqa: PLC0415
-        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX
+        import rljax  # noqa: PLC0415  --help need not wait for JAX
 
         train: Callable = getattr(rljax, program)
 
@@ -222,15 +220,12 @@ def _run(program: str, command: Train, start: Start, arguments: list[str], **opt
     for text in start.notes if command.host in (None, 0) else ():
         note(f"note: {text}")
     join_hosts(command.coordinator, command.hosts, command.host, limit=command.config.devices.host_timeout)
-    try:
-        if command.seeds:
-            return train_seeds(program, command, train, **options)
-        resume = None if command.resume is None else str(command.resume)
-        # Trust in a settings file was checked when the file was read.
-        trust = command.trust and (resume is not None or command.file is None)
-        train(command.config, resume=resume, trust=trust, accept_changes=command.accept_changes, **options)
-    except Interrupted:
-        return INTERRUPTED
+    if command.seeds:
+        return train_seeds(program, command, train, **options)
+    resume = None if command.resume is None else str(command.resume)
+    # Trust in a settings file was checked when the file was read.
+    trust = command.trust and (resume is not None or command.file is None)
+    train(command.config, resume=resume, trust=trust, accept_changes=command.accept_changes, **options)
     if command.smoke:
         text = "The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing."
         print(wrap(text, columns_of(sys.stdout)))

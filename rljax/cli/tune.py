@@ -14,20 +14,20 @@ import tyro
 from rljax.cli.flags import known_flags
 from rljax.cli.import_spinner import loading
 from rljax.cli.restarting import note
-from rljax.cli.run_settings import Settings, flags_in
+from rljax.cli.run_settings import Settings, flags_in, without_flags
 from rljax.cli.terminal_text import columns_of, wrap
 from rljax.cli.train import Train
 from rljax.errors import InputError
 from rljax.programs.base_settings import Start
 from rljax.text import did_you_mean
 from rljax.training.config import TrainConfig
-from rljax.training.interrupt import INTERRUPTED
+from rljax.training.interrupt import INTERRUPTED, Interrupted
 
 if TYPE_CHECKING:
     from rljax.programs.tuning import Rung, Trial
 
-OWN = ("--try", "--cut", "--seeds", "--out", "--json", "--drop-failed")
-"""Flags that `rljax train` does not have."""
+OWN, SWITCHES = ("--try", "--cut", "--seeds", "--out"), ("--json", "--drop-failed")
+"""Flags with and without a value that `rljax train` does not have."""
 FIXED = (
     *("steps", "seed", "run", "resume", "config", "experiment", "smoke", "task", "dataset", "heldout_dataset"),
     *("coordinator", "hosts", "host", "restarts", "seeds", "heldout_problems", "also_heldout"),
@@ -95,24 +95,6 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
     return found
 
 
-def without_tune_flags(arguments: Sequence[str]) -> list[str]:
-    """Remove the flags that only `rljax tune` has, so that the flags of `rljax train` remain.
-
-    Example:
-        >>> without_tune_flags(["--try", "learning_rate=1e-4,2e-4", "--steps", "8", "--cut=3", "--json"])
-        ['--steps', '8']
-    """
-    words: list[str] = []
-    rest = iter(arguments)
-    for word in rest:
-        name = word.partition("=")[0]
-        if name not in OWN:
-            words.append(word)
-        elif name not in ("--json", "--drop-failed") and "=" not in word:
-            next(rest, None)
-    return words
-
-
 def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
     """Build the flags of a candidate; a value that contains spaces becomes several arguments, and True or False a switch.
 
@@ -135,7 +117,7 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
         InputError: a setting is both tried and set, or cannot be tried.
     """
     tried = values_of(command.tried, command.config)
-    base = without_tune_flags(arguments)
+    base = without_flags(arguments, OWN, SWITCHES)
     flags = set(flags_in(base))
     both = sorted(name for name in tried if f"--{name.replace('_', '-')}" in flags)
     if both:
@@ -164,7 +146,6 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
         raise InputError(f"seeds is {command.seeds}; it must be at least 1.")
     with loading(quiet=command.config.run.quiet):
         from rljax.programs import tuning  # noqa: PLC0415  --help need not wait for JAX
-        from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
 
     configs = {name: parse(["train", *flags]).config.replace(quiet=True) for name, flags in words.items()}
     rungs = tuning.rungs_of(len(configs), command.config.optimization.steps, command.cut)
@@ -229,17 +210,13 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
         ]
         blocks.append("\n".join([f"Rung {number + 1}: held-out accuracy after {rung.steps} RL steps", *rows]))
     seconds = sum(trial.seconds for trial in trials)
-    trained = sum(trial.steps - _steps_before(trial, rungs) for trial in trials)
+    trained = sum(trial.steps - (rungs[trial.rung - 1].steps if trial.rung else 0) for trial in trials)
     full = rungs[-1].steps * len(score_candidates(trials, 0)) * len({trial.seed for trial in trials})
     about = (
         f"{trained} RL steps in {seconds / 60:.1f} minutes; training all candidates to the end would have taken {full}. The "
         "winner was chosen on the held-out problems, so its accuracy is optimistic: expect a little less on other problems."
     )
     return "\n\n".join([*blocks, wrap(about, width)])
-
-
-def _steps_before(trial: "Trial", rungs: "Sequence[Rung]") -> int:
-    return rungs[trial.rung - 1].steps if trial.rung else 0
 
 
 def draw_trials(trials: "Sequence[Trial]", won: str, picture: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
@@ -121,23 +121,8 @@ def answer_problems(
     samples = check_samples(settings.samples)
     reward = settings.reward if parts.reward is None else parts.reward
     environment = settings.environment if parts.environment is None else parts.environment
-    opened = load(
-        target,
-        which=settings.checkpoint,
-        tokenizer=settings.tokenizer,
-        dataset=settings.dataset,
-        max_response_tokens=settings.max_response_tokens,
-        chat=settings.chat,
-        reward_messages=settings.reward_messages,
-        trust=settings.trust,
-        accept_changes=settings.accept_changes,
-        quantize=settings.quantize,
-        cache_dtype=settings.cache_dtype,
-        limit=settings.limit,
-        environment_options=settings.environment_options,
-        **parts._replace(reward=reward, environment=environment)._asdict(),
-    )
-    opened.check_rewards_and_kinds()
+    options = {name: getattr(settings, name) for name in ("tokenizer", "limit", "environment_options")}
+    opened = _open(target, settings, **options, **parts._replace(reward=reward, environment=environment)._asdict())
     if settings.least_tokens is not None:
         opened = opened._replace(worker=force_budget(opened.worker, settings.least_tokens, settings.continuation))
     options = {name: getattr(settings, name) for name in ("top_k", "top_p", "stop", "stop_ids")}
@@ -146,7 +131,8 @@ def answer_problems(
     columns = choose_columns(worker.prompts.problems, settings.by)
     named = opened.config.reward.environment or opened.config.reward.name
     judged_by = judge_name(reward if parts.environment is None else parts.environment, named)
-    scores = scores_by(settings.choosers, opened, target, settings.checkpoint)
+    scored = [name for name in settings.choosers if name not in (VERIFIER, VOTES)]  # the others need no score
+    scores = {name: load_value_function(name, opened, target, which=settings.checkpoint) for name in scored}
     source = {name: getattr(settings, name) for name in ("checkpoint", "dataset", "limit")}
     source |= {"target": str(target), "reward": judged_by}
     forced = {"least_tokens": settings.least_tokens, "continuation": settings.continuation}
@@ -191,24 +177,27 @@ def open_sampler(
     Raises:
         InputError: the target cannot be opened, an argument cannot be used, or its reward or environment is missing.
     """
-    opened = load(
-        target,
-        which=settings.checkpoint,
-        dataset=settings.dataset,
-        problems=problems,
-        limit=limit,
-        reward=settings.reward,
-        max_response_tokens=settings.max_response_tokens,
-        chat=settings.chat,
-        reward_messages=settings.reward_messages,
-        trust=settings.trust,
-        accept_changes=settings.accept_changes,
-        quantize=settings.quantize,
-        cache_dtype=settings.cache_dtype,
-    )
-    opened.check_rewards_and_kinds()
+    opened = _open(target, settings, problems=problems, limit=limit, reward=settings.reward)
     opened.say_unused(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
     return opened, opened.sampler(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
+
+
+def _open(target: str | Path, settings: AnswerSettings, **options: Any) -> OpenPolicy:
+    """Open a policy whose answers can be judged; `options` are further arguments of `load`."""
+    names = (
+        "dataset",
+        "max_response_tokens",
+        "chat",
+        "reward_messages",
+        "trust",
+        "accept_changes",
+        "quantize",
+        "cache_dtype",
+    )
+    shared = {name: getattr(settings, name) for name in names}
+    opened = load(target, which=settings.checkpoint, **shared, **options)
+    opened.check_rewards_and_kinds()
+    return opened
 
 
 def judge_name(judge: Environment | Callable | str | Sequence[Callable | str] | None, in_settings: str) -> str:
@@ -222,15 +211,6 @@ def judge_name(judge: Environment | Callable | str | Sequence[Callable | str] | 
         return in_settings
     parts = judge if isinstance(judge, Sequence) else [judge]
     return ",".join(part if isinstance(part, str) else called_name(part) for part in parts)
-
-
-def scores_by(
-    names: Sequence[str], opened: OpenPolicy, target: str | Path, checkpoint: Literal["best", "last"]
-) -> dict[str, Value]:
-    """Open the choosers that score an answer, by name; the verifier and the votes need no score."""
-    return {
-        name: load_value_function(name, opened, target, which=checkpoint) for name in names if name not in (VERIFIER, VOTES)
-    }
 
 
 def sample_answers(

@@ -186,16 +186,14 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(2048)
+        except BaseException:
+            listener.close()
+            raise
     except (OSError, OverflowError) as error:
-        raise InputError(
-            f"the server cannot listen on {host}:{port} ({error}); choose another --host or --port."
-        ) from error
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(2048)
-    except (OSError, OverflowError) as error:
-        listener.close()
         raise InputError(
             f"the server cannot listen on {host}:{port} ({error}); choose another --host or --port."
         ) from error

@@ -9,7 +9,8 @@ from small_runs import SMALL
 
 import rljax.cli.tune
 import rljax.programs.train
-from rljax.cli.tune import tuning_text, values_of, without_tune_flags, words_of
+from rljax.cli.run_settings import without_flags
+from rljax.cli.tune import OWN, SWITCHES, tuning_text, values_of, words_of
 from rljax.errors import InputError
 from rljax.programs.tuning import FILE, Rung, Trial, rungs_of, score_candidates, tune, winner
 from rljax.training.config import TrainConfig
@@ -183,7 +184,8 @@ def test_tuning_flags_are_parsed_and_removed():
         "learning_rate": ("1", "2"),
         "with": ("advantage=rank", "weights=length_reweighted,alpha=0.5"),
     }
-    assert without_tune_flags(["--out", "x", "--steps=3", "--try=a=1,2", "--seeds", "2", "--json", "--chat"]) == [
+    words = ["--out", "x", "--steps=3", "--try=a=1,2", "--seeds", "2", "--json", "--chat"]
+    assert without_flags(words, OWN, SWITCHES) == [
         "--steps=3",
         "--chat",
     ]
