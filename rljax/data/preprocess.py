@@ -156,7 +156,10 @@ def prepare_rows(
     examples = [Example(problem, place) for problem, place in zip(loaded.problems, loaded.places, strict=True)]
     examples, identical = _drop_identical(examples)
     kept_faults = {fault.place for fault in loaded.faults if fault.kept}
-    to_check = [_has_check(example, recipe) and example.place not in kept_faults for example in examples]
+    to_check = [  # every row if the user named a reward, otherwise only those with an answer
+        example.place not in kept_faults and (recipe.reward is not None or example.problem.answer != "")
+        for example in examples
+    ]
     examples, wrong, checked = _drop_wrong(examples, to_check, verify, fatal=recipe.on_error == "fatal", watch=watch)
     examples, repeated = _drop_repeated(examples)
     examples, alike = _drop_near_duplicates(examples, recipe.near_duplicates)
@@ -191,11 +194,6 @@ def _drop_identical(examples: Sequence[Example]) -> tuple[list[Example], list[Dr
             first[key] = example.place
             kept.append(example)
     return kept, dropped
-
-
-def _has_check(example: Example, recipe: Preprocess) -> bool:
-    """Decide whether a row is verified: always if the user named a reward, otherwise only if the row has an answer."""
-    return recipe.reward is not None or example.problem.answer != ""
 
 
 def _drop_wrong(

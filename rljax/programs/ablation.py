@@ -90,26 +90,19 @@ def run_ablation(
     # A policy that reads images cannot be written as a model folder, so each arm makes its own warm start.
     is_shared = bool(base.warm_start.steps) and base.model.images is None
     if is_shared:
-        warm = Arm("warm start", warm_start_config(base), folder / WARM_START)
+        warm = Arm("warm start", base.replace(steps=0, models="none"), folder / WARM_START)
         for run in run_arm(warm, seeds, fine_tune, tell=tell):
             if not (run.path / MODEL).is_dir():
                 export(run.path, run.path / MODEL, which="last", dtype="float32")
     runs: dict[str, list[RunFolder]] = {arm.name: [] for arm in arms_of(configs, folder)}
     for seed in seeds:
         for arm in arms_of(configs, folder):
-            config = begin_from(arm.config, folder / WARM_START / f"seed-{seed}" / MODEL) if is_shared else arm.config
+            config = arm.config
+            if is_shared:
+                model = str((folder / WARM_START / f"seed-{seed}" / MODEL).absolute())
+                config = config.replace(model=model, warm_start_steps=0, lora_start=None, models="none")
             runs[arm.name] += run_arm(arm._replace(config=config), [seed], train, tell=tell)
     return compare_arms(runs)
-
-
-def warm_start_config(config: TrainConfig) -> TrainConfig:
-    """Return the settings of the shared warm start."""
-    return config.replace(steps=0, models="none")
-
-
-def begin_from(config: TrainConfig, model: Path) -> TrainConfig:
-    """Return the settings of an arm that begins from the model of the shared warm start."""
-    return config.replace(model=str(model.absolute()), warm_start_steps=0, lora_start=None, models="none")
 
 
 def compare_arms(runs: Mapping[str, Sequence[RunFolder]]) -> list[ArmResult]:

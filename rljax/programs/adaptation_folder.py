@@ -261,7 +261,8 @@ def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
     Raises:
         InputError: a row cannot be read; the message names the file and the line.
     """
-    found = [_right(row["right"]) for row in read_rows(file, _check_update) if "right" in row and row["outcome"] != WORSE]
+    kept = [row["right"] for row in read_rows(file, _check_update) if "right" in row and row["outcome"] != WORSE]
+    found = [np.array([np.nan if mark == "-" else float(mark) for mark in marks]) for marks in kept]
     return reduce(better, found, None)
 
 
@@ -272,7 +273,3 @@ def _check_update(row: dict[str, Any]) -> str | None:
         and set(row.get("right", "")) <= set("01-")
     )
     return None if is_valid else 'must have "outcome", and only 0, 1 and - in "right"'
-
-
-def _right(text: str) -> Float[np.ndarray, "P"]:
-    return np.array([np.nan if mark == "-" else float(mark) for mark in text])

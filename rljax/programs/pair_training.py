@@ -121,15 +121,15 @@ class PairTraining(NamedTuple):
     """Label of the accuracy on the screen."""
 
 
-class PairOutcome(NamedTuple):
-    """Result of training on pairs."""
+class PreferenceResult(NamedTuple):
+    """The outcome of training on preference pairs."""
 
     folder: Path
     """Folder of the model."""
     before: dict[str, float]
-    """Metrics of the held-out pairs before training."""
+    """Means over the held-out pairs before training, such as loss, accuracy and margin."""
     after: dict[str, float]
-    """The same metrics after training."""
+    """The same means after training."""
     params: Params
     """Parameters of the model."""
 
@@ -321,7 +321,7 @@ def train_on_pairs(
     config: Settings | None,
     resume: str | Path | None,
     make_training: Callable[[Settings], tuple[PairTraining, TrainState]],
-) -> PairOutcome:
+) -> PreferenceResult:
     """Train, evaluate and write the model, in its own folder.
 
     Args:
@@ -426,7 +426,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: RunResources) ->
     )
 
 
-def finish(training: PairTraining, run: RunResources, params: Params) -> PairOutcome:
+def finish(training: PairTraining, run: RunResources, params: Params) -> PreferenceResult:
     """Write the model, show the outcome, and remove the checkpoints, which are only needed during training."""
     folder = run.folder.path
     run.saver.wait()
@@ -436,7 +436,7 @@ def finish(training: PairTraining, run: RunResources, params: Params) -> PairOut
     remove_checkpoints(run.folder)
     run.display.finish(training.outcome(before, after, folder))
     run.display.commands("What to type next:", training.commands(shlex.quote(str(folder))))
-    return PairOutcome(folder, before, after, params)
+    return PreferenceResult(folder, before, after, params)
 
 
 def _metrics_of(row: Row) -> dict[str, float]:
@@ -566,16 +566,11 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
         )
 
 
-def has_untrained_tokens(pairs: EncodedPairs) -> bool:
-    """Return whether any token of a response is excluded from training."""
-    return not all(all(side) for both in pairs.learned for side in both)
-
-
 def fingerprint_of(data: PairData) -> str:
     """Compute a hash of the encoded pairs, in order, including which tokens are excluded from training."""
     parts = [
         [part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths]
-        + [part.learned] * has_untrained_tokens(part)
+        + [part.learned] * (not all(all(side) for both in part.learned for side in both))
         + [part.gold] * (part.gold is not None)
         for part in (data.train, data.heldout)
     ]

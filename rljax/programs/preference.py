@@ -37,6 +37,7 @@ from rljax.preference.pair_update import EncodedPairs
 from rljax.programs.pair_training import (
     PairData,
     PairTraining,
+    PreferenceResult,
     Split,
     Update,
     check_sizes,
@@ -104,19 +105,6 @@ class PreferenceSetup(NamedTuple):
     """Hash of each training input, by the input's name."""
 
 
-class PreferenceResult(NamedTuple):
-    """The outcome of training on preference pairs."""
-
-    folder: Path
-    """Folder of the model."""
-    before: dict[str, float]
-    """Means over the held-out pairs before training: loss, accuracy, margin, chosen_logp, rejected_logp."""
-    after: dict[str, float]
-    """The same means after training."""
-    params: Params
-    """Parameters of the model."""
-
-
 def make_loss(config: PreferenceConfig) -> DirectLoss:
     """Look up a loss and set its hyper-parameters.
 
@@ -172,7 +160,9 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     policy, tokenizer = make_language_model(config, mesh)
     data = encode_split(config, tokenizer, chat=config.chat, pairs=(train, heldout), warnings=warnings)
     train_pairs, heldout_pairs = (direct_pairs(part, tokenizer.pad_token_id) for part in (data.train, data.heldout))
-    microbatch = microbatch_of(config, row_shards(mesh), max(map(_row_length, (train_pairs, heldout_pairs))))
+    rows = [pairs.sequences for pairs in (train_pairs, heldout_pairs)]
+    longest = max(each.prompt_tokens.shape[-1] + each.tokens.shape[-1] for each in rows)
+    microbatch = microbatch_of(config, row_shards(mesh), longest)
     params = policy.init(jax.random.key(config.seed))
     steps = steps_of(config, len(data.train.margin))
     state = first_state(config, params, steps)
@@ -235,11 +225,6 @@ def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None
         )
 
 
-def _row_length(pairs: DirectPairs) -> int:
-    """Number of token slots in a row: prompt and response."""
-    return pairs.sequences.prompt_tokens.shape[-1] + pairs.sequences.tokens.shape[-1]
-
-
 def update_of(setup: PreferenceSetup, state: TrainState) -> Update:
     """Build the update on the next batch of pairs; `state` is an example of the training state."""
     optimizer, pair = make_optimizer(setup.config, setup.steps)[0], pair_state(state)
@@ -273,7 +258,7 @@ def train_preference(
         Interrupted: a signal stopped the training; it can be resumed.
     """
     make_training = partial(_make_training, preferences=preferences)
-    return PreferenceResult(*train_on_pairs(PreferenceConfig, config, resume, make_training))
+    return train_on_pairs(PreferenceConfig, config, resume, make_training)
 
 
 def _make_training(config: PreferenceConfig, preferences: Split | None) -> tuple[PairTraining, TrainState]:

@@ -331,7 +331,8 @@ def load(
     config = _override(config, reward, tokenizer=tokenizer, **others)
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
-    untrusted = () if run is None or trust or environment is not None else _untrusted_code(config, reward)
+    named_code = code_of(config) if reward is None else code_of_environment(config)
+    untrusted = () if run is None or trust or environment is not None else named_code
     skipped = config.reward.environment if {*code_of_environment(config)}.intersection(untrusted) else None
     if untrusted or own is not None:  # arguments replace what the settings name
         config = config.replace(environment=None, environment_options=None)
@@ -395,11 +396,6 @@ def _override(
     overrides = others | {"reward": reward if isinstance(reward, str) else None}
     config = config.replace(**{name: value for name, value in overrides.items() if value is not None})
     return replace(config.replace(attention="blockwise", engine_url=None), devices=fit_devices(config.devices))
-
-
-def _untrusted_code(config: TrainConfig, reward: object) -> tuple[str, ...]:
-    """Return the code that the run's settings name. If a reward is passed, return only the environment's code."""
-    return code_of(config) if reward is None else code_of_environment(config)
 
 
 def _missing_judges(needed: Collection[str], passed: CustomParts, problems: Sequence[Problem] | None) -> tuple[str, ...]:

@@ -179,13 +179,9 @@ class RunFolder:
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Files that a run writes into its folder."""
-        names = (self.config_file, self.starts, self.log, *self.growing)
-        return (*names, self.alarms, self.remedies, *self._service_ids, *self.tensorboard.glob("events.*"))
-
-    @property
-    def _service_ids(self) -> tuple[Path, ...]:
-        """Files with the ids of this run at the tracking services that its metrics are sent to."""
-        return (self.path / "wandb.id", self.path / "mlflow.id")
+        names = (self.config_file, self.starts, self.log, *self.growing, self.alarms, self.remedies)
+        service_ids = (self.path / "wandb.id", self.path / "mlflow.id")
+        return (*names, *service_ids, *self.tensorboard.glob("events.*"))
 
     @property
     def growing(self) -> tuple[Path, ...]:

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -78,17 +79,12 @@ def read_versions() -> dict[str, str]:
     except PackageNotFoundError:  # a clone on the path, not installed
         required = []
     for requirement in ["jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint", "transformers", *required]:
-        name = _split_requirement(requirement)[0]
+        name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]  # without its extras and versions
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # the package belongs to an extra that is not installed
             continue
     return found
-
-
-def _split_requirement(requirement: str) -> list[str]:
-    """Split a requirement into words; the first one is the name of the package."""
-    return "".join(c if c.isalnum() or c in "-_." else " " for c in requirement).split()
 
 
 def describe_devices() -> str:
