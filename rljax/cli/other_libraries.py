@@ -70,16 +70,14 @@ def find_counterpart(flag: str) -> str | None:
     wanted = normalize_name(flag)
     for shortened in (False, True):
         for row in tables().settings:
-            hits = [(library, name) for library, name in foreign_names(row) if _is_name(wanted, name, shortened=shortened)]
+            names = [
+                (library, name, name.rpartition(".")[2] if shortened else name) for library, name in foreign_names(row)
+            ]
+            hits = [(library, name) for library, name, shown in names if normalize_name(shown) == wanted]
             if hits:
                 libraries = " and ".join(library for library, name in hits if name == hits[0][1])
                 return f"{row.ours} ({hits[0][1]} in {libraries})"
     return tables().short.get(wanted)
-
-
-def _is_name(wanted: str, name: str, *, shortened: bool) -> bool:
-    """True if a normalized name equals this name or, if `shortened`, the last part of its dotted key."""
-    return wanted == normalize_name(name.rpartition(".")[2] if shortened else name)
 
 
 @cache

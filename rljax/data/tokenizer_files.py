@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rljax.data.token_texts import BYTE_LETTERS
 from rljax.data.tokenizer import (
     OWN_NAME,
     ByteTokenizer,
@@ -108,7 +109,7 @@ def _backend(tokenizer: Tokenizer) -> Any:
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         backend.decoder = decoders.Fuse()
     elif isinstance(tokenizer, ByteTokenizer):
-        letters = {letter: byte + 3 for byte, letter in enumerate(_letters_of_bytes())}
+        letters = {letter: byte + 3 for letter, byte in BYTE_LETTERS.items()}
         backend = Backend(models.BPE({PAD: 0, BOS: 1, EOS: 2} | letters, []))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.decoder = decoders.ByteLevel()
@@ -120,15 +121,6 @@ def _backend(tokenizer: Tokenizer) -> Any:
     specials = _specials(tokenizer).values()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     return backend
-
-
-def _letters_of_bytes() -> list[str]:
-    """Return the letter of each byte in a byte-level vocabulary: its own character if printable, else one from U+0100 on."""
-    from tokenizers import pre_tokenizers  # noqa: PLC0415
-
-    letters = set(pre_tokenizers.ByteLevel.alphabet())
-    others = iter(sorted(letter for letter in letters if ord(letter) > 255))
-    return [chr(byte) if chr(byte) in letters else next(others) for byte in range(256)]
 
 
 def _copy_files(tokenizer: HuggingFaceTokenizer, folder: Path) -> list[str]:

@@ -31,7 +31,7 @@ from rljax.data.tokenizer_note import NOTES, folder_tokenizer
 from rljax.errors import InputError
 from rljax.evaluation.statistics import wilson_interval
 from rljax.files import absolute_paths
-from rljax.models import Params
+from rljax.models import Params, count_parameters
 from rljax.parallel import abstract_arrays, check_rows, put_rows
 from rljax.preference.config import PairConfig
 from rljax.preference.metrics import PairUpdateMetrics
@@ -451,12 +451,16 @@ def skipped_pairs_text(count: int, folder: Path) -> str:
     )
 
 
-def sizes_line(config: PairConfig, data: PairData, *, steps: int, microbatch: int, devices: int) -> str:
-    """Describe the numbers of pairs, updates and devices in one line."""
-    return (
+def header(
+    trained: str, config: PairConfig, params: Params, data: PairData, *, steps: int, microbatch: int, devices: int
+) -> list[str]:
+    """Describe the model that is about to be trained, and the numbers of pairs, updates and devices, in two lines."""
+    start = "random weights" if config.model is None else config.model
+    return [
+        f"{trained} from {start}, {count_parameters(params):,} parameters",
         f"{len(data.train.margin):,} training pairs, {len(data.heldout.margin):,} held out; {steps} updates of "
-        f"{config.batch} pairs, {microbatch} at a time on {devices} device{'s' * (devices > 1)}"
-    )
+        f"{config.batch} pairs, {microbatch} at a time on {devices} device{'s' * (devices > 1)}",
+    ]
 
 
 class PairFolder(RunFolder):

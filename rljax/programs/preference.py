@@ -44,6 +44,7 @@ from rljax.programs.pair_training import (
     encode_split,
     fingerprint_of,
     first_state,
+    header,
     make_optimizer,
     make_pairs,
     make_tokenizer,
@@ -51,7 +52,6 @@ from rljax.programs.pair_training import (
     microbatch_of,
     model_config,
     pair_state,
-    sizes_line,
     steps_of,
     train_on_pairs,
 )
@@ -263,11 +263,18 @@ def train_preference(
 
 def _make_training(config: PreferenceConfig, preferences: Split | None) -> tuple[PairTraining, TrainState]:
     setup, state = make_preference_setup(config, preferences)
+    sizes = {"steps": setup.steps, "microbatch": setup.microbatch, "devices": setup.mesh.size}
+    start = (
+        "The reference is the model before training, so every implicit reward is 0 at first and no pair is in order yet."
+    )
     training = PairTraining(
         phase="preference",
         command="preference",
         call=None if preferences is None else "train_preference(preferences=preferences, resume={})",
-        header=header(setup, state.params),
+        header=[
+            *header(config.loss, config, state.params, setup.data, **sizes),
+            *([start] if setup.loss.reference else []),
+        ],
         warnings=setup.data.warnings,
         judged=len(setup.data.heldout.margin),
         fingerprints=setup.fingerprints,
@@ -279,20 +286,6 @@ def _make_training(config: PreferenceConfig, preferences: Split | None) -> tuple
         commands=commands,
     )
     return training, state
-
-
-def header(setup: PreferenceSetup, params: Params) -> list[str]:
-    """Describe the training in a few lines."""
-    config, sizes = setup.config, {"steps": setup.steps, "microbatch": setup.microbatch}
-    lines = [
-        f"{config.loss} from {'random weights' if config.model is None else config.model}, "
-        f"{count_parameters(params):,} parameters",
-        sizes_line(config, setup.data, **sizes, devices=setup.mesh.size),
-    ]
-    first = (
-        "The reference is the model before training, so every implicit reward is 0 at first and no pair is in order yet."
-    )
-    return [*lines, first] if setup.loss.reference else lines
 
 
 def describe_outcome(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
-from rljax.models import Model, Params, count_parameters, init_params
+from rljax.models import Model, Params, init_params
 from rljax.models.huggingface import load_params, load_tensor, locate
 from rljax.models.value_model import HEAD, ValueModel, init_value_params, value_model
 from rljax.parallel import mesh_of, micro_batches, row_shards, shardings
@@ -25,6 +25,7 @@ from rljax.programs.pair_training import (
     encode_split,
     fingerprint_of,
     first_state,
+    header,
     make_optimizer,
     make_pairs,
     make_tokenizer,
@@ -32,7 +33,6 @@ from rljax.programs.pair_training import (
     microbatch_of,
     model_config,
     pair_state,
-    sizes_line,
     steps_of,
     train_on_pairs,
 )
@@ -168,11 +168,12 @@ def train_reward_model(
 def _make_training(config: RewardModelConfig, preferences: Split | None) -> tuple[PairTraining, TrainState]:
     setup, state = make_reward_setup(config, preferences)
     score = make_score(setup.model, setup.mesh)
+    sizes = {"steps": setup.steps, "microbatch": setup.microbatch, "devices": setup.mesh.size}
     training = PairTraining(
         phase="reward_model",
         command="reward-model",
         call=None if preferences is None else "train_reward_model(preferences=preferences, resume={})",
-        header=header(setup, state.params),
+        header=header("Reward model", setup.config, state.params, setup.data, **sizes),
         warnings=setup.data.warnings,
         judged=len(setup.data.heldout.margin),
         fingerprints={"the pairs": fingerprint_of(setup.data)},
@@ -184,16 +185,6 @@ def _make_training(config: RewardModelConfig, preferences: Split | None) -> tupl
         commands=commands,
     )
     return training, state
-
-
-def header(setup: RewardSetup, params: Params) -> list[str]:
-    """Describe what is about to be trained."""
-    config, sizes = setup.config, {"steps": setup.steps, "microbatch": setup.microbatch}
-    return [
-        f"Reward model from {'random weights' if config.model is None else config.model}, "
-        f"{count_parameters(params):,} parameters",
-        sizes_line(config, setup.data, **sizes, devices=setup.mesh.size),
-    ]
 
 
 def describe_outcome(before: dict[str, float], after: dict[str, float], folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ values, a crossing detects nothing.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -68,11 +69,11 @@ class Limit(NamedTuple):
     """The metric."""
     limit: float
     """The limit."""
-    is_upper: bool
+    is_upper: bool = True
     """Whether it is an upper limit; otherwise it is a lower limit."""
-    over: int
+    over: int = BRIEF
     """Number of values in the mean."""
-    after: int
+    after: int = 0
     """Number of steps that must be done before anything is detected."""
 
     def __call__(self, history: History) -> str | None:
@@ -85,14 +86,8 @@ class Limit(NamedTuple):
         return f"{self.name} is {mean:.3g}, the mean of {self.over} steps (limit {self.limit:g})"
 
 
-def above(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Limit:
-    """Detect when the mean of the last `over` values is above a limit, after at least `after` steps."""
-    return Limit(name, limit, True, over, after)
-
-
-def below(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Limit:
-    """Detect when the mean of the last `over` values is below a limit, after at least `after` steps."""
-    return Limit(name, limit, False, over, after)
+above, below = Limit, partial(Limit, is_upper=False)
+"""Detect when the mean of the last values is above, or below, a limit."""
 
 
 def fallen_to(name: str, share: float) -> Crossing:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rljax.errors import InputError
-from rljax.tracking.alarms import Event, Watch, unmeasured_alarms, watch_rows
+from rljax.tracking.alarms import Event, unmeasured_alarms, watch_rows
 from rljax.tracking.phase_times import sum_phase_times
 from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.run_folder import RunFolder
@@ -153,11 +153,6 @@ def summarize(folder: RunFolder) -> Summary:
         ),
         events=tuple(events),
         raised=tuple(watch.quiet),
-        unmeasured_alarms=find_unmeasured(watch, events),
+        unmeasured_alarms=unmeasured_alarms(watch.history, events) if watch.history.steps else {},
         spent=sum_phase_times(rows),
     )
-
-
-def find_unmeasured(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
-    """Return the alarms whose metrics are not measured, with the missing metrics; empty before the first RL step."""
-    return unmeasured_alarms(watch.history, events) if watch.history.steps else {}
