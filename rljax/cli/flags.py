@@ -1,7 +1,7 @@
 """Checks of the commands' flags: an unknown flag or choice raises an error that suggests what to use instead."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -27,22 +27,20 @@ EQUIVALENT: Mapping[str, str] = MappingProxyType(
 
 def known_flags(record: type, config: TrainConfig) -> set[str]:
     """Return all flags of a command that takes a run's settings, if these are the settings."""
-    own = get_type_hints(record)
-    names = dict(_own_hints(record, own))
-    for name, group in config.groups().items():
-        if name != "task" or config.task is not None:
-            names |= hints_of(type(group))
+    names = _all_setting_hints(record, config)
     flags = {f"--{name.replace('_', '-')}" for name in names}
     negated = {f"--no-{name.replace('_', '-')}" for name, hint in names.items() if hint is bool}
     return flags | negated | set(FURTHER)
 
 
-def _own_hints(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the name and type of each flag that a command has in addition to the run's settings."""
-    flat = flat_names(record)
-    for entry in fields(record):
-        if entry.name != "config":
-            yield flat[entry.name], hints[entry.name]
+def _all_setting_hints(record: type, config: TrainConfig) -> dict[str, Any]:
+    """Return the types of a command's own settings and of the run's settings, by flat name."""
+    own, flat = get_type_hints(record), flat_names(record)
+    hints = {flat[entry.name]: own[entry.name] for entry in fields(record) if entry.name != "config"}
+    for name, group in config.groups().items():
+        if name != "task" or config.task is not None:
+            hints |= hints_of(type(group))
+    return hints
 
 
 def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> None:
@@ -73,10 +71,7 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
             ours = counterparts.get(normalize_name(flag.removeprefix("--")))
             message = None if ours is None else f"There is no option {flag}; {'use ' * ours.startswith('--')}{ours}."
             raise InputError(_explain_unknown(flag, known, config) if message is None else message)
-    hints = dict(_own_hints(record, get_type_hints(record)))
-    for group in config.groups().values():
-        hints |= hints_of(type(group))
-    check_choices(arguments, hints)
+    check_choices(arguments, _all_setting_hints(record, config))
 
 
 def flags_of(record: type) -> set[str]:

@@ -1,7 +1,6 @@
 """Code shared by all training on preference pairs: data, order, schedule, the loop with its evaluations, and the folder."""
 
 import hashlib
-import math
 import secrets
 import shlex
 import shutil
@@ -40,7 +39,7 @@ from rljax.settings.shared_groups import NetworkConfig
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import IN_ORDER
 from rljax.tracking.phase_times import watch_compilation
-from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.rows import metrics_of, read_metrics
 from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.tracking.trackers import JsonlTracker, Trackers
 from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
@@ -431,16 +430,12 @@ def finish(training: PairTraining, run: RunResources, params: Params) -> Prefere
     folder = run.folder.path
     run.saver.wait()
     rows = [row for row in read_metrics(run.folder.metrics) if row["phase"] == "eval"]
-    before, after = (_metrics_of(rows[index]) for index in (0, -1))
+    before, after = (metrics_of(rows[index]) for index in (0, -1))
     run.disk.attempt_together("the model", lambda: training.save(params, folder))
     remove_checkpoints(run.folder)
     run.display.finish(training.outcome(before, after, folder))
     run.display.commands("What to type next:", training.commands(shlex.quote(str(folder))))
     return PreferenceResult(folder, before, after, params)
-
-
-def _metrics_of(row: Row) -> dict[str, float]:
-    return {name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")}
 
 
 def skipped_pairs_text(count: int, folder: Path) -> str:

@@ -8,7 +8,6 @@ matter (see `place_of`): for example, the model starts from random weights, and 
 import hashlib
 import io
 import json
-import math
 import time
 import zipfile
 from dataclasses import replace
@@ -30,7 +29,7 @@ from rljax.models import Params
 from rljax.parallel import numerical_setup, row_shards
 from rljax.records import required
 from rljax.rollout import lay_out_examples, sequences_of_demonstrations
-from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.rows import Row, metrics_of, read_metrics
 from rljax.tracking.start_records import describe_devices, read_versions
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
@@ -223,7 +222,10 @@ def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
 
 
 def take_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint after the cached warm start, or `checkpoint` unchanged if there is none. A damaged file is removed."""
+    """Return the checkpoint after the cached warm start, and log its metrics; `checkpoint` unchanged if there is none.
+
+    A damaged file is removed.
+    """
     if not place.is_file():
         return checkpoint
     try:
@@ -232,7 +234,14 @@ def take_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
         run.display.warning(f"{place} has no warm start that can be used ({error}); the warm start is computed again.")
         place.unlink(missing_ok=True)
         return checkpoint
-    return after_cached(run, checkpoint, earlier)
+    for row in earlier.rows:
+        run.record("warm_start", row["step"], metrics_of(row))
+    run.display.message(
+        f"warm start: {len(earlier.rows)} steps, taken from an earlier run with the same settings, seed, sources, packages and "
+        "machine. --no-keep-warm-start computes them again."
+    )
+    state = checkpoint.state._replace(params=earlier.params, warm_step=jnp.int32(len(earlier.rows)))
+    return checkpoint._replace(state=place_state(run.setup, state))
 
 
 def keep(run: Run, place: Path, checkpoint: Checkpoint) -> None:
@@ -244,18 +253,3 @@ def keep(run: Run, place: Path, checkpoint: Checkpoint) -> None:
         write_cache(place, CachedWarmStart(checkpoint.state.params, rows))
     except (OSError, InputError) as error:
         run.display.warning(f"The warm start could not be kept for later runs: {error}")
-
-
-def after_cached(run: Run, checkpoint: Checkpoint, earlier: CachedWarmStart) -> Checkpoint:
-    """Return the checkpoint after an earlier run's warm start, and log that warm start's metrics unchanged."""
-    for row in earlier.rows:
-        metrics = {
-            name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")
-        }
-        run.record("warm_start", row["step"], metrics)
-    run.display.message(
-        f"warm start: {len(earlier.rows)} steps, taken from an earlier run with the same settings, seed, sources, packages and "
-        "machine. --no-keep-warm-start computes them again."
-    )
-    state = checkpoint.state._replace(params=earlier.params, warm_step=jnp.int32(len(earlier.rows)))
-    return checkpoint._replace(state=place_state(run.setup, state))

@@ -180,6 +180,11 @@ def _check_metrics_row(row: Row) -> str | None:
     return check_step(row)
 
 
+def metrics_of(row: Row) -> dict[str, float]:
+    """Return the metrics of a row of `metrics.jsonl`; a value that was not finite is NaN."""
+    return {name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")}
+
+
 def past_rows(path: Path) -> list[Row]:
     """Read the rows of a `metrics.jsonl`; empty if the run has completed no step."""
     return read_metrics(path) if path.is_file() and path.stat().st_size else []
