@@ -159,18 +159,9 @@ def run_export(command: Export) -> int:
     from rljax.parallel import is_first  # noqa: PLC0415
     from rljax.programs.export import export  # noqa: PLC0415
 
-    folder = export(
-        command.target,
-        command.folder,
-        which=command.checkpoint,
-        dtype=command.dtype,
-        max_shard_size=command.max_shard_size,
-        adapter=command.adapter,
-        quantize=command.quantize,
-        prune=command.prune,
-        push=command.push,
-        private=command.private,
-    )
+    names = ("dtype", "max_shard_size", "adapter", "quantize", "prune", "push", "private")
+    options = {name: getattr(command, name) for name in names}
+    folder = export(command.target, command.folder, which=command.checkpoint, **options)
     if is_first():
         print(f"Model: {folder}")
         if not has_tokenizer_files(folder):

@@ -96,17 +96,14 @@ def read_settings(path: Path) -> Contents:
     if is_run:
         for name in ("run", "base_fingerprint"):  # a new run has its own
             settings.pop(name, None)
-        _refuse_parts(path, settings.pop("seams"))
+        parts = settings.pop("seams")
+        if parts.value:
+            raise InputError(
+                f"{parts.origin}: this run was started with {', '.join(parts.value)} passed to rljax.train(), which a file cannot "
+                f"store; pass the same to rljax.train() again, or copy {path.name} without the line `seams`."
+            )
         settings = {name: entry for name, entry in settings.items() if (name, entry.value) != ("task", None)}
     return Contents(settings, is_run)
-
-
-def _refuse_parts(path: Path, parts: Setting) -> None:
-    if parts.value:
-        raise InputError(
-            f"{parts.origin}: this run was started with {', '.join(parts.value)} passed to rljax.train(), which a file cannot "
-            f"store; pass the same to rljax.train() again, or copy {path.name} without the line `seams`."
-        )
 
 
 def _root(path: Path) -> yaml.Node | None:
