@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rljax.data.token_texts import BYTE_LETTERS
 from rljax.data.tokenizer import (
     OWN_NAME,
     ByteTokenizer,
@@ -101,6 +100,8 @@ def _backend(tokenizer: Tokenizer) -> Any:
     """Build the same tokenizer with the `tokenizers` library."""
     from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors  # noqa: PLC0415  only a save needs it
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415
+
+    from rljax.data.token_texts import BYTE_LETTERS  # noqa: PLC0415
 
     if isinstance(tokenizer, CharacterTokenizer):
         letters = {letter: index for index, letter in enumerate(tokenizer.alphabet, 2)}
