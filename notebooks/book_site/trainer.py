@@ -64,7 +64,7 @@ def rewards_page() -> str:
     return f"""(page-rewards)=
 # Built-in rewards
 
-`--reward NAME`; [your own reward](../your_reward.md) is a function with the same arguments.
+`--reward NAME`; [your own reward](../custom_reward.md) is a function with the same arguments.
 
 {table(("reward", "what it judges"), rows)}
 

@@ -33,7 +33,7 @@ class Question(NamedTuple):
 
 
 QUESTIONS = (
-    Question("train my model with my reward", "custom reward", ("your_reward.html", "faq.html"), "mine.py:"),
+    Question("train my model with my reward", "custom reward", ("custom_reward.html", "faq.html"), "mine.py:"),
     Question("the formula of VAPO", "VAPO formula", ("generated/algorithms/vapo.html", "faq.html"), "<math"),
     Question("which algorithm", "which algorithm", ("choosing_an_algorithm.html", "faq.html"), "rljax recommend"),
     Question("does my model load", "does my model load", ("your_model_and_data.html", "faq.html"), "qwen3"),
@@ -41,7 +41,7 @@ QUESTIONS = (
 )
 
 SYNONYMS = (
-    Question("custom reward", "custom reward", ("your_reward.html",), "custom reward"),
+    Question("custom reward", "custom reward", ("custom_reward.html",), "custom reward"),
     Question("SFT", "SFT", ("your_model_and_data.html", "faq.html"), "SFT"),
     Question("RLHF", "RLHF", ("recipe_preferences.html", "faq.html"), "RLHF"),
     Question("fine-tune", "fine-tune", ("your_model_and_data.html", "faq.html"), "fine-tune"),

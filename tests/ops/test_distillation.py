@@ -20,7 +20,7 @@ from rljax.ops.divergence import exact_kl
 
 RNG = np.random.default_rng(0)
 STUDENT, TEACHER = 2 * RNG.normal(size=(2, 4, 3, 7))
-TRL_RESULTS = json.loads(Path(__file__).with_name("peer_distillation.json").read_text())
+TRL_RESULTS = json.loads(Path(__file__).with_name("trl_distillation.json").read_text())
 
 
 def softmax(row):

@@ -181,7 +181,7 @@ esac
 
 def test_the_checker_for_lean_on_the_page(tmp_path, monkeypatch):
     """Run the page's code with a script that prints what Lean would print; Lean itself is not installed."""
-    page = (Path(rljax.__file__).parents[1] / "notebooks" / "your_reward.md").read_text(encoding="utf-8")
+    page = (Path(rljax.__file__).parents[1] / "notebooks" / "custom_reward.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n((?:(?!```).)*lake.*?)```", page, re.DOTALL)
     (tmp_path / "lean_project").mkdir()
     lake = tmp_path / "lake"

@@ -1,10 +1,10 @@
-"""Write peer_preferences.json: losses and gradients of TRL's code, in float64 with PyTorch. The tests do not run this script.
+"""Write trl_preferences.json: losses and gradients of TRL's code, in float64 with PyTorch. The tests do not run this script.
 
 Generated with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.0:
 
     pip install torch==2.13.0 numpy
     git clone https://github.com/huggingface/trl && git -C trl checkout f2cd57710ae345ea6428ae95363267fcf38a3dc8
-    python tests/ops/make_peer_preferences.py trl
+    python tests/ops/make_trl_preferences.py trl
 
 The branches of DPO, IPO and KTO are extracted from their methods; `cpo_loss` and `odds_ratio_loss` are called unchanged.
 `odds_ratio_loss` casts to float32; this script replaces that cast with one to float64.
@@ -101,7 +101,7 @@ def main(trl):
     outputs["kto"] |= {"reference_point": float(kl), "weights": WEIGHTS}
     outputs["simpo"] |= {"margin": GAMMA}
     contents = {"inputs": {name: array.tolist() for name, array in inputs.items()}, "outputs": outputs}
-    Path(__file__).with_name("peer_preferences.json").write_text(json.dumps(contents, indent=1) + "\n")
+    Path(__file__).with_name("trl_preferences.json").write_text(json.dumps(contents, indent=1) + "\n")
 
 
 if __name__ == "__main__":

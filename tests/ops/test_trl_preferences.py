@@ -1,4 +1,4 @@
-"""Preference losses, checked against TRL's in float64 on the same inputs (see `make_peer_preferences.py`).
+"""Preference losses, checked against TRL's in float64 on the same inputs (see `make_trl_preferences.py`).
 
 `logp`, `ref_logp` and `lengths` belong to 12 pairs, with the preferred responses first; `other` and `ref_other` to 24 mismatched
 responses for KTO's reference point. If TRL's convention differs from ours, the test's docstring describes the difference.
@@ -15,24 +15,24 @@ import pytest
 from rljax.ops import direct_preference, reference_free
 
 pytestmark = pytest.mark.usefixtures("x64")
-PEER = json.loads(Path(__file__).with_name("peer_preferences.json").read_text())
+TRL = json.loads(Path(__file__).with_name("trl_preferences.json").read_text())
 LOGP, REF_LOGP, LENGTHS, OTHER, REF_OTHER = (
-    np.array(PEER["inputs"][name]) for name in ("logp", "ref_logp", "lengths", "other", "ref_other")
+    np.array(TRL["inputs"][name]) for name in ("logp", "ref_logp", "lengths", "other", "ref_other")
 )
-PEER_OUTPUTS = PEER["outputs"]
+TRL_OUTPUTS = TRL["outputs"]
 
 
 def assert_matches_trl(name, losses):
     """Compare losses as a function of the summed log-probabilities, and the gradient of their sum."""
     with_losses = jax.value_and_grad(lambda logp: (losses(logp).sum(), losses(logp)), has_aux=True)
     (_, loss), gradient = with_losses(jnp.array(LOGP))
-    np.testing.assert_allclose(loss, PEER_OUTPUTS[name]["loss"], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(gradient, PEER_OUTPUTS[name]["gradient"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(loss, TRL_OUTPUTS[name]["loss"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(gradient, TRL_OUTPUTS[name]["gradient"], rtol=1e-10, atol=1e-12)
 
 
 def test_dpo_loss():
     assert_matches_trl(
-        "dpo", lambda logp: direct_preference.dpo_loss(*logp, *jnp.array(REF_LOGP), beta=PEER_OUTPUTS["dpo"]["beta"])
+        "dpo", lambda logp: direct_preference.dpo_loss(*logp, *jnp.array(REF_LOGP), beta=TRL_OUTPUTS["dpo"]["beta"])
     )
 
 
@@ -41,13 +41,13 @@ def test_ipo_loss():
 
     def losses(logp):
         both = *(logp / jnp.array(LENGTHS)), *jnp.array(REF_LOGP / LENGTHS)
-        return direct_preference.ipo_loss(*both, tau=PEER_OUTPUTS["ipo"]["beta"])
+        return direct_preference.ipo_loss(*both, tau=TRL_OUTPUTS["ipo"]["beta"])
 
     assert_matches_trl("ipo", losses)
 
 
 def test_kto_loss():
-    settings = PEER_OUTPUTS["kto"]
+    settings = TRL_OUTPUTS["kto"]
     point = direct_preference.kto_reference_point(jnp.array(OTHER), jnp.array(REF_OTHER))
     np.testing.assert_allclose(point, settings["reference_point"], rtol=1e-12)
     assert settings["reference_point"] > 0
@@ -63,7 +63,7 @@ def test_kto_loss():
 
 def test_simpo_loss():
     """TRL divides γ by β and later multiplies the result by β."""
-    settings = {"beta": PEER_OUTPUTS["simpo"]["beta"], "margin": PEER_OUTPUTS["simpo"]["margin"]}
+    settings = {"beta": TRL_OUTPUTS["simpo"]["beta"], "margin": TRL_OUTPUTS["simpo"]["margin"]}
     assert_matches_trl("simpo", lambda logp: reference_free.simpo_loss(*(logp / jnp.array(LENGTHS)), **settings))
 
 
@@ -72,6 +72,6 @@ def test_orpo_loss():
 
     def losses(logp):
         mean = logp / jnp.array(LENGTHS)
-        return reference_free.orpo_loss(*mean, coefficient=PEER_OUTPUTS["orpo"]["beta"]) + mean[0]
+        return reference_free.orpo_loss(*mean, coefficient=TRL_OUTPUTS["orpo"]["beta"]) + mean[0]
 
     assert_matches_trl("orpo", losses)

@@ -1,10 +1,10 @@
-"""Write peer_distillation.json: TRL's divergence and its gradient, in float64 with PyTorch. The tests do not run this script.
+"""Write trl_distillation.json: TRL's divergence and its gradient, in float64 with PyTorch. The tests do not run this script.
 
 Generated with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.0:
 
     pip install torch==2.13.0 numpy
     git clone https://github.com/huggingface/trl && git -C trl checkout f2cd57710ae345ea6428ae95363267fcf38a3dc8
-    python tests/ops/make_peer_distillation.py trl
+    python tests/ops/make_trl_distillation.py trl
 
 `GKDTrainer.generalized_jsd_loss` is extracted from its file and called unchanged. The loss is the forward KL at β = 0
 and the reverse KL at β = 1.
@@ -47,7 +47,7 @@ def main(trl):
         (gradient,) = torch.autograd.grad(per_token.sum(), logits)
         outputs[str(beta)] = {"divergence": per_token.tolist(), "gradient": gradient.tolist()}
     contents = {name: array.tolist() for name, array in inputs.items()} | {"temperature": TEMPERATURE, "outputs": outputs}
-    Path(__file__).with_name("peer_distillation.json").write_text(json.dumps(contents, indent=1) + "\n")
+    Path(__file__).with_name("trl_distillation.json").write_text(json.dumps(contents, indent=1) + "\n")
 
 
 if __name__ == "__main__":
