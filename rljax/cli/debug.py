@@ -34,6 +34,9 @@ CAUSES: Mapping[str, str] = {
     "update": "The gradient is finite, but the update is far too large for the parameters: lower the learning rate.",
 }
 """First word of a term's name -> the advice printed if that term is the first that is not finite or too large."""
+CRITIC_NOTE = (
+    "`value now` and value_loss come from the critic after this batch's updates, so it may have learned from this batch."
+)
 LONGEST = 300
 """Maximum length of a printed prompt or response, in characters."""
 
@@ -88,7 +91,7 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
             f"{found.update_norm:.3g}; the guard allows at most {found.bound:.3g}.",
             columns,
         ),
-        *_critic_note(found, columns),
+        *([wrap(CRITIC_NOTE, columns)] if any(term.name == "value now" for term in found.terms) else []),
         "",
         f"  {'not finite':>17}  {'largest':>10}  term",
         *(_term_line(term) for term in found.terms if not term.name.startswith(("gradient", "update"))),
@@ -117,14 +120,6 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
     for label, value in location_of(found, cause).items():
         lines.append(with_label(label, printable(shorten(value, LONGEST)).replace("\n", " "), columns))
     return "\n".join(lines)
-
-
-def _critic_note(found: "Diagnosis", columns: int) -> list[str]:
-    """Explain which critic computed the values; empty if the run has no critic."""
-    if not any(term.name == "value now" for term in found.terms):
-        return []
-    text = "`value now` and value_loss come from the critic after this batch's updates, so it may have learned from this batch."
-    return [wrap(text, columns)]
 
 
 def _term_line(term: "MeasuredTerm") -> str:

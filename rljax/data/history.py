@@ -258,18 +258,13 @@ def choose(
     while len(chosen) < count and len(considered) < patience * count:
         index = len(considered)
         considered += stream.indices(position + index, 1)
-        accepted = outside[considered[index]] == 0 or _uniform_at(seed, position + index) < revisit
+        accepted = outside[considered[index]] == 0 or np.random.default_rng((seed, position + index)).random() < revisit
         (chosen if accepted else skipped).append(index)
     missing = count - len(chosen)
     nearest = sorted(skipped, key=lambda index: (outside[considered[index]], index))[:missing]
     places = sorted([*chosen, *nearest])
     problems = np.array([considered[index] for index in places], np.int64)
     return Choice(problems, position + len(considered), len(skipped) - len(nearest))
-
-
-def _uniform_at(seed: int, position: int) -> float:
-    """Return a random number in [0, 1) that depends only on the seed and the position in the stream."""
-    return np.random.default_rng((seed, position)).random()
 
 
 def _check_window(window: Window, revisit: float | int) -> None:

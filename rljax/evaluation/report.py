@@ -236,17 +236,11 @@ def _last(names: Sequence[str], prefix: str) -> str | None:
     return next((name for name in reversed(names) if name.startswith(prefix)), None)
 
 
-def _format_of(name: str) -> str:
-    if name in ("response_length", SCORE):
-        return "z.1f"
-    return "z.3f" if name == "reward" else "z.1%"
-
-
 def _cells(name: str, estimate: Estimate) -> tuple[str, str]:
     """Format the value and the interval of a measure."""
     if math.isnan(estimate.value):
         return "-", "-"
-    spec = _format_of(name)
+    spec = {"response_length": "z.1f", SCORE: "z.1f", "reward": "z.3f"}.get(name, "z.1%")
     interval = "-" if math.isnan(estimate.low) else f"{estimate.low:{spec}} to {estimate.high:{spec}}"
     return f"{estimate.value:{spec}}", interval
 

@@ -243,7 +243,7 @@ def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[di
     try:
         if not files.samples.exists():
             files.samples.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(files.settings, _document(settings))
+            atomic_write(files.settings, json.dumps(settings, ensure_ascii=False, indent=2).encode() + b"\n")
             files.samples.touch(exist_ok=False)
             return []
         _refuse_other_settings(files, settings)
@@ -300,10 +300,6 @@ def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
                 f"({line.decode(errors='replace')[:80]!r}); remove this line and all that follow it, or choose another --out."
             )
         yield row
-
-
-def _document(content: dict) -> bytes:
-    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
 def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:

@@ -154,7 +154,9 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
             f"{str(run.folder.path)!r} is a run with {steps} RL steps; continue it with `rljax train --resume`, not `rljax sft`."
         )
     if is_text(run.config.data.dataset):
-        run = replace(run, setup=with_blocks(run.setup))
+        texts, tokenizer = run.setup.train.prompts.problems, run.setup.tokenizer
+        blocks = cut_blocks(texts, tokenizer, run.config.sampling.max_response_tokens)
+        run = replace(run, setup=run.setup._replace(demonstrations=blocks))
     elif run.config.model.chat:
         run = replace(run, setup=with_dialogues(run.setup))
     if int(owned[0].state.phase) <= WARM_START:
@@ -313,12 +315,6 @@ def heldout_notes(setup: Setup) -> list[str]:
         *([f"{dropped} held-out demonstrations are longer than their limit and were left out."] if dropped else []),
         *([f"{without} held-out rows have no demonstration, so the perplexity leaves them out."] if without else []),
     ]
-
-
-def with_blocks(setup: Setup) -> Setup:
-    """Return the setup with the blocks of its plain text as demonstrations (next-token pretraining)."""
-    blocks = cut_blocks(setup.train.prompts.problems, setup.tokenizer, setup.config.sampling.max_response_tokens)
-    return setup._replace(demonstrations=blocks)
 
 
 def with_dialogues(setup: Setup) -> Setup:
