@@ -442,10 +442,9 @@ def stored_types(folder: Path) -> dict[str, np.dtype]:
         InputError: a tensor has a dtype that rljax cannot write.
     """
     names = {code: name for name, code in CODES.items()}
-    types: dict[str, np.dtype] = {}
     stored = _find_files(folder)
     names_here = with_packed_names(stored)
-    types |= {name: DTYPES["bfloat16"] for name in names_here if name + BLOCKS in stored}
+    types: dict[str, np.dtype] = {name: DTYPES["bfloat16"] for name in names_here if name + BLOCKS in stored}
     files = {name: name if name in stored else name + SCALE for name in names_here if name not in types}
     for file in dict.fromkeys(stored[part] for part in files.values()):
         with safe_open(file, framework="numpy") as opened:

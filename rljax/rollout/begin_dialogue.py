@@ -7,7 +7,7 @@ from rljax.lazy import renamed_attributes, warn_renamed
 from rljax.models import Params
 from rljax.rollout.dialogue import CachedDialogue
 from rljax.rollout.engine import DecodingEngine
-from rljax.rollout.engine_protocols import Dialogue, DialogueEngine, Engine, Request, Response, check_responses, cut
+from rljax.rollout.engine_protocols import Dialogue, DialogueEngine, Engine, Request, Response, cut, sample_responses
 
 
 @renamed_attributes(draw="sample_turns")
@@ -47,8 +47,7 @@ class RereadingDialogue:
             request._replace(sampling=request.sampling._replace(max_tokens=budget)) for request in self.waiting.values()
         ]
         self.waiting = {}
-        responses = self.engine.generate(self.params, requests)
-        check_responses(requests, responses)
+        responses = sample_responses(self.engine, self.params, requests)
         return {episode: cut(response, limit) for (episode, limit), response in zip(limits.items(), responses, strict=True)}
 
 

@@ -12,7 +12,7 @@ from rljax.models import Params
 from rljax.records import required
 from rljax.rewards.protocol import score
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.engine_protocols import Request, Sampling, check_responses
+from rljax.rollout.engine_protocols import Request, Sampling, sample_responses
 from rljax.rollout.groups import Groups
 from rljax.rollout.worker import RolloutWorker
 
@@ -146,9 +146,7 @@ def continued_rewards(
     texts: list[str] = []
     for begin in range(0, len(requests), rows):
         part = requests[begin : begin + rows]
-        responses = worker.engine.generate(params, part)
-        check_responses(part, responses)
-        for request, response in zip(part, responses, strict=True):
+        for request, response in zip(part, sample_responses(worker.engine, params, part), strict=True):
             prefix = prefixes[request.group]
             texts.append(tokenizer.decode(prefix + response.tokens[: budget - len(prefix)].tolist()))
     problems = [worker.prompts.problems[prompt_ids[state]] for state in order]

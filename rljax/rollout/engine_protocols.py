@@ -227,6 +227,13 @@ def check_responses(requests: Sequence[Request], responses: Sequence[Response]) 
             raise InputError(f"engine.generate: response {index} {fault}.")
 
 
+def sample_responses(engine: Engine, params: Params, requests: Sequence[Request]) -> list[Response]:
+    """Sample a response to each request, and check the responses; see `check_responses`."""
+    responses = engine.generate(params, requests)
+    check_responses(requests, responses)
+    return responses
+
+
 _KINDS = MappingProxyType(
     {
         "tokens": (np.integer, "integers"),

@@ -16,7 +16,7 @@ import jax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.rollout.engine_protocols import Engine, Request, Response, StreamingEngine, check_responses
+from rljax.rollout.engine_protocols import Engine, Request, Response, StreamingEngine, check_responses, sample_responses
 from rljax.rollout.judging import Judge, RewardOutput, Verdicts
 
 
@@ -98,9 +98,7 @@ def sampling_in_background(
         requests: a request for each response.
     """
     if not isinstance(engine, StreamingEngine):
-        responses = engine.generate(params, requests)
-        check_responses(requests, responses)
-        yield iter([dict(enumerate(responses))])
+        yield iter([dict(enumerate(sample_responses(engine, params, requests)))])
         return
     pieces: SimpleQueue[Mapping[int, Response] | BaseException | None] = SimpleQueue()
     stop_requested, settings = threading.Event(), thread_settings()

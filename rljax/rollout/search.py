@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 from rljax.models import Params
 from rljax.rollout.continuations import Prefix, Value, end_token
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.engine_protocols import Request, Response, check_responses
+from rljax.rollout.engine_protocols import Request, Response, sample_responses
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -181,9 +181,7 @@ def sample_steps(worker: RolloutWorker, params: Params, requests: list[Request],
         while size // 4 >= len(part):
             size //= 4
         filled = part + part[:1] * (size - len(part))
-        sampled = worker.engine.generate(params, filled)
-        check_responses(filled, sampled)
-        responses += sampled[: len(part)]
+        responses += sample_responses(worker.engine, params, filled)[: len(part)]
     return responses
 
 

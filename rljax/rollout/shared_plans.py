@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.rollout.engine_protocols import Engine, Request, Response, check_responses, cut, join_arrays
+from rljax.rollout.engine_protocols import Engine, Request, Response, cut, join_arrays, sample_responses
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,7 @@ class PlanEngine:
         ]
 
     def _sample(self, params: Params, requests: Sequence[Request]) -> list[Response]:
-        responses = self.engine.generate(params, requests) if requests else []
-        check_responses(requests, responses)
-        return responses
+        return sample_responses(self.engine, params, requests) if requests else []
 
     def _block_starts(self, requests: Sequence[Request]) -> list[int]:
         """Return, for each request, the index of the first request of its block."""

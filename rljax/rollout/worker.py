@@ -17,7 +17,7 @@ from rljax.records import required
 from rljax.rewards.protocol import has_verifier
 from rljax.rewards.reward_call import Progress
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.engine_protocols import Engine, ReportingEngine, Request, Response, Sampling, check_responses
+from rljax.rollout.engine_protocols import Engine, ReportingEngine, Request, Response, Sampling, sample_responses
 from rljax.rollout.environment import Environment, Player
 from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_known
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
@@ -84,10 +84,7 @@ class RolloutWorker:
         Raises:
             InputError: a prompt has no tokens, or the engine's responses do not match the requests.
         """
-        requests = self.requests(prompt_ids, range(len(prompt_ids)), key)
-        responses = self.engine.generate(params, requests)
-        check_responses(requests, responses)
-        return responses
+        return sample_responses(self.engine, params, self.requests(prompt_ids, range(len(prompt_ids)), key))
 
     def play(self, params: Params, prompt_ids: Sequence[int], key: PRNGKeyArray) -> list[Response]:
         """Play one episode of the environment per prompt, and return the responses.
@@ -174,8 +171,7 @@ class RolloutWorker:
                 groups=self.reward_groups,
                 judging=self.judging,
             )
-        responses = self.engine.generate(params, requests)
-        check_responses(requests, responses)
+        responses = sample_responses(self.engine, params, requests)
         with self.judging():
             return responses, self.judge(problems, responses, self.sampling.max_tokens)
 

@@ -123,12 +123,8 @@ def make_unplaced_state(setup: Setup, params: Params, all_params: Params | None)
 
 def initial_state(setup: Setup, params: Params) -> TrainState:
     """Build the state at the beginning of the warm start from the trained parameters, placed on the run's mesh."""
-    return place_state(setup, make_unplaced_state(setup, params, full_params_for_critic(setup, params)))
-
-
-def full_params_for_critic(setup: Setup, params: Params) -> Params | None:
-    """Return the policy's full parameters, which may initialize a critic; None if there is no critic."""
-    return None if setup.critic is None else setup.full_params(params)
+    all_params = None if setup.critic is None else setup.full_params(params)
+    return place_state(setup, make_unplaced_state(setup, params, all_params))
 
 
 def place_state(setup: Setup, state: TrainState) -> TrainState:
@@ -139,7 +135,7 @@ def place_state(setup: Setup, state: TrainState) -> TrainState:
 
 def state_after_warm_start(setup: Setup, state: TrainState) -> TrainState:
     """Return the state after the warm start: optimizer state, reference and critic are initialized from the current policy."""
-    critic = initial_critic(setup, full_params_for_critic(setup, state.params))
+    critic = None if setup.critic is None else initial_critic(setup, setup.full_params(state.params))
     return place_state(setup, end_warm_start(state, setup.optimizer, critic))
 
 
