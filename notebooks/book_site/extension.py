@@ -28,6 +28,7 @@ RESULTS = (
     "proposer_and_checker",
     "pruned_answers",
     "quantized_answers",
+    "real/addition",
     "real/addition_algorithms",
     "real/addition_on_cpu",
     "resources",
