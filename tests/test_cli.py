@@ -246,6 +246,10 @@ def test_the_listing_of_algorithms_fits_80_columns_and_cuts_no_name(capsys, monk
     assert all(f"{name}={value}" in words for row in rows["algorithms"] for name, value in row["options"].items())
 
 
+def test_commands_in_the_help_can_be_copied(all_help):
+    assert "keep_group=difficulty_window,low=0.3,high=0.7" in all_help
+
+
 def test_help_explains_the_teacher(all_help):
     assert "--teacher " in all_help
 

@@ -15,6 +15,8 @@ FRAME = "│╭╰├┃"
 MIN_INDENT = 8
 """Minimum indentation of flag descriptions in Tyro's help."""
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_INDENT = re.compile(rf"^((?:{_COLOR.pattern})*) +")
+_END = re.compile(rf" +((?:{_COLOR.pattern})*)$")
 
 
 def columns_of(stream: TextIO) -> int:
@@ -101,8 +103,12 @@ def _rewrap(rows: Sequence[str], indent: int, columns: int) -> Sequence[str]:
     if all(len(above) + 1 + len(below.split()[0]) > columns for above, below in pairwise(shown)):
         return rows
     start = next(index for index in range(len(rows[0])) if len(_COLOR.sub("", rows[0][:index])) == indent)
+    text = rows[0][start:]
+    for row in rows[1:]:  # Tyro also breaks lines after commas inside words, such as `--with term=entropy,coefficient=0.01`
+        is_inside_word = text.count("`") % 2 == 1 and _visible(text).endswith(",")
+        text = _END.sub(r"\1", text) + _INDENT.sub(r"\1", row) if is_inside_word else f"{text} {row}"
     wrapped, gap = [rows[0][:start]], ""
-    for word in " ".join([rows[0][start:], *rows[1:]]).split():
+    for word in text.split():
         if not _visible(word):  # only color codes
             wrapped[-1] += word
         elif len(_visible(f"{wrapped[-1]}{gap}{word}")) > columns:

@@ -37,7 +37,9 @@ class EventFile:
 
     def scalars(self, numbers: Mapping[str, float], step: int) -> None:
         """Add the scalars of one step; `numbers` maps tags to values."""
-        values = [summary.scalar(tag, number).value[0] for tag, number in numbers.items()]
+        values = [summary.scalar(tag, 0.0).value[0] for tag in numbers]
+        for value, number in zip(values, numbers.values(), strict=True):
+            value.simple_value = number  # `summary.scalar` would print a warning for each number that is not finite
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def text(self, tag: str, text: str, step: int) -> None:

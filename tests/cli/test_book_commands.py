@@ -299,3 +299,12 @@ def test_rewrap_descriptions_fills_short_lines(dim):
     assert plain == ["  --flag INT   One two three", "               four", "  --other      Nothing to do", ""]
     assert rewrap_descriptions(shown, 30) == shown
     assert rewrap_descriptions("\n".join(colored), 25) == "\n".join(colored), "no word fits into the preceding line"
+
+
+@pytest.mark.parametrize("dim", ["", "\x1b[2m"], ids=["plain", "color"])
+def test_rewrap_descriptions_joins_words_that_tyro_broke_at_a_comma(dim):
+    end = "\x1b[0m" if dim else ""
+    rows = ["A part and,", "e.g. `--with a=b,", "c=1", "d=2`, all"]
+    indented = [f"        {dim}{row:<20}{end}" for row in rows]
+    shown = rewrap_descriptions("\n".join(["  --with STR", *indented]), 60)
+    assert " ".join(re.sub(r"\x1b\[\d*m", "", shown).split()) == "--with STR A part and, e.g. `--with a=b,c=1 d=2`, all"
