@@ -17,6 +17,9 @@ from typing import Any
 from rljax.errors import MOVED, InputError
 from rljax.text import one_line
 
+FILE_OF_MODULE: dict[str, str] = {}
+"""Name of a module that was imported from a file -> name of the file."""
+
 
 def is_custom(name: str) -> bool:
     """True if a name refers to a user's function: it consists of a source, a colon, and the name of the function.
@@ -205,6 +208,7 @@ def _import_file(path: Path, label: str) -> ModuleType:
         raise InputError(f"{label}: the file {str(path)!r} does not exist; check the path{MOVED}.")
     # Files of the same name are different modules. They are registered because dataclasses and pickle look up modules by name.
     name = f"{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    FILE_OF_MODULE[name] = path.name
     loader = importlib.machinery.SourceFileLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None:

@@ -95,6 +95,16 @@ def map_texts(change: Callable[[str], str], value: Any) -> Any:
     return [map_texts(change, entry) for entry in value] if isinstance(value, list) else value
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count and its noun, in the plural with an s unless the count is 1.
+
+    Example:
+        >>> counted(1, "problem"), counted(12, "RL step")
+        ('1 problem', '12 RL steps')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def printable(text: object) -> str:
     """Replace every unprintable character except line ends with its escape, because a terminal would obey control characters.
 

@@ -9,6 +9,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.importing import import_function
+from rljax.rewards.reward_call import called_name
 
 EVERY_EXPERIMENT = """
 from rljax.programs.base_settings import experiment_files, read_experiment
@@ -46,3 +47,9 @@ def test_every_experiment_can_be_read_in_any_folder(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 10
+
+
+def test_messages_name_the_file_that_a_function_was_imported_from(tmp_path):
+    (tmp_path / "mine.py").write_text("class Judge:\n    def score(self): ...\n")
+    judge = import_function(f"{tmp_path / 'mine.py'}:Judge", "reward")
+    assert (called_name(judge()), called_name(judge.score)) == ("mine.py:Judge", "mine.py:Judge.score")

@@ -10,6 +10,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.programs.answer_settings import EvalSettings
+from rljax.text import counted
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _run_one(command: Eval) -> None:
             print(f"The answers so far are in {command.out}; the same command continues from there.")
         raise
     if report.dropped:
-        print(f"{report.dropped} problems left out, because their prompts have too many tokens.")
+        print(f"{counted(report.dropped, 'problem')} left out, because of prompts with too many tokens.")
     print(report.headline())
     console = Console()
     for table in report.tables():

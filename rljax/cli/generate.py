@@ -7,6 +7,7 @@ from pathlib import Path
 import tyro
 
 from rljax.programs.answer_settings import GenerateSettings
+from rljax.text import counted
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,11 @@ def _generate_rows(command: Generate) -> list[str]:
         f"{kept.accepted} were accepted, but some were too similar or more than needed."
     ]
     if kept.false_steps:
-        lines.append(f"{kept.false_steps} responses with a right answer left out, because one of their steps is false.")
+        lines.append(
+            f"{counted(kept.false_steps, 'response')} with a right answer left out, because one of their steps is false."
+        )
     if kept.dropped:
-        lines.append(f"{kept.dropped} problems left out, because their prompts have too many tokens.")
+        lines.append(f"{counted(kept.dropped, 'problem')} left out, because of prompts with too many tokens.")
     return lines if kept.right is None else [*lines, verdict(kept.right, kept.judged, len(kept.rows))]
 
 

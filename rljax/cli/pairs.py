@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from rljax.programs.answer_settings import PairSettings
+from rljax.text import counted
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def run_pairs(command: Pairs) -> int:
     if found.unjudged:
         print(f"Responses without a verdict, which are in no pair: {found.unjudged}.")
     if found.dropped:
-        print(f"{found.dropped} problems left out, because their prompts have too many tokens.")
+        print(f"{counted(found.dropped, 'problem')} left out, because of prompts with too many tokens.")
     if found.demonstrated:
         print(
             f"Prompts without a right response, paired with the demonstration as the chosen response: {found.demonstrated}."

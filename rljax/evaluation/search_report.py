@@ -12,6 +12,7 @@ from rljax.evaluation.best_of_n import VERIFIER, VOTES, accuracy_of_chosen
 from rljax.evaluation.paired_change import format_points, paired_change
 from rljax.evaluation.report import plain_estimate
 from rljax.evaluation.statistics import Estimate, over_problems
+from rljax.text import counted
 
 
 class SearchRow(NamedTuple):
@@ -75,7 +76,7 @@ class SearchReport(NamedTuple):
     def lines(self) -> list[str]:
         """Describe the differences in words, with a note where the tokens of the search do not amount to k responses."""
         left_out = {"no response to them has a verdict": self.unjudged, "their prompts have too many tokens": self.dropped}
-        notes = [f"{count} problems left out: {reason}." for reason, count in left_out.items() if count]
+        notes = [f"{counted(count, 'problem')} left out: {reason}." for reason, count in left_out.items() if count]
         if not self.has_steps:
             notes.append(
                 "No answer has a second step: the texts that end a step do not occur; name others with --step-ends."

@@ -8,7 +8,7 @@ from rljax.errors import InputError
 from rljax.rewards.correctness import Failed, is_verifier, lowest_right, verifier_like
 from rljax.rewards.extract import LONGEST_READ
 from rljax.rewards.protocol import Weighted
-from rljax.rewards.reward_call import Progress, arguments_for, called_name
+from rljax.rewards.reward_call import Progress, arguments_for, called_name, short_name
 
 _MARKS = "*_`"
 _STATEMENT = re.compile(
@@ -98,7 +98,7 @@ def brier(verifier: Callable) -> Weighted:
             f"the Brier reward needs a verifier, which decides what is right, but {called_name(verifier)} is not one; name one, "
             "e.g. brier:exact, or mark yours with `rljax.rewards.verifier`."
         )
-    name = called_name(verifier).rpartition(".")[2]
+    name = short_name(verifier)
 
     def verify(
         prompts: Sequence[str], completions: Sequence[str], progress: Progress | None = None, **columns: Sequence

@@ -8,7 +8,7 @@ from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.correctness import Failed, verifier_like
 from rljax.rewards.pool import shared_pool
-from rljax.rewards.reward_call import Progress, arguments_for, called_name
+from rljax.rewards.reward_call import Progress, arguments_for, called_name, short_name
 from rljax.text import one_line
 
 
@@ -56,7 +56,7 @@ def each(
         calls = [dict(zip(offered, row, strict=True)) for row in zip(*offered.values(), strict=True)]
         return _call_all(judge_one, calls, progress) if pool is None else pool.map(calls, progress)
 
-    one_by_one.__qualname__ = f"each({called_name(judge_one).rpartition('.')[2]})"
+    one_by_one.__qualname__ = f"each({short_name(judge_one)})"
     return verifier_like(one_by_one, judge_one)
 
 

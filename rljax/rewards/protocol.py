@@ -22,7 +22,17 @@ from jaxtyping import Bool, Float, Float32, Float64, Int8
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failures, form_of, is_verifier, lowest_right
-from rljax.rewards.reward_call import Answer, Progress, ask, called_name, check_failures, has_failed, read_answer, wait_for
+from rljax.rewards.reward_call import (
+    Answer,
+    Progress,
+    ask,
+    called_name,
+    check_failures,
+    has_failed,
+    read_answer,
+    short_name,
+    wait_for,
+)
 
 MAX_FAILURE_SHARE = 0.1
 """Default fraction of a batch that may fail before the run stops."""
@@ -199,7 +209,7 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
         raise InputError(f"reward_weights has {len(weights)} numbers for {len(rewards)} rewards; give one for each.")
     names: list[str] = []
     for reward in rewards:
-        name = reward.name if isinstance(reward, Weighted) else called_name(reward).rpartition(".")[2]
+        name = reward.name if isinstance(reward, Weighted) else short_name(reward)
         same = sum(other == name or other.startswith(f"{name}_") for other in names)
         names.append(f"{name}_{same + 1}" if name in names else name)
     chosen = [1.0] * len(rewards) if weights is None else weights
@@ -235,7 +245,7 @@ def forms_of(reward: Callable) -> dict[str, str]:
         >>> forms_of(Weighted({"aime": BY_NAME["aime"], "length": len}, {"aime": 1, "length": -0.01}))
         {'aime': 'an integer from 0 to 999 that is stated as for math'}
     """
-    forms = {called_name(leaf).rpartition(".")[2]: form_of(leaf) for leaf in _leaf_rewards(reward)}
+    forms = {short_name(leaf): form_of(leaf) for leaf in _leaf_rewards(reward)}
     return {name: form for name, form in forms.items() if form is not None}
 
 
@@ -429,7 +439,7 @@ def _flatten(reward: Callable) -> Weighted:
     """Flatten a `Weighted`, or wrap any other reward as the one part of a sum, under the function's name."""
     if isinstance(reward, Weighted):
         return reward.flat()
-    name = called_name(reward).rpartition(".")[2]
+    name = short_name(reward)
     return Weighted({name: reward}, {name: 1.0})
 
 

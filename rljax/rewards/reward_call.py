@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8
 
 from rljax.errors import InputError
+from rljax.importing import FILE_OF_MODULE
 from rljax.rewards.correctness import UNFINISHED, UNSTATED, Failed, Failures, Unfinished, Unstated
 from rljax.text import one_line
 
@@ -57,15 +58,31 @@ class Answer(NamedTuple):
 
 
 def called_name(reward: object) -> str:
-    """Return the name of a function, or of the class of any other object, for messages.
+    """Return the name of a function, or of the class of any other object, with its module or with the file named by the user.
 
     Example:
         >>> import math
         >>> called_name(math.sqrt)
         'math.sqrt'
     """
-    named: Any = reward if hasattr(reward, "__qualname__") else type(reward)
-    return f"{named.__module__}.{named.__qualname__}"
+    named = _named(reward)
+    file = FILE_OF_MODULE.get(named.__module__)
+    return f"{named.__module__}.{named.__qualname__}" if file is None else f"{file}:{named.__qualname__}"
+
+
+def short_name(reward: object) -> str:
+    """Return the name of a function, or of the class of any other object, without its module.
+
+    Example:
+        >>> import math
+        >>> short_name(math.sqrt)
+        'sqrt'
+    """
+    return _named(reward).__qualname__.rpartition(".")[2]
+
+
+def _named(reward: object) -> Any:
+    return reward if hasattr(reward, "__qualname__") else type(reward)
 
 
 def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str, object]:

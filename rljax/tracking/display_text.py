@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failures
+from rljax.text import counted
 from rljax.tracking.run_folder import RunFolder
 
 LONGEST_PROMPT = 40
@@ -289,7 +290,7 @@ def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[
         )
     failed = Failures(*(int(sum(row.get(f"reward_{kind}", 0) for row in rows)) for kind in Failures._fields))
     if failed.total:
-        lines.append(f"The reward failed on {failed.total} responses ({failed}), which were excluded.")
+        lines.append(f"The reward failed on {counted(failed.total, 'response')} ({failed}), excluded from training.")
     if failed.unfinished:
         lines.append(f"{failed.unfinished} answers took the verifier too long; they counted as wrong.")
     skipped = sum(row.get("skipped_updates", 0) > 0 for row in rows)
@@ -309,8 +310,8 @@ def check_judged(rows: Sequence[Mapping[str, Any]]) -> None:
     """
     if rows and all(row.get("reward") is None for row in rows):
         raise InputError(
-            f"The reward abstained on every response in {len(rows)} RL steps, so nothing was learned. Correct the reward, which "
-            "always returned None, or the columns that it reads; then start a new run."
+            f"The reward abstained on every response in {counted(len(rows), 'RL step')}, so nothing was learned. Correct the "
+            "reward, which always returned None, or the columns that it reads; then start a new run."
         )
 
 

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, TextIO, cast
 
 from rljax.files import AppendFile, no_room
-from rljax.text import printable, shorten
+from rljax.text import counted, printable, shorten
 from rljax.tracking.display import Display
 from rljax.tracking.display_text import (
     METRICS,
@@ -90,7 +90,7 @@ class PlainDisplay:
     def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
         """Write the phase and its length."""
         self._progress = Progress(name, total_steps, self._clock(), step=done)
-        steps = f"{total_steps} step{'s' * (total_steps != 1)}"
+        steps = counted(total_steps, "step")
         self._write([f"{self._progress.title}: {steps}{'; the first includes compilation' if total_steps > 1 else ''}"])
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -35,7 +35,7 @@ def test_search_report_left_out_problems():
     report = search_report(sampled, "critic", [])._replace(dropped=4)
     assert (report.single.value, report.problems, report.unjudged) == (0.75, 2, 1)
     assert report.lines() == [
-        "1 problems left out: no response to them has a verdict.",
+        "1 problem left out: no response to them has a verdict.",
         "4 problems left out: their prompts have too many tokens.",
     ]
 

@@ -10,6 +10,7 @@ from rljax.evaluation.kinds import describe_progress, kinds_of
 from rljax.parallel import abstract_arrays, run_on_first
 from rljax.records import required
 from rljax.rollout import RolloutWorker
+from rljax.text import counted
 from rljax.tracking.alarms import alarms_raised
 from rljax.tracking.display_text import CORRECT, POSITIVE, check_judged, describe_events, next_commands
 from rljax.tracking.rows import read_metrics
@@ -109,7 +110,7 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
     """
     if math.isnan(before.accuracy) or math.isnan(after.accuracy):
         return [f"Held-out {accuracy}: unknown, because the reward judged no answer before RL, or none after it."]
-    lines = [f"Held-out {accuracy}: {before} before RL, {after} after ({count} problems, greedy answers)."]
+    lines = [f"Held-out {accuracy}: {before} before RL, {after} after ({counted(count, 'problem')}, greedy answers)."]
     if comparison is not None:
         verbs = ("became right", "became wrong", "stayed right", "stayed wrong")
         if accuracy != CORRECT:

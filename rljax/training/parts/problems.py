@@ -14,6 +14,7 @@ from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.records import required
 from rljax.tasks import task_name
+from rljax.text import counted
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
@@ -73,8 +74,8 @@ def make_problems(
         omissions = note_omission(len(loaded.problems) - len(train) - len(heldout), "same prompt as a held-out problem")
         if len(heldout) < data.heldout_problems:
             omissions.append(
-                f"{len(heldout)} problems, a tenth of the prompts, are held out, not heldout_problems={data.heldout_problems}; "
-                "use --heldout-dataset to hold out more"
+                f"{counted(len(heldout), 'problem')} held out, not heldout_problems={data.heldout_problems}: at most a tenth of "
+                "the prompts, but at least one; use --heldout-dataset to hold out more"
             )
         return Problems(train, heldout, loaded.faults, omissions)
     separate = read_problems(data.heldout_dataset, split="test", **options)
