@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float64, Int8
 from rljax.errors import InputError
 from rljax.importing import FILE_OF_MODULE
 from rljax.rewards.correctness import UNFINISHED, UNSTATED, Failed, Failures, Unfinished, Unstated
-from rljax.text import one_line
+from rljax.text import counted, one_line
 
 Progress = Callable[[int, int], None]
 """Progress callback; its arguments are the number of items done and the number of all items."""
@@ -332,8 +332,10 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     if not isinstance(entries, (list, tuple)):
         raise InputError(f"the reward {function} returned {shown}; it must return a list with one number per completion.")
     if len(entries) != count:
-        reason = f"returned {len(entries)} values for {count} completions; it must return one for each."
-        return _all_failed(count, Failures(wrong_count=count), reason, None)
+        reason = (
+            f"returned {counted(len(entries), 'value')} for {counted(count, 'completion')}; it must return one for each."
+        )
+        return _all_failed(count, Failures(wrong_count=count), reason, TypeError(reason))  # a mistake: not retried for long
     values = [_unwrap(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):
@@ -441,7 +443,7 @@ def join_answers(answers: Sequence[Answer]) -> Answer:
     )
 
 
-def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException | None) -> Answer:
+def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException) -> Answer:
     kind = 1 + next(index for index, number in enumerate(failures) if number) if count else 0
     no_rewards, failed = np.zeros(count), np.full(count, kind, np.int8)
     return Answer(no_rewards, np.zeros(count, bool), failed, failures, reason, whole=True, cause=cause)

@@ -9,7 +9,7 @@ from small_runs import SMALL, even_length, is_time
 
 import rljax
 from rljax.errors import InputError
-from rljax.rewards.reward_call import FailedJudgeError, OutOfRangeError
+from rljax.rewards.reward_call import FailedJudgeError, OutOfRangeError, check_failures, read_answer
 from rljax.rollout import Step, judging
 from rljax.rollout.judging import Patience
 from rljax.training import loop
@@ -59,6 +59,17 @@ def test_bug_is_retried_once_unless_stopped():
     with pytest.raises(FailedJudgeError):
         Patience((60.0,) * 5, lambda text: None, lambda: bool(calls)).retry(raise_bug)
     assert len(calls) == 1
+
+
+def test_list_of_the_wrong_length_is_retried_once_as_a_mistake():
+    def answer():
+        calls.append(None)
+        check_failures(read_answer([1.0], "mine", 2), "mine", 0.0)
+
+    calls = []
+    with pytest.raises(FailedJudgeError, match="the reward mine returned 1 value for 2 completions"):
+        Patience((0.0,) * 3, lambda text: None).retry(answer)
+    assert len(calls) == 2
 
 
 def test_out_of_range_value_is_not_retried():
