@@ -317,7 +317,7 @@ def test_failed_call_is_allowed_only_if_max_failure_share_is_1():
         assert scores.failures == {reward.__name__: failures}
         assert not scores.valid.any()
         assert not scores.total.any()
-        with pytest.raises(InputError, match=rf"{reward.__name__} (returned 1 values|raised KeyError)"):
+        with pytest.raises(InputError, match=rf"{reward.__name__} (returned 1 value for|raised KeyError)"):
             judge_many(reward, max_failure_share=0.99)
 
 
