@@ -323,7 +323,7 @@ def test_a_right_answer_with_a_false_step_is_not_kept_as_a_demonstration(run, tm
     monkeypatch.setattr(synthetic_data, "reward_columns", lambda problems: {"answer": ["12"] * len(problems)})
     words = ("--trust", "--samples", "4", "--limit", "1", "--similarity", "1", "--most", "9")
     output = printed(capsys, "generate", str(run), str(tmp_path / "steps.jsonl"), *words)
-    assert "1 responses with a right answer left out, because one of their steps is false." in output
+    assert "1 response with a right answer but a false step left out." in output
     assert [row.demonstration for row in load_problems(tmp_path / "steps.jsonl")] == ["7+5=12;#12", "#12"]
     printed(capsys, "generate", str(run), str(tmp_path / "all.jsonl"), *words, "--step-reward", "none")
     assert [row.demonstration for row in load_problems(tmp_path / "all.jsonl")] == [*texts[:3]]

@@ -52,9 +52,7 @@ def _generate_rows(command: Generate) -> list[str]:
         f"{kept.accepted} were accepted, but some were too similar or more than needed."
     ]
     if kept.false_steps:
-        lines.append(
-            f"{counted(kept.false_steps, 'response')} with a right answer left out, because one of their steps is false."
-        )
+        lines.append(f"{counted(kept.false_steps, 'response')} with a right answer but a false step left out.")
     if kept.dropped:
         lines.append(f"{counted(kept.dropped, 'problem')} left out, because of prompts with too many tokens.")
     return lines if kept.right is None else [*lines, verdict(kept.right, kept.judged, len(kept.rows))]
