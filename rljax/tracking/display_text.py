@@ -271,7 +271,7 @@ def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[
         >>> describe_events(steps, prompts=4)[0]
         '1 of 2 steps found fewer than 4 groups with a signal (1 missing in total) and trained on those that they found.'
         >>> describe_events(steps, prompts=4)[1]
-        'The reward failed on 2 responses (2 raised an exception), which were excluded.'
+        'The reward failed on 2 responses (2 raised an exception), excluded from training.'
         >>> describe_events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
         ['1 of 2 steps skipped updates that were far too large or not finite.']
     """
