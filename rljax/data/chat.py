@@ -118,7 +118,8 @@ def render_chat(
     """
     if not inner.chat_template:
         raise InputError(
-            f"the tokenizer {name!r} has no chat template; turn chat off, or use the tokenizer of an instruction-tuned model."
+            f"the tokenizer {name!r} has no chat template; leave out --chat (and use `rljax sample --prompt` in place of "
+            "`rljax chat`), or use the tokenizer of a chat model."
         )
     options = {**chat.options, **(chat_template_kwargs or {})}
 

@@ -140,7 +140,8 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
         return prefix_ids(tokenizer) + tokenizer.encode(problem.prompt)
     if not isinstance(tokenizer, ChatTokenizer):
         raise InputError(
-            f"a {type(tokenizer).__name__} has no chat template; turn chat off, or use the tokenizer of a chat model."
+            f"a {type(tokenizer).__name__} has no chat template; leave out --chat (and use `rljax sample --prompt` in place of "
+            "`rljax chat`), or use the tokenizer of a chat model."
         )
     return tokenizer.apply_chat_template(chat_messages(problem), **columns_for_chat(problem.columns))
 

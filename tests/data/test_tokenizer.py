@@ -136,7 +136,7 @@ def make_bare_tokenizer() -> HuggingFaceTokenizer:
 
 
 def test_missing_chat_template():
-    with pytest.raises(InputError, match="'bare' has no chat template; turn chat off"):
+    with pytest.raises(InputError, match="'bare' has no chat template; leave out --chat"):
         make_bare_tokenizer().apply_chat_template([{"role": "user", "content": "2"}])
 
 
