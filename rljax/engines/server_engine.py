@@ -24,6 +24,7 @@ from rljax.models import Params
 from rljax.parallel import copy_from_first, is_first, run_on_first
 from rljax.records import required
 from rljax.rollout.engine_protocols import Request, Response, Sampling
+from rljax.text import counted
 
 CONNECTIONS = 16
 """Maximum number of requests that are sent at once."""
@@ -174,7 +175,10 @@ class ServerEngine:
     def _ask(self, requests: Sequence[Request]) -> list[Reply]:
         replies = self.dialect.replies(self.http.post(self.dialect.path, self.dialect.body(self._status.model, requests)))
         if len(replies) != len(requests):
-            raise InputError(f"the server {self.http.url} returned {len(replies)} responses to {len(requests)} requests.")
+            raise InputError(
+                f"the server {self.http.url} returned {counted(len(replies), 'response')} to "
+                f"{counted(len(requests), 'request')}."
+            )
         return replies
 
     def _is_current(self, replies: Sequence[Reply]) -> bool:

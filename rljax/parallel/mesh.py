@@ -24,6 +24,7 @@ from rljax.errors import InputError
 from rljax.machine import processor, usable_processors
 from rljax.models.axes import CONTEXT, DATA, FSDP, TENSOR, row_shards
 from rljax.models.policy import path_names
+from rljax.text import counted
 
 
 def make_mesh(
@@ -60,7 +61,7 @@ def make_mesh(
     if replicas is None:
         if len(available) % per_copy:
             raise InputError(
-                f"{shown} does not divide the {len(available)} devices; choose a divisor, or set replicas too."
+                f"{shown} does not divide the {counted(len(available), 'device')}; choose a divisor, or set replicas too."
             )
         replicas = len(available) // per_copy
     if replicas * per_copy > len(available):

@@ -29,6 +29,7 @@ from rljax.models import Params
 from rljax.parallel import numerical_setup, row_shards
 from rljax.records import required
 from rljax.rollout import lay_out_examples, sequences_of_demonstrations
+from rljax.text import counted
 from rljax.tracking.rows import Row, metrics_of, read_metrics
 from rljax.tracking.start_records import describe_devices, read_versions
 from rljax.training.checkpoints.checkpoint import Checkpoint
@@ -209,7 +210,7 @@ def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
     """
     rows = [row for row in read_metrics(metrics) if row["phase"] == "warm_start"]
     if len(rows) != steps:
-        raise InputError(f"{metrics} has {len(rows)} rows for {steps} steps of the warm start.")
+        raise InputError(f"{metrics} has {counted(len(rows), 'row')} for {counted(steps, 'step')} of the warm start.")
     return rows
 
 

@@ -322,7 +322,7 @@ def test_invalid_server_answers(opened, folder, choice, message):
 
 
 def test_too_few_responses(opened, folder):
-    with running(Answer().app()) as url, pytest.raises(InputError, match="1 responses to 3 requests"):
+    with running(Answer().app()) as url, pytest.raises(InputError, match="1 response to 3 requests"):
         engine_at(url, opened, folder).generate(opened.params, requests_of(sampling_of(opened), prompts=1))
 
 

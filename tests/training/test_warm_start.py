@@ -153,7 +153,7 @@ def test_incomplete_warm_start_metrics_are_refused(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"phase": "warm_start", "step": 1}\n{"phase": "rl", "step": 1}\n')
     assert len(rows_of_warm_start(metrics, 1)) == 1
-    with pytest.raises(InputError, match="has 1 rows for 2 steps of the warm start"):
+    with pytest.raises(InputError, match="has 1 row for 2 steps of the warm start"):
         rows_of_warm_start(metrics, 2)
 
 
