@@ -335,7 +335,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         reason = (
             f"returned {counted(len(entries), 'value')} for {counted(count, 'completion')}; it must return one for each."
         )
-        return _all_failed(count, Failures(wrong_count=count), reason, TypeError(reason))  # a mistake: not retried for long
+        return _all_failed(count, Failures(wrong_count=count), reason, TypeError(reason))  # so that it is retried only once
     values = [_unwrap(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):

@@ -86,8 +86,10 @@ class Limit(NamedTuple):
         return f"{self.name} is {mean:.3g}, the mean of {self.over} steps (limit {self.limit:g})"
 
 
-above, below = Limit, partial(Limit, is_upper=False)
-"""Detect when the mean of the last values is above, or below, a limit."""
+above = Limit
+"""Detect when the mean of the last values is above a limit."""
+below = partial(Limit, is_upper=False)
+"""Detect when the mean of the last values is below a limit."""
 
 
 def fallen_to(name: str, share: float) -> Crossing:
