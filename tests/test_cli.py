@@ -248,6 +248,8 @@ def test_the_listing_of_algorithms_fits_80_columns_and_cuts_no_name(capsys, monk
 
 def test_commands_in_the_help_can_be_copied(all_help):
     assert "keep_group=difficulty_window,low=0.3,high=0.7" in all_help
+    code = re.findall(r"`[^`]*`", " ".join(all_help.split()))
+    assert not [span for span in code if re.search(r"=\S*, \S+=", span)]
 
 
 def test_help_explains_the_teacher(all_help):
