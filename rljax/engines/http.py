@@ -1,4 +1,4 @@
-"""HTTP requests with JSON that survive a server's restart, because temporary failures are retried for a limited time."""
+"""HTTP requests with JSON; temporary failures are retried for a limited time, so a run survives a server's restart."""
 
 import random
 import threading

@@ -138,7 +138,7 @@ class ServerEngine:
             yield {index: response}
 
     def _sample(self, requests: Sequence[Request]) -> Iterator[tuple[int, Response]]:
-        """Yield each response with the index of its request; responses that were not sampled with these weights are resampled."""
+        """Yield each response with the index of its request; responses from other weights are dropped and sampled again."""
         waiting = list(range(len(requests)))
         for _ in range(PUBLISHED_AGAIN):
             again: list[int] = []
@@ -250,7 +250,7 @@ class ServerEngine:
         self._send_weights(params, self.dialect.publish)
 
     def publish_in_flight(self, params: Params, step: int) -> None:
-        """Publish parameters with which running responses continue; from now on, `generate` uses the parameters published here.
+        """Publish parameters with which running responses continue; from now on, `generate` ignores its `params` and uses these.
 
         Args:
             params: parameters of the policy.
