@@ -32,7 +32,7 @@ class RereadingDialogue:
         self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
 
     def sample_turns(self) -> dict[int, Response]:
-        """Sample all waiting turns, with one token budget that is rounded up to a power of two, so that few programs are compiled.
+        """Sample all waiting turns with one token budget, rounded up to a power of two, so that few programs are compiled.
 
         Tokens beyond the budget of a turn are dropped.
 
@@ -65,8 +65,8 @@ def begin_dialogue(
     """Begin a dialogue for multi-turn episodes.
 
     A `DialogueEngine` provides its own dialogue. A `DecodingEngine` caches the context of each episode between turns, in rows or
-    in pages, if its decoder has `turns` and there is at least one request, because the requests determine the length of the rows.
-    Any other engine reads the full context again at each turn.
+    in pages, if its decoder has `turns`. It also needs at least one request here, because the requests determine the row length.
+    Otherwise, the full context is read again at each turn.
 
     Args:
         engine: the engine that samples the turns.

@@ -18,14 +18,14 @@ from rljax.rollout.worker import RolloutWorker
 
 
 class StateIndex(NamedTuple):
-    """Location of a state in a rollout. The state is a response up to, but without, one of its tokens."""
+    """Location of a state in a rollout. The state is the part of a response before one of its tokens."""
 
     group: int
     """Index of the group in the rollout."""
     response: int
     """Index of the response in the group."""
     token: int
-    """Index of the first token that is not part of the state."""
+    """Index of that token, the first one after the state."""
 
 
 class Prefix(NamedTuple):

@@ -130,9 +130,9 @@ class Caches(NamedTuple):
 def peak_bytes(caches: Caches) -> int:
     """Return the peak memory of the caches on each device, in bytes.
 
-    The caches of all rows are in memory, and in addition the larger of two amounts. While prompts wait for rows to become free, it
-    is their caches, with the smaller cache that a long decode copies when it grows. Once no prompt waits, it is the cache of the
-    smaller batch that the last rows are copied into.
+    The caches of all rows are in memory, and in addition the larger of two amounts. The first, while prompts wait for rows to
+    become free, is the prompts' caches plus the smaller cache that a long decode copies when it grows. The second, once no prompt
+    waits, is the cache of the smaller batch that the last rows are copied into.
 
     Example:
         >>> short = Caches(full=1000, read=200, rows=8, length=8, budget=32, devices=1)

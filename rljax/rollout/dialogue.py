@@ -1,4 +1,4 @@
-"""Multi-turn sampling with the built-in engine: the turns of many episodes, each of which begins as soon as a row is free.
+"""Multi-turn sampling with the built-in engine, which samples many episodes' turns at once as rows become free.
 
 Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows.
 """
@@ -136,13 +136,13 @@ class TurnQueue:
     def __init__(
         self, engine: DecodingEngine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
     ):
-        self.begun = [*requests.values(), *later]
-        if not self.begun:
+        self.first_turns = [*requests.values(), *later]
+        if not self.first_turns:
             raise InputError("dialogue: the first turns determine the lengths of the rows; got no requests.")
         self.turns = required(engine.decoder.turns, "decoder.turns")
-        self.budget = max(request.sampling.max_tokens for request in self.begun)
-        self.length = padded_length(self.begun, engine.prompt_length)
-        self.sampling = self.begun[0].sampling._replace(max_tokens=self.budget, stop=())
+        self.budget = max(request.sampling.max_tokens for request in self.first_turns)
+        self.length = padded_length(self.first_turns, engine.prompt_length)
+        self.sampling = self.first_turns[0].sampling._replace(max_tokens=self.budget, stop=())
         self.room = self.length + self.budget
         self.params, self.devices = decode_weights(engine.decoder, params), row_shards(engine.mesh)
         self.engine = engine
@@ -152,7 +152,7 @@ class TurnQueue:
     def start(self, decoding: Decoding) -> None:
         """Begin with the empty rows in `decoding`."""
         rows = len(decoding.request_of_row)
-        self.decoding, self.requests = decoding, [self.begun[0]] * rows
+        self.decoding, self.requests = decoding, [self.first_turns[0]] * rows
         self.episodes: list[int | None] = [None] * rows
         self.read: list[tuple[int, ...]] = [()] * rows
 
@@ -174,7 +174,7 @@ class TurnQueue:
         self.waiting |= requests
 
     def end(self, episodes: Collection[int]) -> None:
-        """Free the rows of episodes that have no further turn. Without this call, they are reused only if no other row is free."""
+        """Free the rows of episodes that have no further turn. Without this call, such rows are reused only if no other is free."""
         for row, owner in enumerate(self.episodes):
             if owner in episodes and not self.running[row]:
                 self.episodes[row], self.read[row] = None, ()
@@ -244,7 +244,7 @@ class CachedDialogue(TurnQueue):
     ):
         super().__init__(engine, params, requests, later)
         self.engine = turn_engine(engine, self.turns)
-        rows = self.engine.batch_rows(self.params, self.begun, self.length, self.budget)
+        rows = self.engine.batch_rows(self.params, self.first_turns, self.length, self.budget)
         room = self.budget if self.turns.grow is None else growth_sizes(self.budget, self.length)[0]
         sizes = {"rows": rows, "length": self.length, "budget": self.budget, "room": room, "kept": self.sampling.kept}
         empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)

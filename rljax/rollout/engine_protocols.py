@@ -119,7 +119,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class StreamingEngine(Engine, Protocol):
-    """An engine that yields responses while it samples others, so that the first can be judged meanwhile (`--reward-groups`)."""
+    """An engine that yields responses while it samples others, so that finished ones can already be judged (`--reward-groups`)."""
 
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
         """Sample the same responses as `generate`, and yield them as they end.

@@ -96,7 +96,7 @@ class Environment(Protocol):
     """
 
     max_turns: int
-    """Largest number of turns per episode, at least 1; an episode that has not ended after so many turns is cut off."""
+    """Largest number of turns per episode, at least 1; an episode that has not ended by then is cut off."""
 
     def reset(self, problem: Problem) -> Any:
         """Begin an episode; return its state. The policy sees the problem's prompt."""

@@ -222,7 +222,7 @@ def _play_turns(
                     del sampler.turns[index]
                     episodes[index] = _with_turn(episodes[index], response, is_own=sampler is samplers[0])
             acting = [index for index in responses if _is_played_here(index) and episodes[index].failure is None]
-            with chdir("."):
+            with chdir("."):  # restores the working directory if the environment changes it
                 batch = context.runner.start([_step_call(context, episodes[index]) for index in acting])
             running.append((list(responses), acting, batch))
         while running and (not any(sampler.turns for sampler in samplers) or len(running) > context.settings.waits):
@@ -520,7 +520,7 @@ def _add_numbers(before: Mapping[str, float], more: Mapping[str, float] | None) 
 
 
 def _turn_text(context: EpisodeContext, episode: _Episode) -> str:
-    """Return the text of the last turn; the first turn's text includes any beginning of it in the prompt."""
+    """Return the text of the last turn; if the prompt contains the beginning of the first turn, that text is included."""
     sampled = episode.pieces[-1].tokens[episode.pieces[-1].mask].tolist()
     if context.settings.tools:
         from rljax.data.tool_calls import read_turn  # noqa: PLC0415  most runs have no tools

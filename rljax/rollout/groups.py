@@ -98,8 +98,7 @@ def part_means(groups: Groups) -> dict[str, float]:
 
 
 def concatenate(parts: Sequence[Groups]) -> Groups:
-    """Join groups in order. If only some of them have a value (correctness, parts of the reward, metrics), it is NaN in the
-    others."""
+    """Join groups in order. A value that some of them lack (correctness, a part of the reward, a metric) is NaN there."""
     if len(parts) > 1:
         reported = any(part.rollout.correct is not None for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.rollout.reward_parts or {})
@@ -126,7 +125,7 @@ def take(groups: Groups, index: np.ndarray | slice) -> Groups:
 
 
 def pad(groups: Groups, count: int) -> Groups:
-    """Pad to `count` groups with groups that have no tokens, no valid response and zero weight."""
+    """Pad to `count` groups with groups that have no response tokens, no valid response and zero weight."""
     missing = count - groups.count
 
     def extend(array: np.ndarray) -> np.ndarray:

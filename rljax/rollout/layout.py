@@ -385,12 +385,12 @@ class Chunk(NamedTuple):
 
 
 def layout_for(score: object, teacher: object | None) -> Callable[..., Layout]:
-    """Return the layout function of an update: `lay_out_shared` if `score` supports it and there is no teacher, or `lay_out`."""
+    """Return the layout function of an update: `lay_out_shared` if `score` supports it and there is no teacher, else `lay_out`."""
     return lay_out_shared if teacher is None and reads_shared_prompts(score) else lay_out
 
 
 def full_responses(prompt: int, response: int, size: int, rows: int) -> int:
-    """Choose for how many responses of full length a row has room: 1 unless longer rows save a fifth of the work.
+    """Choose how many responses of full length a row can hold: 1, unless longer rows save at least a fifth of the work.
 
     A longer row has more responses per prompt, but each token then attends to more slots.
 

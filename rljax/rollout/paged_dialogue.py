@@ -57,7 +57,7 @@ class FreePages(NamedTuple):
     shared: Int[np.ndarray, "D"]
     """Free shared pages."""
     own: Int[np.ndarray, "D"]
-    """Free pages of the other kind, which only one row uses."""
+    """Free pages that only one row can use."""
     of_row: Int[np.ndarray, "B"]
     """Pages of each row that it does not share with other rows."""
 
@@ -129,8 +129,8 @@ class PagedDialogue(TurnQueue):
         slots = engine.slots
         slots = replace(slots, peak=turn_bytes) if isinstance(slots, FittingSlots) else slots
         self.engine = with_paged_decoder(replace(engine, slots=slots))
-        rows = self.engine.batch_rows(self.params, self.begun, self.length, self.budget)
-        together = -(-len(self.begun) // len({request.prompt_tokens for request in self.begun}))
+        rows = self.engine.batch_rows(self.params, self.first_turns, self.length, self.budget)
+        together = -(-len(self.first_turns) // len({request.prompt_tokens for request in self.first_turns}))
         self.expected, self.ended = engine.share * self.budget, [0, 0]
         self.sizes = pool_sizes(rows // self.devices, self.length, self.budget, self.expected, together)
         options = {"budget": self.budget, "sizes": self.sizes, "kept": self.sampling.kept, "mesh": engine.mesh}
@@ -174,7 +174,7 @@ class PagedDialogue(TurnQueue):
     def _assign_rows(self) -> list[Reading]:
         """Assign rows and pages to waiting turns, and return what the rows must read.
 
-        If a device has too few pages for a turn, no later turn begins there first, so that the turn does not wait forever. A device
+        If a device has too few pages for a turn, later turns must wait there, too, or that turn might wait forever. A device
         without a running turn always begins one.
         """
         if not self.waiting:

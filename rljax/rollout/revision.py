@@ -42,7 +42,7 @@ def revise(
     key: PRNGKeyArray,
     rows: int = 256,
 ) -> list[SearchResult]:
-    """Answer each of the prompts, and revise the answer N - 1 times.
+    """Answer each prompt, and revise each answer N - 1 times.
 
     With s_j, the prefix after j steps, and V, the value ::
 

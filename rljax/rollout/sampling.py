@@ -185,7 +185,7 @@ def decode_weights(decoder: Decoder, params: Params) -> Params:
 def read_prompts(
     decoder: Decoder, params: Params, prompts: Int[Array, "P L"], attention: Bool[Array, "P L"], *, budget: int
 ) -> Prompts:
-    """Read prompts, padded on either side; reserve room for `budget` tokens after each. Pass 0 if the decoder has `grow`."""
+    """Read prompts, padded on either side, with room for `budget` more tokens each; pass 0 if the decoder has `grow`."""
     return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
 
 

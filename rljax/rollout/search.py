@@ -18,7 +18,7 @@ class Search(NamedTuple):
     """Settings of a search."""
 
     samples: int
-    """N, number of steps sampled per problem at each depth; the share of an ended prefix is not sampled."""
+    """N, number of steps sampled per problem at each depth, divided among the kept prefixes; ended ones' shares are unused."""
     keep: int
     """Number of prefixes that are kept at each depth, at most N."""
     step_ends: tuple[str, ...]
@@ -58,9 +58,8 @@ def beam_search(
     """Search for a good response to each of the prompts.
 
     At each depth, every kept prefix that has not ended is continued by one step, several times: the N samples of a problem are
-    divided among its kept prefixes. The
-    continuations and ended prefixes with the highest values are kept; duplicates count once. A problem is done when all its kept
-    prefixes have ended or used up the token budget of a response.
+    divided among its kept prefixes. The continuations and ended prefixes with the highest values are kept; duplicates count once.
+    A problem is done when all its kept prefixes have ended or used up the token budget of a response.
 
     Args:
         worker: the worker that samples steps; its token budget covers a complete response.

@@ -16,7 +16,7 @@ from rljax.rollout.sampling import decode, decode_weights, empty_rows, read_prom
 def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, every: int = 4) -> Iterator[list[int]]:
     """Sample the same response as `engine.generate`, and yield its new tokens after every few decoding steps.
 
-    The programs are compiled for one row, and a second response with the same prompt length and settings uses them again.
+    The programs are compiled for one row; a second response with the same prompt length and settings reuses them.
 
     Args:
         engine: the engine that samples the response.
@@ -42,8 +42,8 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
     while not ended:
         decoding = engine.grow(decoding, budget)
         steps = every if decoding.room == budget else min(every, decoding.room - decoding.written)
-        advanced, count = decode(engine.decoder, params, decoding.rows, np.int32(rows), np.int32(steps), sampling=sampling)
-        decoding = decoding._replace(rows=advanced, written=decoding.written + int(fetch(count)))
+        advanced, done = decode(engine.decoder, params, decoding.rows, np.int32(rows), np.int32(steps), sampling=sampling)
+        decoding = decoding._replace(rows=advanced, written=decoding.written + int(fetch(done)))
         del advanced  # a second reference would keep the old cache in memory
         has_ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))
         ended, count = bool(has_ended[0]), int(samples.count[0])
