@@ -26,7 +26,7 @@ class ResponseSampling(NamedTuple):
     top_k: int | None
     """Sample only from the k most likely tokens."""
     top_p: float | None
-    """Sample from the smallest set of most likely tokens that has this probability."""
+    """Sample only from the smallest set of tokens whose total probability is at least this."""
     seed: int
     """Random seed, below 2^64."""
     stop: tuple[str, ...] = ()
@@ -236,7 +236,7 @@ class Batcher:
             taken: list[tuple[int, Job]] = []
             prompts: dict[tuple[int, ...], None] = {}
             while self.waiting and not self.changes:
-                row = self.decoder.choose_row([*map(_max_tokens, self.jobs)], _max_tokens(self.waiting[0]))
+                row = self.decoder.choose_row([*map(_total_tokens, self.jobs)], _total_tokens(self.waiting[0]))
                 if row is None:
                     break
                 prompts[self.waiting[0].prompt] = None
@@ -308,8 +308,8 @@ class Batcher:
         return -1 if len(tokens) >= job.choice.max_tokens else None
 
 
-def _max_tokens(job: Job | None) -> int:
-    """Return the total number of tokens in a job's prompt and its longest possible response; 0 for no job."""
+def _total_tokens(job: Job | None) -> int:
+    """Return the number of tokens in a job's prompt and its longest possible response together; 0 for no job."""
     return 0 if job is None else len(job.prompt) + job.choice.max_tokens
 
 

@@ -120,7 +120,7 @@ class SamplingFields(NamedTuple):
     top_k: int | None
     """Sample only from the k most likely tokens."""
     top_p: float | None
-    """Sample from the smallest set of most likely tokens that has this probability."""
+    """Sample only from the smallest set of tokens whose total probability is at least this."""
     seed: int | None
     """Random seed."""
     seeds: tuple[int, ...] | None

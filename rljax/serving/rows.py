@@ -44,7 +44,7 @@ class RowSettings(NamedTuple):
     top_k: Int[Array | np.ndarray, "B"]
     """Sample only from the k most likely tokens; V or more turns this off."""
     top_p: Float[Array | np.ndarray, "B"]
-    """Sample from the smallest set of most likely tokens that has this probability; a number above 1 turns this off."""
+    """Sample only from the smallest set of tokens whose total probability is at least this; a number above 1 turns this off."""
     seeds: UInt32[Array | np.ndarray, "B 2"]
     """Random seed, as two 32-bit words."""
     limit: Int[Array | np.ndarray, "B"]
@@ -57,8 +57,8 @@ class RowFunctions(NamedTuple):
     empty: Callable[[], PyTree]
     """() -> the state of free rows."""
     read: Callable[[Params, PyTree, Array, Array, Array], tuple[Array, PyTree]]
-    """(params, state, left-aligned prompts [E, T], prompt lengths [E], index of each row's new prompt, negative for rows without
-    one [B]) -> (logits [E, V], state in which these rows contain their prompts)."""
+    """(params, state, left-aligned prompts [E, T], prompt lengths [E], index of each row's new prompt [B], negative for a row
+    without one) -> (logits [E, V], state in which the rows contain their new prompts)."""
     advance: Callable[[Params, PyTree, Array, Array], tuple[Array, PyTree]]
     """(params, state, token [B], number of tokens before that token [B]) -> (logits [B, V], state)."""
     release: Callable[[PyTree, Array], PyTree]
@@ -140,7 +140,7 @@ def sample_rows(
         logits: logits of the next token, before any temperature.
         keys: random key of each row.
         settings: settings of each row.
-        wants_top: whether the most likely tokens are reported too.
+        wants_top: whether the most likely tokens are also returned.
     """
     logits, size = logits.astype(jnp.float32), logits.shape[-1]
     temperature, top_k, top_p = (jnp.asarray(part) for part in settings[:3])
@@ -389,9 +389,7 @@ class RowDecoder:
     def warm(self) -> int:
         """Compile every program, and return how many there are. All rows must be free."""
         programs, stopped = 1, np.ones(self.count, bool)
-        for _ in range(
-            2
-        ):  # the first call may return rows with a different but equivalent sharding, which needs compilation
+        for _ in range(2):  # the first call may return rows with an equivalent but different sharding, which compiles again
             self.proceed(stopped, wants_top=False)
         for length in prompt_lengths(self.slots):
             for together in prompts_together(length, row_shards(self.mesh)):
