@@ -32,7 +32,7 @@ NOTICES = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 class StopRequest:
     """Context manager that records a request to stop; a second SIGINT or SIGTERM raises `KeyboardInterrupt` at once.
 
-    The signals in `NOTICES` are only recorded. If the process ignores one of these, as SIGHUP under nohup, it stays ignored.
+    The signals in `NOTICES` are only recorded. One that the process already ignores, such as SIGHUP under nohup, stays ignored.
 
     Args:
         tell: called at the first signal, inside the signal handler.

@@ -27,13 +27,7 @@ from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import GracePeriod
-from rljax.training.lifecycle.initial_state import (
-    begin_options,
-    check_models,
-    first_state,
-    param_shapes,
-    state_like,
-)
+from rljax.training.lifecycle.initial_state import begin_options, check_models, first_state, param_shapes, state_like
 from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.lifecycle.resume import check_steps, inputs_of, summary
 from rljax.training.lifecycle.start import NO_CONSENT, Consent, continue_folder, new_folder, settings_of
@@ -48,7 +42,7 @@ ABANDONED = (
     "The last process that trained here did not end normally: it was killed (by a person, for using too much memory, or with its "
     "machine), it crashed, or it lost another host. The steps after its last checkpoint are repeated."
 )
-"""Warning when a run is resumed whose last process ended in this way."""
+"""Warning shown on resume if the run's last process ended in this way."""
 
 
 class Result(NamedTuple):

@@ -120,7 +120,7 @@ Change = tuple[str, dict[str, object]]
 
 
 def sharding_changes(config: TrainConfig, count: int) -> list[Change]:
-    """Return the change that shards a run's state over all `count` devices; empty if the state already is."""
+    """Return the change that shards a run's state over all `count` devices; empty if it is sharded over all of them already."""
     shared = (config.devices.context or 1) * config.devices.tensor
     if config.devices.fsdp * shared >= count:
         return []

@@ -160,8 +160,7 @@ class RolloutMetrics(NamedTuple):
     reward: float | None
     """Mean reward; None if no response has a reward."""
     accuracy: float | None
-    """Fraction of responses that a verifier finds correct or, without a verifier, whose reward is above 0; None if it is
-    unknown for all responses."""
+    """Fraction of responses that are correct; without a verifier, those with a reward above 0. None if unknown for all of them."""
     response_length: float
     """Mean number of tokens per response."""
     turns: float
@@ -201,7 +200,7 @@ class RolloutMetrics(NamedTuple):
     parts: dict[str, float]
     """Mean of each part of a reward with several parts, as `reward_NAME`."""
     failures: dict[str, float]
-    """Number of responses that the reward failed to judge, by kind of failure, as `reward_KIND`."""
+    """Number of responses that the reward failed to judge, by kind, as `reward_KIND`; also `unstated_share`. Zeros are left out."""
 
 
 def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds: float) -> RolloutMetrics:
@@ -245,7 +244,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
 
 
 def failure_counts(groups: Groups) -> Numbers:
-    """Count the responses that the reward failed to judge, by kind, and the fraction without an answer; zeros are left out."""
+    """Count the responses that the reward failed to judge, by kind, and add the fraction without an answer; omit zeros."""
     counts = {f"reward_{kind}": float((groups.failed == code).sum()) for code, kind in enumerate(Failures._fields, 1)}
     unstated = counts["reward_unstated"] / max(int(groups.present.sum()), 1)
     return {name: count for name, count in {**counts, "unstated_share": unstated}.items() if count}

@@ -279,7 +279,7 @@ def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
                 run.save(LAST, outcome.checkpoint)
                 run.saver.wait()
                 raise InputError(phase.explain_stop(skipped, outcome))
-            with save_on_error(run, _awaiting(outcome.checkpoint), done - saved):
+            with save_on_error(run, _mark_unevaluated(outcome.checkpoint), done - saved):
                 checkpoint, has_reached_goal = phase.evaluate(outcome)
             del outcome  # its rollout need not stay in memory while the next one is sampled
             if not has_reached_goal and (phase.is_due(done) or run.saver.has_failed):
@@ -291,8 +291,8 @@ def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
     owned.append(checkpoint)
 
 
-def _awaiting(checkpoint: Checkpoint) -> Checkpoint:
-    """Mark a checkpoint after a step that has not been evaluated yet."""
+def _mark_unevaluated(checkpoint: Checkpoint) -> Checkpoint:
+    """Mark a checkpoint whose step has not been evaluated yet, so that a resumed run evaluates it first."""
     return checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=True))
 
 

@@ -176,7 +176,6 @@ class Reinforcement:
         self._functions, self._watch = make_step_functions(run, checkpoint), begin_watch(run, checkpoint)
         choose_prompts = make_choice(run.config, self._functions.setup.order)
         run.stopwatch.lap()  # the time before this is not part of an RL step
-
         own_step = next((option.step for option in run.setup.options if option.step is not None), one_step)
 
         def step(checkpoint: Checkpoint) -> StepOutcome:

@@ -169,18 +169,18 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     frozen_policy = with_frozen(policy, freeze)
     built = policy_optimizer(config) if optimizer is None else optimizer
-    shapes = plan_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
-    own_length = None if custom.engine or config.sampling.engine_url else prompt_length
+    planned = plan_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
+    planned_length = None if custom.engine or config.sampling.engine_url else prompt_length
     free_bytes = check_room(
         config,
         algorithm,
         policy,
         mesh,
         available,
-        prompt_length=own_length,
+        prompt_length=planned_length,
         optimizer=optimizer,
         environment=custom.environment,
-        options=shapes.options,
+        options=planned.options,
     )
     worker = make_worker(config, custom, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=free_bytes)
     check_rewards_and_kinds(algorithm, config, worker)
@@ -201,8 +201,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
         omissions=[
             *problems.omissions,
             *note_omission(
-                train.dropped + heldout.dropped,
-                f"prompt longer than max_prompt_tokens={config.data.max_prompt_tokens}",
+                train.dropped + heldout.dropped, f"prompt longer than max_prompt_tokens={config.data.max_prompt_tokens}"
             ),
             *([describe_faults(problems.faults)] if problems.faults else []),
             *notes_on_model(config, train.problems, tokenizer),

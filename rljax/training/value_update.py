@@ -52,13 +52,13 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
 
 
 @cache_results
-def _shared_values(critic: Critic) -> Callable[[Params, Layout], Float[Array, "B T"]]:
+def _values_of_part(critic: Critic) -> Callable[[Params, Layout], Float[Array, "B T"]]:
     return lambda params, part: critic.values(params, part.packed)
 
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradients, `rows` rows at a time; the values are a host array."""
-    return compile_for_sequences(_shared_values(critic.without_builders()), mesh, rows)  # pyright: ignore[reportReturnType]  host arrays
+    return compile_for_sequences(_values_of_part(critic.without_builders()), mesh, rows)  # pyright: ignore[reportReturnType]  host arrays
 
 
 def make_value_step(
@@ -125,12 +125,7 @@ def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
 
 
 def make_critic_updates(
-    setup: Setup,
-    optimizer: optax.GradientTransformation,
-    schedule: ValueSchedule,
-    state: TrainState,
-    *,
-    passes: int = 1,
+    setup: Setup, optimizer: optax.GradientTransformation, schedule: ValueSchedule, state: TrainState, *, passes: int = 1
 ) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, CriticMetrics | None]]:
     """Build the function that makes a rollout's critic updates: all updates of the schedule, repeated `passes` times."""
     critic = required(setup.critic, "setup.critic")

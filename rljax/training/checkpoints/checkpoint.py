@@ -56,7 +56,6 @@ from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
 
-
 ENOUGH_JUDGED = 0.9
 """Two evaluations are compared by their metric only if each judged at least this fraction of the number that the other judged."""
 
@@ -259,8 +258,7 @@ def save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, FileSta
 
 
 def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> Callable[[], None]:
-    """Begin a `save`; all processes call it together. With several processes, this only copies the arrays, which the caller may
-    donate afterwards.
+    """Begin a `save`; all processes call it together. With several, this only copies the arrays, so the caller may donate them.
 
     Returns:
         A function that waits for the disk and completes the checkpoint. Each process may call it in a thread, because it

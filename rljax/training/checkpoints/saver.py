@@ -244,7 +244,7 @@ class Saver:
         self._pending = self._pool.submit(self._write, save)
 
     def _write(self, save: Save) -> None:
-        """Write a checkpoint and then prune, in two attempts: a full disk while pruning does not repeat the first write."""
+        """Write a checkpoint and then prune, as two attempts, so that a full disk while pruning does not repeat the write."""
         folder, step = self._folder / save.which, int(save.checkpoint.state.step)
         try:
             self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.file_states))

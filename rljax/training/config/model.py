@@ -80,11 +80,7 @@ class ModelConfig(CombinedPolicyConfig):
         Raises:
             InputError: the variables are not a JSON object, the date is invalid, or one of them or the prefill is set without chat.
         """
-        chosen = {
-            "chat_template_kwargs": self.chat_template_kwargs,
-            "chat_date": self.chat_date,
-            "prefill": self.prefill,
-        }
+        chosen = {"chat_template_kwargs": self.chat_template_kwargs, "chat_date": self.chat_date, "prefill": self.prefill}
         name = next((name for name, value in chosen.items() if value is not None), None)
         if name is not None and not self.chat:
             raise InputError(f"{name} is {chosen[name]!r}, but chat is off; add --chat, or leave {name} out.")

@@ -343,20 +343,8 @@ class SamplingConfig(EngineConfig):
     def __post_init__(self):
         """Reject values that cannot work."""
         check_engine(self)
-        check_at_least(
-            1,
-            self,
-            [
-                "prompts",
-                "group_size",
-                "max_response_tokens",
-                "decode_slots",
-                "max_tries",
-                "oversample",
-                "top_k",
-                "sampling_mask",
-            ],
-        )
+        check_at_least(1, self, ["prompts", "group_size", "max_response_tokens", "decode_slots", "max_tries", "oversample"])
+        check_at_least(1, self, ["top_k", "sampling_mask"])
         check_at_least(0, self, ["remembered_rewards"])
         check_positive(self, ["temperature"])
         check_positive_share(self, ["top_p"])

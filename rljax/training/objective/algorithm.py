@@ -244,7 +244,7 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
     Args:
         algorithm: the algorithm.
         config: the settings.
-        rewards: number of rewards per response; the default, for callers to whom it is unknown, is enough for all algorithms.
+        rewards: number of rewards per response; callers that do not know it use the default, which is enough for all algorithms.
 
     Raises:
         InputError: the algorithm rejects the settings; the message includes the reason.
