@@ -63,8 +63,8 @@ class SampledAnswers(NamedTuple):
                 is right if its reward is above 0, or at least 0 if rewards only subtract.
 
         Example:
-            >>> found = np.array([[1.2, 0.2]])
-            >>> sampled = SampledAnswers(found, np.ones((1, 2)), found < 0, [["2", "3"]], correct=np.array([[1.0, 0.0]]))
+            >>> rewards = np.array([[1.2, 0.2]])
+            >>> sampled = SampledAnswers(rewards, np.ones((1, 2)), rewards < 0, [["2", "3"]], correct=np.array([[1.0, 0.0]]))
             >>> sampled.right_and_known(None)[0].tolist(), sampled.right_and_known(0.1)[0].tolist()
             ([[True, False]], [[True, True]])
         """

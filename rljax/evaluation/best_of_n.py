@@ -101,8 +101,8 @@ def accuracy_by_chooser(
         Mapping chooser -> k -> accuracy with its 95 % interval over problems.
 
     Example:
-        >>> found = np.array([[1.0, 0.0]])
-        >>> sampled = SampledAnswers(found, found.astype(int), found < 0, [["2", "3"]], scores={"critic": np.array([[0.7, 0.2]])})
+        >>> rewards, scores = np.array([[1.0, 0.0]]), {"critic": np.array([[0.7, 0.2]])}
+        >>> sampled = SampledAnswers(rewards, np.ones((1, 2), int), rewards < 0, [["2", "3"]], scores=scores)
         >>> accuracy_by_chooser(sampled, ["critic"], at=[1, 2])["critic"][2].value
         1.0
     """

@@ -32,7 +32,7 @@ class Evaluation(NamedTuple):
         return "reward" if self.groups.rollout.correct is None else "accuracy"
 
     def metrics(self) -> dict[str, float]:
-        """Return averages over responses: the accuracy if correctness is known, and the reward and its parts if there is one."""
+        """Return averages over responses, such as the accuracy, the reward and the reward's parts, and counts of answers."""
         rollout = self.groups.rollout
         rewards, lengths = rollout.rewards[required(rollout.valid, "rollout.valid")], self.groups.attention.sum(-1)
         right, known = right_and_known(rollout)

@@ -42,8 +42,8 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
 
     With a probability of at least 95 %, the intervals for all m pairs of G groups contain the true differences (Bonferroni). If the
     interval contains 0, all groups may be equally accurate. If the fractions in both groups are all 0 or 1, the interval combines
-    the Wilson intervals [l, u] at that level; otherwise it is Welch's interval from the variances v of the fractions. Groups with
-    fewer than 20 problems are omitted, because their extremes are mostly chance, and their variances are too uncertain.
+    their Wilson intervals [l, u] at the Bonferroni level; otherwise it is Welch's interval from the variances v of the fractions.
+    Groups with fewer than 20 problems are omitted, because their extremes are mostly chance, and their variances are too uncertain.
 
     ::
 

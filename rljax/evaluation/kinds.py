@@ -20,7 +20,7 @@ KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
 COUNTED = ("operands",)
 """Columns whose values are counts and come first in a description: "4 operands", but "level 4"."""
 
-_LABEL = 40
+_LABEL_WIDTH = 40
 
 
 class Kind(NamedTuple):
@@ -74,7 +74,7 @@ def labels_of(problems: Sequence[Problem], column: str) -> list[str]:
 
 
 def _label(value: object) -> str:
-    return "-" if value is None else shorten(printable(str(value)), _LABEL)
+    return "-" if value is None else shorten(printable(str(value)), _LABEL_WIDTH)
 
 
 def by_value(label: str) -> tuple[int, float, str]:

@@ -19,7 +19,7 @@ class SearchRow(NamedTuple):
     """A search of size N, and k independent responses at the same cost."""
 
     samples: int
-    """N, the size of the search: the number of samples per step, of samples in total, or of answer versions, by the method."""
+    """N, the size of the search: the number of samples per step, samples in total or answer versions, depending on the method."""
     keep: int
     """Number of prefixes that the search keeps."""
     tokens: float
@@ -74,7 +74,7 @@ class SearchReport(NamedTuple):
         return table
 
     def lines(self) -> list[str]:
-        """Describe the differences in words, with a note where the tokens of the search do not amount to k responses."""
+        """Describe the differences in words, with a note if a search used more or fewer tokens than its k responses."""
         left_out = {"no response to them has a verdict": self.unjudged, "their prompts have too many tokens": self.dropped}
         notes = [f"{counted(count, 'problem')} left out: {reason}." for reason, count in left_out.items() if count]
         if not self.has_steps:
@@ -100,7 +100,7 @@ class SearchReport(NamedTuple):
 
 
 def _limit(row: SearchRow) -> str:
-    """Return a note if the tokens of the search do not amount to k responses."""
+    """Return a note if the search used more or fewer tokens than the k responses."""
     if row.affordable > row.responses:
         only = f"only {row.responses} were sampled (the largest of --samples)"
         return f"; its tokens would give {row.affordable} responses, but {only}"

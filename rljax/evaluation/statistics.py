@@ -107,7 +107,7 @@ def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarra
     correlation = excess / scale if scale else 0.0
 
     def half_width(one: float, other: float) -> float:
-        return math.sqrt(max(one * one - 2 * correlation * one * other + other * other, 0.0))  # rounding may fall below 0
+        return math.sqrt(max(one * one - 2 * correlation * one * other + other * other, 0.0))  # rounding can go below 0
 
     p1, p2 = first / problems, second / problems
     (low1, high1), (low2, high2) = wilson_interval(first, problems), wilson_interval(second, problems)
