@@ -160,7 +160,7 @@ def visible_in_cache(
         new: number of new tokens.
         first: index of the first of the T tokens among the new tokens.
         count: T.
-        window: largest number of tokens that a token sees: itself and those before it in the cache, a ring buffer; None: no limit.
+        window: largest number of tokens that a token sees: itself and earlier ones; the cache is a ring buffer. None: no limit.
     """
     slots = segments.shape[1]
     offset = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]

@@ -17,7 +17,7 @@ CHARACTERS = "0123456789+=;"
 """Characters that the calculator reads; each must be one token, both alone and within a sum."""
 _SAMPLE = "7+5+12=12;12+9="
 """A problem, a step, and the beginning of the next step."""
-_LARGEST = 99_999_999  # largest number to which a digit may be appended: then two numbers and their sum fit in int32
+_LARGEST = 99_999_999  # largest number to which a digit may be appended, so that two numbers and their sum fit in int32
 _POWERS = 10 ** np.arange(10, dtype=np.int32)
 _LEFT, _RIGHT, _RESULT, _ELSE = range(4)
 """State of the calculator: in a step's first number, in its second number, after the `=`, or abstaining until the step ends."""

@@ -64,7 +64,7 @@ def over_vocabulary(
 
 
 def _repeat_head(features: Features, parts: int, mesh: Mesh | None) -> Array | Copied:
-    """Repeat the head for each of N copies of the parameters: each sums its own gradient, and these are added up only once."""
+    """Repeat the head for each of N copies of the parameters, so that the gradients of the copies are summed only once."""
 
     def repeat(head: Array) -> Array:
         return constrain_sharding(jnp.broadcast_to(head[None], (parts, *head.shape)), ("copy_rows", *HEAD), mesh)

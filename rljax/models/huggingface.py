@@ -243,7 +243,7 @@ def _find_files(folder: Path) -> dict[str, Path]:
 
 
 def _check_indexed(index: Path, files: Mapping[str, Path]) -> None:
-    """Refuse an index with a tensor that no file contains, except embedding and head: a tied model may store only one of them."""
+    """Refuse an index with a tensor that no file contains, except embedding and head, because a tied model may store only one."""
     weight_map = read_json(index)["weight_map"]
     absent = next((name for name in weight_map if name not in {*files, HEAD, EMBEDDING}), None)
     if absent is not None:
@@ -474,7 +474,7 @@ def model_contents(
         params: the transformer's parameters, on devices or on the host.
         bos: token that opens a sequence; this and `eos` are written only if `source` is None.
         eos: token that ends a response.
-        source: folder of the checkpoint that training started from, whose config.json and dtype of each tensor are kept. None: the
+        source: folder of the checkpoint that training started from; its config.json and each tensor's dtype are kept. None: the
             model began with random weights, and is written as Llama, Mistral, Qwen 2 or Qwen 3.
         extra: name -> additional tensor, stored in the dtype of the embedding.
 

@@ -389,7 +389,7 @@ def extend_rows(
     count: Int[Array, "B"],
     cache: Cache,
 ) -> tuple[Float[Array, "B V"], Cache]:
-    """Read `count` tokens per row, after the `first` tokens at the start of its cache; see `rljax.models.policy.Extend`."""
+    """Read `count` tokens per row, after the `first` tokens at the start of the row's cache; see `rljax.models.policy.Extend`."""
     positions = first[:, None] + jnp.arange(tokens.shape[1])[None]
     attention = jnp.ones((len(tokens), cache[0].values.shape[2]), bool)
     last, cache = _read_in_chunks(model, params, tokens, positions, attention, cache, first, end=count - 1)

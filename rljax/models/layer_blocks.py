@@ -68,7 +68,7 @@ def scan_layers(
     """Run layers whose kinds repeat in a pattern: a loop with one iteration per repeat, then the remaining layers one by one.
 
     If each layer is compiled separately, the compiler handles L times the code. This is slow on an accelerator: 61 seconds for the
-    update of a model of 30 layers on an H200. This function stacks the parameters of equal layers, so that one pattern is compiled.
+    update of a 30-layer model on an H200. This function stacks the parameters of equal layers, so that one pattern is compiled.
 
     Args:
         run: function that runs a layer.

@@ -63,20 +63,20 @@ def packed_contents(contents: ModelContents, kind: str) -> ModelContents:
 def _pack_tensor(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
     """Return the three tensors that store a matrix."""
 
-    def scale(*arrays: np.ndarray) -> np.ndarray:
+    def make_scale(*arrays: np.ndarray) -> np.ndarray:
         return _compute_scale(tensor.layout(*arrays), bits, group, tensor.dtype)
 
-    def words(*arrays: np.ndarray) -> np.ndarray:
+    def make_words(*arrays: np.ndarray) -> np.ndarray:
         matrix = tensor.layout(*arrays)
         return pack(_quantize_matrix(matrix, _compute_scale(matrix, bits, group, tensor.dtype), bits), bits)
 
     outputs, inputs = tensor.shape
     shape = np.array(tensor.shape)
-    integer, wide = np.dtype(np.int32), np.dtype(np.int64)
+    int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
     return [
-        tensor._replace(name=tensor.name + PACKED, dtype=integer, layout=words, sizes=(outputs, inputs * bits // WORD)),
-        tensor._replace(name=tensor.name + SCALE, layout=scale, sizes=(outputs, inputs // group)),
-        tensor._replace(name=tensor.name + SHAPE, dtype=wide, layout=lambda *_: shape, sizes=(2,)),
+        tensor._replace(name=tensor.name + PACKED, dtype=int32, layout=make_words, sizes=(outputs, inputs * bits // WORD)),
+        tensor._replace(name=tensor.name + SCALE, layout=make_scale, sizes=(outputs, inputs // group)),
+        tensor._replace(name=tensor.name + SHAPE, dtype=int64, layout=lambda *_: shape, sizes=(2,)),
     ]
 
 

@@ -166,7 +166,7 @@ def attend_pages(
     if sinks is not None:
         sink = jnp.broadcast_to(sinks.astype(sums.highest.dtype), sums.highest.shape)
         sums = _combine(sums, _PartialSums(sink, jnp.ones_like(sink), jnp.zeros_like(sums.values)))
-    weights = jnp.where(sums.weights > 0, sums.weights, 1)  # a row without pages
+    weights = jnp.where(sums.weights > 0, sums.weights, 1)  # avoids 0 / 0 in a row without pages
     return (sums.values / weights[..., None]).astype(query.dtype), PagedLayer(layer.shared, own)
 
 

@@ -194,8 +194,8 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
         sides = (*shape[:inputs], rank), (rank, *shape[inputs:])
         found = [tensors.pop(name, np.zeros((0, 0), np.float32)).T for name in names]
         for name, matrix, side in zip(names, found, sides, strict=True):
-            inner = int(np.prod(side)) // rank
-            if matrix.shape != ((inner, rank) if side is sides[0] else (rank, inner)):
+            size = int(np.prod(side)) // rank
+            if matrix.shape != ((size, rank) if side is sides[0] else (rank, size)):
                 raise InputError(f"{name!r} in {file} has shape {matrix.T.shape}, which does not fit its model.")
         put_at(adapter, entry.path, LowRank(*(matrix.reshape(side) for matrix, side in zip(found, sides, strict=True))))
     if tensors:

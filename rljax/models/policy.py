@@ -122,7 +122,7 @@ class Begin(Protocol):
         Args:
             params: parameters of the policy.
             tokens: token ids, meaningless where `attention` is False.
-            attention: mask of the slots that contain a token: the last slots of each row, at least one.
+            attention: mask of the slots that contain a token, which are the last slots of each row; at least one per row.
             budget: largest number of tokens that will be sampled; `advance` is called fewer times than that. For a decoder that
                 can `grow`: number of tokens that the state needs room for at first, which may be 0.
 
@@ -327,15 +327,15 @@ class Policy(NamedTuple):
     differentiable with respect to the parameters. None: algorithms that read full distributions (gkd, otb) cannot be used."""
     copies: Callable[[Params], Copies | None] | None = None
     """params -> copies of the parameters in the dtype of the matrix products, made once for all micro-batches of an update: a
-    pytree with None for each parameter without a copy; or None. `score` and `features` then receive a
-    `rljax.models.policy.Copied` in place of each parameter with a copy, and read it with `cast_parameter`. None: they always
-    receive the plain parameters."""
+    pytree with None for each parameter without a copy, or None if there are no copies. `score` and `features` then
+    receive a `rljax.models.policy.Copied` in place of each parameter with a copy, and read it with `cast_parameter`. None: they
+    always receive the plain parameters."""
     quantized: Callable[..., Params] | None = None
     """(random key, kind="int8" or "nf4") -> the parameters of `init`, quantized one after the other for use under an adapter;
     see `rljax.models.quantization`. None: this policy cannot be quantized."""
     supervised_score: Callable[[Params, Packed, float], Scores] | None = None
-    """The `score` for the warm start and the auxiliary loss, if they train something else, such as only the network of a mixture
-    with rules. None: `score`."""
+    """`score` for the warm start and the auxiliary loss, if these train other parameters than RL does, such as only the network of
+    a mixture with rules. None: `score`."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:

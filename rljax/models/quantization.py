@@ -124,7 +124,7 @@ def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
     ratio = _divide_by_scale(blocks, scale)
     codes = sum((ratio > (low + high) / 2).astype(jnp.uint8) for low, high in pairwise(LEVELS))
     pairs = jnp.asarray(codes).reshape(*matrix.shape[:axis], matrix.shape[axis] // 2, 2, *matrix.shape[axis + 1 :])
-    first, second = (jax.lax.index_in_dim(pairs, place, axis + 1, keepdims=False) for place in (0, 1))
+    first, second = (jax.lax.index_in_dim(pairs, index, axis + 1, keepdims=False) for index in (0, 1))
     return Quantized(first | (second << 4), scale.squeeze(axis + 1))
 
 

@@ -42,7 +42,7 @@ def learned_share(shift: Float[Array, ""], *, share: float, rate: float) -> Floa
         rate: k, positive.
 
     Returns:
-        s = 1 - α, above 0 and below 1.
+        s, the share of the rules, above 0 and below 1.
 
     Example:
         >>> round(learned_share(jnp.float32(0.5), share=0.5, rate=2.0).item(), 4)

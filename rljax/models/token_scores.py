@@ -131,7 +131,7 @@ def token_scores(
         cap: c, positive; it gets no gradient. None: the logits have no bound.
         kept: ids of the tokens that each softmax runs over, see `Packed.kept`; None: all.
         temperature: τ, positive.
-        chunk: tokens per device whose logits exist at once.
+        chunk: number of tokens per device whose logits exist at once.
         mesh: devices that share the rows and the vocabulary. Each copy of the parameters sums its own gradient of `head`; the
             sum over copies is computed once. None: one device.
 
@@ -239,8 +239,8 @@ def _backward(
         hidden, tokens, kept, entropy, by_logp, by_entropy = chunk
         logits = _logits(hidden, weight, cap)
         logp = _log_softmax(logits, tokens, kept, temperature, mesh)
-        pull = jnp.exp(logp) * (by_logp[..., None] + by_entropy[..., None] * (logp + entropy[..., None]))
-        by_logits = (jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - pull) / temperature
+        subtracted = jnp.exp(logp) * (by_logp[..., None] + by_entropy[..., None] * (logp + entropy[..., None]))
+        by_logits = (jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - subtracted) / temperature
         by_logits = (by_logits if cap is None else by_logits * (1 - jnp.square(logits / cap))).astype(weight.dtype)
         by_head = jnp.einsum("NCV,NCD->NVD", by_logits, hidden, preferred_element_type=sum_dtype(hidden))
         by_hidden = jnp.einsum("NCV,VD->NCD", by_logits, weight)

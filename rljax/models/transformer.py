@@ -1,7 +1,7 @@
 """A Flax NNX decoder: Llama, and families that differ from it in norms, biases, positions, windows and scales.
 
-Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value heads, G = N / K, H head, half = H / 2,
-F hidden, V vocabulary.
+Axes: B rows, T new tokens, S key slots, D width, N query heads, K key/value heads, G = N / K, H features per head,
+half = H / 2, F hidden features, V vocabulary.
 """
 
 from collections.abc import Callable
