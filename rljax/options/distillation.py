@@ -111,7 +111,7 @@ def make_forward(
         teacher: the teacher; no gradient flows into it.
         divergence: (logits, teacher logits) -> divergence at each token.
         temperature: sampling temperature, used for both models.
-        chunk: number of tokens whose logits a device holds at once, for each model; None means `default_chunk`.
+        chunk: number of tokens whose logits are in a device's memory at once, for each model; None: see `default_chunk`.
         mesh: the devices.
     """
     own_features, other_features = (

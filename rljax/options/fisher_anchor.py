@@ -75,7 +75,7 @@ def make_pull(weight: float) -> Callable[..., tuple[Params, dict[str, Array]]]:
         Kirkpatrick et al., arXiv:1612.00796, Eq. 3.
     """
 
-    def pull(state: TrainState, frozen: Frozen, gradient: Params, data: PyTree) -> tuple[Params, dict[str, Array]]:
+    def add_penalty(state: TrainState, frozen: Frozen, gradient: Params, data: PyTree) -> tuple[Params, dict[str, Array]]:
         del frozen, data
         anchor = state.options[NAME]
 
@@ -85,7 +85,7 @@ def make_pull(weight: float) -> Callable[..., tuple[Params, dict[str, Array]]]:
         value, slope = jax.value_and_grad(penalty)(state.params)
         return jax.tree.map(jnp.add, gradient, slope), {"anchor_penalty": value}
 
-    return pull
+    return add_penalty
 
 
 def anchor_problems(config: TrainConfig, *, most: int) -> list[Problem]:
@@ -138,7 +138,7 @@ def with_fisher(
     responses, mask = responses_of(worker, state.params, samples, key)
     add, fisher = _squares_program(score, shardings_of(anchor.fisher), samples), anchor.fisher
     for row in range(samples):
-        # Each device needs a row, so the response is copied. Only the first copy counts: gradients are squared per response.
+        # Each device needs a row, so the response is copied; `counted` masks all copies except the first.
         rows = jax.tree.map(lambda array, row=row: array[[row] * row_shards(mesh)], responses)
         counted = mask[[row] * row_shards(mesh)]
         counted[1:] = False

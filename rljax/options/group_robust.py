@@ -29,7 +29,7 @@ def install(setup: Setup) -> Setup:
     """Weight the advantages by kind of problem, and adjust the weights before the updates of each rollout.
 
     Raises:
-        InputError: the training data has no kinds, or the algorithm does not compare the responses to a prompt.
+        InputError: the training data has no kinds, rewards are remembered, or the algorithm has a critic or no advantages.
     """
     config, rate = setup.config, required(setup.config.algorithm.worst_kind, "worst_kind")
     if setup.algorithm.advantage is None or setup.algorithm.critic is not None or config.sampling.remembered_rewards:

@@ -1,7 +1,7 @@
 """`--teacher self`: the model is its own teacher, whose prompt also shows a demonstration, a successful response or feedback.
 
 The student samples from the plain prompt. The teacher scores the same response after the longer prompt, and the log-ratio is the
-student's advantage (`rljax.ops.distillation.teacher_log_ratio`). On average, it gives the gradient of the reverse KL per token ::
+student's advantage (`rljax.ops.distillation.teacher_log_ratio`). On average, this gives the gradient of the reverse KL per token ::
 
     A_it = log π_ϕ(o_it | s(x), o_i,<t) - log π(o_it | x, o_i,<t)        ϕ ← (1 - r) ϕ + r θ after each step
 

@@ -53,7 +53,7 @@ class TeacherStates(NamedTuple):
 
 
 class Reader:
-    """Reads each rollout with the teacher, and keeps its states until the next rollout."""
+    """Reads each rollout with the teacher, and keeps the teacher's states until the next rollout."""
 
     def __init__(self, setup: Setup, teacher: SpanTeacher):
         self._setup, self._teacher = setup, teacher
@@ -184,7 +184,7 @@ def make_forward(setup: Setup, teacher: SpanTeacher, divergence: Callable[..., A
         states: TeacherStates = jax.tree.map(lambda array: array[jnp.maximum(responses, 0)], frozen[NAME])
         own = own_features(params, packed)
         scores = features_scores(own, scored_tokens(packed), **scoring)
-        # of the teacher's features only the head is used, so its layers are not computed here
+        # only the head of the teacher's features is used, so the compiler removes the teacher's layers
         other: Features = jax.lax.stop_gradient(other_features(frozen[TEACHER], packed))
         pair = own._replace(hidden=to_batch(own.hidden, packed)), other._replace(hidden=states.hidden)
         distances = over_vocabulary(distance, *pair, **scoring)

@@ -11,8 +11,8 @@ span's distributions, as if the span were a single token. A span of one token in
 metric `teacher_kl` counts a span once for each of the student's tokens in it.
 
 Source: the alignment of GOLD (TRL's `GOLDTrainer`), which compares full distributions; see `rljax.options.span_distributions`. Here
-the sampled response estimates the divergence, as in `on_policy_distillation`, so particular
-tokens are compared rather than sorted probabilities, and no distribution of the teacher is stored.
+the sampled response estimates the divergence, as in `on_policy_distillation`, so only sampled tokens are compared, and no
+distribution of the teacher is stored.
 """
 
 from typing import NamedTuple
@@ -103,7 +103,7 @@ def reencode(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequen
         groups: the rollout.
 
     Returns:
-        The teacher's sequences, and the spans of each response: none if encoding and decoding with its tokenizer changes the text.
+        The teacher's sequences, and the spans of each response; none if the teacher's tokenizer does not reproduce its text.
 
     Raises:
         InputError: the teacher's tokenizer changes the texts of all responses, or cannot encode a text.
