@@ -52,8 +52,9 @@ class PairRows(NamedTuple, Generic[Data]):
     mask: Bool[Data, "*M N K T"]
     """Mask of the scored tokens that the assistant wrote."""
     ref_logp: Float[Data, "*M N 2"] | None
-    """As in `DirectPairs`, and so is `margin`."""
+    """See `DirectPairs.ref_logp`."""
     margin: Float[Data, "*M N"] | None = None
+    """See `DirectPairs.margin`."""
 
 
 class DirectBatch(NamedTuple):
@@ -237,8 +238,8 @@ def make_direct_step(
             expected = summed_expected_logp(policy, mesh, params, part) if loss.expected_logp else None
             logp = summed_logp(policy, params, part)
             pair, gold = split_gold(logp, lengths)
-            numbers = PairLogps(*pair, part.ref_logp, point, part.margin, shift, expected, gold)
-            means = jax.tree.map(lambda each: share * each.sum(), judge_logps(loss, numbers))
+            inputs = PairLogps(*pair, part.ref_logp, point, part.margin, shift, expected, gold)
+            means = jax.tree.map(lambda each: share * each.sum(), judge_logps(loss, inputs))
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, batch.pairs)
@@ -312,7 +313,7 @@ def judge_direct(
         point = kto_reference_point(jnp.asarray(logps(params, other)), jnp.asarray(other_ref_logp))
     shift = None if loss.reward_shift is None else loss.reward_shift(logp, required(ref_logp, "pairs.ref_logp"))
     expected = required(expected_logps, "expected_logps")(params, pairs) if loss.expected_logp else None
-    numbers = PairLogps(
+    inputs = PairLogps(
         logp=logp,
         lengths=lengths,
         ref_logp=ref_logp,
@@ -322,6 +323,6 @@ def judge_direct(
         expected_logp=None if expected is None else jnp.asarray(expected),
         gold_logp=gold,
     )
-    means = {name: float(each.mean()) for name, each in judge_logps(loss, numbers)._asdict().items()}
-    batch_numbers = {"reference_point": point, "reward_shift": shift}
-    return means | {name: float(number) for name, number in batch_numbers.items() if number is not None}
+    means = {name: float(each.mean()) for name, each in judge_logps(loss, inputs)._asdict().items()}
+    batch_metrics = {"reference_point": point, "reward_shift": shift}
+    return means | {name: float(value) for name, value in batch_metrics.items() if value is not None}
