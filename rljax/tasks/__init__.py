@@ -49,7 +49,7 @@ def task_name(task: TaskConfig) -> str:
 
 
 def task_named(name: str) -> TaskConfig:
-    """Return the default settings of the task with a name.
+    """Return the default settings of the task with this name.
 
     Raises:
         InputError: there is no such task.

@@ -68,10 +68,10 @@ class DigitsConfig(TaskConfig):
 
     def _generate(self, random: Random) -> Problem:
         left, right = (random.randrange(10) for _ in range(2))
-        prompt = "".join(text_of(self._noisy(FONT[digit], random)) for digit in (left, right))
+        prompt = "".join(text_of(self._add_noise(FONT[digit], random)) for digit in (left, right))
         return Problem(prompt, str(left + right), f"{left}+{right}=#{left + right}")
 
-    def _noisy(self, pixels: Pixels, random: Random) -> Pixels:
+    def _add_noise(self, pixels: Pixels, random: Random) -> Pixels:
         return [[pixel ^ (random.random() < self.pixel_noise) for pixel in row] for row in pixels]
 
     def optimum(self, problems: Sequence[Problem]) -> float:

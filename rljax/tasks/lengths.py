@@ -3,8 +3,8 @@
 A problem is `+38512=` or `*38512=`. A response is any number of `;`, then `#` and a digit. After `+` the right digit is the
 prompt's last digit. After `*` it is a hash of the prompt, which no policy can know, so most answers stay wrong however long
 training lasts. Demonstrations are right, and their number of `;` is uniformly distributed. A reward of 1 or 0 gives no incentive
-to write more or fewer `;`. But an algorithm whose loss weights tokens by the length of their response does give one, and lets
-wrong answers grow longer.
+to write more or fewer `;`. But a loss that weights tokens by the length of their response does, and lets wrong answers grow
+longer.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class LengthsConfig(TaskConfig):
         return Problem(prompt, answer, f"{filler}#{answer}", {"type": UNKNOWN if is_unknown else KNOWN})
 
     def optimum(self, problems: Sequence[Problem]) -> float:
-        """Return the best accuracy: all known answers are right, and the unknown ones that equal their most frequent digit."""
+        """Return the accuracy of a policy that writes the known answers, and the most frequent unknown one in all other cases."""
         unknown = [problem.answer for problem in problems if problem.columns["type"] == UNKNOWN]
         commonest = max((unknown.count(digit) for digit in set(unknown)), default=0)
         return (len(problems) - len(unknown) + commonest) / len(problems)

@@ -30,8 +30,8 @@ def noisy_reward(
     """Return 1 for the right answer, else 0, plus an outlier of either sign for a fraction of the completions.
 
     The outlier is a hash of the prompt, the completion, and how often this pair occurred before in this call. Equal responses
-    in a group therefore get different outliers, but the first of them gets the same outlier in every call, and so does the
-    second. So this is fixed mislabeling, not noise that is sampled again in each call.
+    in a group therefore get different outliers, but the nth of them gets the same outlier in every call. So this is fixed
+    mislabeling, not noise that is sampled again in each call.
 
     Args:
         prompts: the prompts.

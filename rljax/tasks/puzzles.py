@@ -44,5 +44,5 @@ class ReasoningGymConfig(TaskConfig):
         return reasoning_gym(self.generator, train=self.train_problems, heldout=heldout, seed=seed, options=self.options)
 
     def optimum(self, problems: Sequence[Problem]) -> None:
-        """Return None: the package does not state whether all problems of a generator can be solved."""
+        """Return None, because the package does not state whether all problems of a generator can be solved."""
         del problems
