@@ -74,7 +74,7 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
 """Algorithm -> part -> function that removes the part from the algorithm's record.
 
 The parts of `vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491).
-Without "decoupled_gae", the policy uses the critic's λ = 1, because VC-PPO reports the same score without it as with λ_policy = 1;
+Without "decoupled_gae", the policy uses the critic's λ = 1, because VC-PPO reports equal scores for this row and for λ_policy = 1;
 VAPO does not specify this λ. Without "length_adaptive", λ_policy is VC-PPO's 0.95. Without "group_sampling", there is one
 response per prompt (8192 prompts in the paper). DAPO's Table 1 (arXiv:2503.14476) is a ladder; see `dapo_ladder`.
 """

@@ -1,4 +1,4 @@
-"""The record `Algorithm`, with one slot per idea in an algorithm's paper, and the records that its functions read.
+"""The record `Algorithm`, with one slot per idea in an algorithm's paper, and the records that the slots' functions read.
 
 An algorithm runs in two phases. `prepare` runs once per rollout and sees all of it; without gradients, it computes the shaped
 rewards, the kept groups, the advantages, the loss weights and the value targets. `loss` and `value_loss` then work row by row and
@@ -46,7 +46,7 @@ class Rollout(NamedTuple, Generic[Data]):
     truncated: Bool[Data, "P G"] | None = None
     """Whether the token budget ran out before end-of-sequence; for algorithms that need it."""
     valid: Bool[Data, "P G"] | None = None
-    """False for a response on which the reward abstained; it is left out."""
+    """False for a response on which the reward abstained; such a response is left out."""
     values: Float[Data, "P G T"] | None = None
     """The critic's estimate before each token, in the reward's unit; for algorithms with a critic."""
     bootstrap: Float[Data, "P G"] | None = None
@@ -105,8 +105,8 @@ OPTIONAL_INPUTS = (*Rollout._field_defaults, "entropy", "teacher_divergence", "p
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
     """Outcome of each response: 1 or 0 if a verifier judges any response to its prompt, else the unshaped reward.
 
-    The verdict comes first, because a sum of several rewards may differ between wrong answers, for example if only one has the
-    right format. If the verifier judges only some of a group's responses, the rest count as wrong.
+    The verdict takes precedence, because a sum of several rewards may differ between wrong answers, for example if only one has
+    the right format. If the verifier judges only some of a group's responses, the rest count as wrong.
 
     Example:
         >>> import numpy as np
@@ -124,7 +124,7 @@ def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
 
 
 class EarlierRewards(NamedTuple):
-    """Earlier rewards of a rollout's prompts, which join the groups in which its responses are compared."""
+    """Earlier rewards of a rollout's prompts, which join the groups in which the new responses are compared."""
 
     memory: RewardHistory
     """The most recent rewards of every prompt."""
@@ -165,7 +165,8 @@ class Term(NamedTuple):
     needs: str = "logp"
     """The field of `TermInputs` that the term reads in addition to `logp`; "logp" if there is none."""
     tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
-    """(advantage, policy_logp, mask) of the full rollout -> tokens with the term; its weights are 0 on all others. None: all."""
+    """(advantage, policy_logp, mask) of the full rollout -> tokens to which the term applies; its weights are 0 on all others.
+    None: all."""
     follow: Callable[[Number, Number], tuple[Number, Number]] | None = None
     """For a bonus whose coefficient follows the entropy: (absolute coefficient, mean entropy of a step) -> (coefficient after that
     step, coefficient in the loss of the next step). None: the coefficient is constant."""

@@ -23,8 +23,8 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
 
     Args:
         clip: ε = 0.2 (the authors' code; the paper defines only the weight).
-        sampler_kl: c, weight of the mean k3 to the sampler; 0 removes the term. The recipes of the authors' code use 0.005 for
-            training with a delay; the argument's default there is 0.
+        sampler_kl: c, weight of the mean k3 to the sampler; 0 removes the term. In the authors' code, the
+            recipes for a sampler with older parameters use 0.005; the default is 0.
 
     Deviations: p and q are length-normalized as in the authors' code; the paper's full-response probabilities underflow
     (`rljax.ops.ratio.group_expectation_log_ratio_unnormalized`). Even on-policy, w is not 1. Other settings of the paper: 8

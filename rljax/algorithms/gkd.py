@@ -23,8 +23,8 @@ def gkd(*, beta: float = 0.5) -> Algorithm:
         D_β = β KL(π_T‖M) + (1-β) KL(π‖M)      M = β π_T + (1-β) π      D_0 = KL(π_T‖π)      D_1 = KL(π‖π_T)
 
     Args:
-        beta: β in [0, 1]; the paper compares 0.1, 0.5, 0.9 and both ends. D_0 is the forward KL and D_1 the reverse KL, both in
-            full size, although D_β shrinks to 0 as β approaches either end.
+        beta: β in [0, 1]; the paper compares 0.1, 0.5, 0.9 and both ends. D_0 is the forward KL and D_1 the reverse KL;
+            they are not the limits of D_β, which approaches 0 at both ends.
 
     Deviations: every response is the student's own and gets one update (λ = 1 in the paper's mix with a fixed dataset). The
     task's reward is measured but not learned from; the paper's mix of both objectives (its Eq. 5) is left out. The teacher's logits

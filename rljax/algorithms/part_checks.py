@@ -1,4 +1,4 @@
-"""Checks that refuse a part in an algorithm where it would compute something meaningless."""
+"""Checks that refuse a part in an algorithm in which the part would compute something meaningless."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -45,7 +45,7 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
 
 
 def _check_token_choice(algorithm: Algorithm, word: str) -> None:
-    if not _tells_tokens_apart(algorithm):
+    if not _has_token_advantages(algorithm):
         raise ValueError(
             f"{word} chooses tokens by their advantages, but the algorithm gives all tokens of a response the same advantage; "
             "use an algorithm with a critic"
@@ -62,7 +62,7 @@ def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
         raise ValueError(
             f"{word} would not leave tokens out: the ratio is the full response's, so each token's surrogate trains all tokens"
         )
-    token_slots = ["advantage"] if _tells_tokens_apart(algorithm) else []
+    token_slots = ["advantage"] if _has_token_advantages(algorithm) else []
     token_slots += [name for name in ("bonus", "keep_tokens") if getattr(algorithm, name) is not None]
     if slot == "log_ratio" and is_sequence_ratio and token_slots:
         raise ValueError(
@@ -71,7 +71,7 @@ def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
         )
 
 
-def _tells_tokens_apart(algorithm: Algorithm) -> bool:
+def _has_token_advantages(algorithm: Algorithm) -> bool:
     return any(not set(PER_TOKEN_INPUTS).isdisjoint(credit.needs) for credit in algorithm.credits)
 
 

@@ -286,7 +286,7 @@ PARTS: tuple[Part, ...] = (
         coefficient=0.1,
     ),
 )
-"""All parts. Defaults from no paper or design document are ours; `rljax equations` prints each equation's documentation."""
+"""All parts. Defaults that no paper or design document states are ours; `rljax equations` prints each equation's documentation."""
 
 
 SLOTS_THAT_NEED_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})

@@ -24,7 +24,7 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
     Args:
         clip: ε = 0.2, as in PPO.
         beta: β of the KL penalty in the reward; 0 removes it and the reference model.
-        eps: ε, added to the standard deviation; version 9 of the paper prints it without a value (Eqs. 5 and 7).
+        eps: added to the standard deviation; version 9 of the paper prints it without a value (Eqs. 5 and 7).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
@@ -51,7 +51,7 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
     Args:
         clip: ε = 0.2, as in PPO.
         beta: β of the KL penalty in the loss, k2 as in the paper; 0 removes it and the reference model.
-        eps: ε, added to the standard deviation; version 9 of the paper prints it without a value (Eqs. 5 and 7).
+        eps: added to the standard deviation; version 9 of the paper prints it without a value (Eqs. 5 and 7).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of

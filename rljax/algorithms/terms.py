@@ -47,8 +47,8 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
 def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
     """KL penalty in the loss towards the sampling policy, `c Σ w · k3(logp, policy_logp)`; no term at all if c is 0.
 
-    The sampling policy is taken before top-k or top-p truncation, if the rollout has those log-probabilities; with truncated ones,
-    k3 would not be 0 for the sampler itself.
+    The sampler's log-probabilities are those before top-k or top-p truncation, if the rollout has them; with truncated ones, k3
+    would not be 0 even for the sampler itself.
     """
     check_nonnegative(**{"coefficient of the KL to the sampler": coefficient})
     if not coefficient:
