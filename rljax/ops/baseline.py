@@ -189,7 +189,7 @@ def optimal_token_baseline(
         check_floating(importance=importance)
         check_same_shape(returns=returns, importance=importance)
     norm = 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask)
-    energy = jnp.maximum(norm, 0.0)  # negative if `logp` is from another pass, and outside the mask (-1)
+    energy = jnp.maximum(norm, 0.0)  # the norm is -1 outside the mask, and may be negative if `logp` is from another pass
     if importance is not None:
         energy = energy * jnp.square(zero_outside(importance, mask))
     weight = jnp.where(in_mask, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)

@@ -180,7 +180,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
 
 
 def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:
-    """Leave truncated responses out of the loss: an unfinished response is not yet wrong.
+    """Leave truncated responses out of the loss, because an unfinished response is not necessarily wrong.
 
     ::
 

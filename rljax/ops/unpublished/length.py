@@ -130,7 +130,7 @@ def length_shaped_reward(
         rewards: R, the base reward, any shape.
         lengths: ℓ in tokens, integer or floating point, of the same shape.
         target: L_target in tokens, positive.
-        threshold: r_threshold of both factors, in the rewards' unit.
+        threshold: r_threshold of the weight and of the penalty, in the rewards' unit.
         alpha: α of the penalty above the threshold, not negative.
         beta: β of the penalty at or below the threshold, not negative.
         base: λ_base, the largest weight of the penalty, not negative.

@@ -361,7 +361,7 @@ def neural_symbolic_mixture(
     shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(weight) + logp, jnp.log1p(-weight) + symbolic_logp))
     impossible = jnp.isneginf(shift)
     shift = jnp.where(impossible, 0.0, shift)
-    # The bound keeps a term of weight 0, which may be far above the shift, from becoming 0 · inf. Other terms do not reach it.
+    # A term of weight 0 may be far above the shift; the bound keeps it from becoming 0 · inf. Other terms are below the bound.
     bound = jnp.log(jnp.finfo(weight.dtype).max) - 1
     neural, symbolic = (jnp.exp(jnp.minimum(x - shift, bound)) for x in (logp, symbolic_logp))
     total = weight * neural + (1 - weight) * symbolic

@@ -28,7 +28,7 @@ from rljax.ops.group import group_centered
 
 
 class RewardHistory(NamedTuple):
-    """The last H rewards of each of N prompts; row i is the prompt with id i."""
+    """The last H rewards of each of N prompts; row i belongs to the prompt with id i."""
 
     rewards: Float[Array, "N H"]
     """A ring buffer of rewards per prompt."""
