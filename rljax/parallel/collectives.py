@@ -53,14 +53,14 @@ class Collective(NamedTuple):
             (1400.0, 700.0)
         """
         size, n = self.size, self.devices
-        share = {
+        bytes_per_run = {
             "all-gather": size * (n - 1) / n,
             "all-to-all": size * (n - 1) / n,
             "all-reduce": 2 * size * (n - 1) / n,
             "reduce-scatter": float(size * (n - 1)),
             "collective-permute": float(size),
         }
-        return self.times * share[self.kind]
+        return self.times * bytes_per_run[self.kind]
 
 
 def collectives(text: str) -> list[Collective]:
@@ -71,7 +71,7 @@ def collectives(text: str) -> list[Collective]:
 
     Returns:
         All such operations in groups of several devices. A loop with an unknown trip count counts as one trip. If an operation runs
-        concurrently with others, the TPU compiler writes each of its steps; steps with the same channel are one operation.
+        concurrently with others, the TPU compiler lists its steps separately; steps with the same channel are one operation.
     """
     bodies = _split_computations(text)
     times = _count_runs(bodies)

@@ -69,7 +69,7 @@ def join(
 
 
 def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> None:
-    """Check that host 0 can listen at the port, or, on the other hosts, that it listens; otherwise JAX would end the process.
+    """Check on host 0 that the port is free, and on the other hosts that host 0 listens at it; otherwise JAX ends the process.
 
     Raises:
         InputError: the port is in use, or the first process was not found.

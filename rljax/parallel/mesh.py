@@ -49,8 +49,8 @@ def make_mesh(
         devices: the devices to use; by default the devices of all processes.
 
     Raises:
-        InputError: the mesh needs more devices than there are, their number is not a multiple of a copy's, the mesh uses no device
-            of some process, or it cannot be divided over the slices.
+        InputError: the mesh needs more devices than there are, their number is not a multiple of the devices per copy, the mesh
+            uses no device of some process, or it cannot be divided over the slices.
     """
     available = jax.devices() if devices is None else devices
     axes = {FSDP: fsdp, **({} if context is None else {CONTEXT: context}), TENSOR: tensor}

@@ -154,7 +154,7 @@ class Watch:
         try:
             self._store.key_value_set(f"{self._folder}/{self._host}", beat, allow_overwrite=True)
             found = {int(key.rpartition("/")[2]): value for key, value in self._store.key_value_dir_get(self._folder)}
-        except Exception as error:  # the store cannot be reached; `_decide` reports this if heartbeats stay away
+        except Exception as error:  # the store cannot be reached; `_decide` reports this if no heartbeat arrives in time
             self._fault = f" The last heartbeat of this host failed: {one_line(error):.200}."
             return
         self._fault = ""
