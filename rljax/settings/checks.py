@@ -170,7 +170,7 @@ def check_engine(config: Any) -> None:
 
 
 def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None) -> None:
-    """Reject a sampling mask that would have nothing to record, or too little room.
+    """Reject a sampling mask that would have nothing to record, or would be too small.
 
     Raises:
         InputError: neither `top_k` nor `top_p` is set, or `top_k` keeps more tokens than the mask has room for.
@@ -277,7 +277,7 @@ def fit_value(value: object, hint: Any) -> Any:
 
     Args:
         value: the value, from a YAML or JSON parser.
-        hint: int, float, str, bool, None, Literal, tuple, a mapping of numbers, or a union of these.
+        hint: int, float, str, bool, None, Path, Literal, tuple, Sequence, dict, or a union of these.
 
     Raises:
         ValueError: the value has another type; the message says what is expected.

@@ -146,9 +146,9 @@ class EngineConfig:
     same."""
     paged_cache: float | None = None
     """Keep keys and values in pages, which are allocated as responses grow. The value is the expected length of a response as a
-    fraction of --max-response-tokens, such as 0.15; about as many responses are decoded at once as fit if they have this length. By
-    default, each response has room for the maximum length, because pages change log-probabilities by rounding errors and add
-    programs to compile."""
+    fraction of --max-response-tokens, such as 0.15; about as many responses are decoded at once as would fit if each had this
+    length. By default, each response has room for the maximum length, because pages change log-probabilities by rounding errors
+    and add programs to compile."""
     replay_experts: bool = False
     """For a mixture of experts: record which experts each layer uses for each sampled token, and use the same experts in the
     learner and the reference, whose own routers still weight them (R3, arXiv:2510.11370). Otherwise, rounding errors can make
@@ -162,9 +162,9 @@ class EngineConfig:
     newest parameters."""
     staleness: int | None = None
     """Asynchronous training: compute the same results as with --sampler-delay of this many steps, but sample up to this many
-    further rollouts while the learner makes its updates. Sampling and learning overlap if a server samples (--engine-url) and, on a
-    single device, while rewards and environments run. In all other cases they take turns, as they do on several devices with an
-    adapter or a reward model."""
+    further rollouts while the learner makes its updates. On a single device, sampling and learning overlap while a server samples
+    (--engine-url) and while rewards and environments run. On several devices, they overlap only if a server samples and there is
+    neither an adapter nor a reward model. Otherwise, and in a run of several processes, they take turns."""
 
 
 @dataclass(frozen=True)
