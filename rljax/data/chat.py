@@ -200,5 +200,5 @@ def unclosed_thought(opened: str) -> str:
         >>> unclosed_thought("<|im_start|>assistant\\n<think>\\n"), unclosed_thought("<think>\\n\\n</think>\\n\\n")
         ('<think>\\n', '')
     """
-    place = opened.rfind(THINK)
-    return "" if place < 0 or THINK_END in opened[place:] else opened[place:]
+    start = opened.rfind(THINK)
+    return "" if start < 0 or THINK_END in opened[start:] else opened[start:]

@@ -81,9 +81,9 @@ def different(texts: Sequence[str], *, most: int, threshold: float | int) -> lis
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
     taken: list[int] = []
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if len(taken) == most:
             break
         if all(text != texts[other] and similarity(text, texts[other]) <= threshold for other in taken):
-            taken.append(place)
+            taken.append(index)
     return taken

@@ -68,7 +68,7 @@ class Line(NamedTuple):
     """A complete line of a queue."""
 
     place: LineLocation
-    """Position in the queue after this line."""
+    """Location of the end of this line."""
     text: str
     """The line itself."""
     content: Feedback | BadRowError
@@ -103,7 +103,7 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[LineLocation]]) -> Iter
 
     Args:
         source: a file, which need not exist yet, or a folder.
-        taken: name of a queue -> places of the lines already taken from this queue, in order.
+        taken: name of a queue -> locations of the lines already taken from this queue, in order.
 
     Yields:
         The non-empty lines, in order. If a file was cut or replaced, a message about it comes before its lines.
@@ -118,14 +118,14 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[LineLocation]]) -> Iter
 def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
     """Return the files that contain the lines after the last location, the oldest first.
 
-    Usually this is the queue file itself. If the queue was rotated, these are the rotated file that contains the last place,
-    the rotated files that changed later, and the queue file from its beginning. Without a place, all rotated files and the
+    Usually this is the queue file itself. If the queue was rotated, these are the rotated file that contains the last location,
+    the rotated files that changed later, and the queue file from its beginning. Without a location, all rotated files and the
     queue file are returned, so that nothing is lost if the queue was rotated before any line was read. A cut file is read from
-    the last place that it still contains, and a replaced file is read from its beginning; both get a note.
+    the last location that it still contains, and a replaced file is read from its beginning; both get a note.
 
     Args:
         queue: the file that grows.
-        places: places of the lines already taken from the queue, in order.
+        places: locations of the lines already taken from the queue, in order.
     """
     if not places:
         return [*map(FilePart, list_rotated(queue)), FilePart(queue)]
@@ -133,7 +133,7 @@ def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
     if still_holds(queue, last):
         return [FilePart(queue, last.end, last.line)]
     older = list_rotated(queue)
-    for number in reversed(range(len(older))):  # start with the newest: an older copy may also contain the last place
+    for number in reversed(range(len(older))):  # start with the newest: an older copy may also contain the last location
         if still_holds(older[number], last):
             return [FilePart(older[number], last.end, last.line), *map(FilePart, (*older[number + 1 :], queue))]
     if not queue.is_file() or not queue.stat().st_size:
@@ -167,7 +167,7 @@ def list_rotated(queue: Path) -> list[Path]:
 
 
 def still_holds(file: Path, place: LineLocation) -> bool:
-    """Return True if a file still contains the bytes that were read before a place."""
+    """Return True if a file still contains the bytes that were read up to a location."""
     if not file.is_file() or file.stat().st_size < place.end:
         return False
     with file.open("rb") as opened:

@@ -231,7 +231,7 @@ def choose(
 
     Raises:
         InputError: the window or `revisit` is not within [0, 1], or `patience` is below 1.
-        ValueError: history and stream have different numbers of prompts, or `position` or `count` is negative.
+        ValueError: history and stream have different numbers of prompts, or `position` is negative.
 
     Example:
         >>> history = History(np.array([4.0, 4.0, 0.0]), np.array([4.0, 2.0, 0.0]), np.zeros(3))
@@ -262,8 +262,8 @@ def choose(
         (chosen if accepted else skipped).append(index)
     missing = count - len(chosen)
     nearest = sorted(skipped, key=lambda index: (outside[considered[index]], index))[:missing]
-    places = sorted([*chosen, *nearest])
-    problems = np.array([considered[index] for index in places], np.int64)
+    indices = sorted([*chosen, *nearest])
+    problems = np.array([considered[index] for index in indices], np.int64)
     return Choice(problems, position + len(considered), len(skipped) - len(nearest))
 
 

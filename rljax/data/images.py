@@ -108,8 +108,8 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
             "character for each patch."
         )
     pixels = [[False] * width for _ in range(height)]
-    for place, character in enumerate(text):
-        row, column = divmod(place, columns)
+    for index, character in enumerate(text):
+        row, column = divmod(index, columns)
         for bit, (down, right) in enumerate(DOTS):
             pixels[HEIGHT * row + down][WIDTH * column + right] = bool(PATTERNS.index(character) >> bit & 1)
     return pixels

@@ -91,8 +91,8 @@ def sample_problems(
 def add_errors(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
     """Add errors to demonstrations at some of the steps 11, 21, 31, ..., and correct some of these errors.
 
-    An error at these steps nearly always reaches the answer: it is multiplied by a Fibonacci number, which modulo 10 is 9, 6, 9,
-    1, 4, ... At steps 10, 20, ... the factor would be 5, and half of the errors would vanish.
+    An error at these steps nearly always changes the answer, because the error is multiplied by a Fibonacci number (modulo 10:
+    9, 6, 9, 1, 4, ...). At steps 10, 20, ... the factor would be 5, and half of the errors would vanish.
 
     Args:
         problems: problems that `sample_problems` returned.

@@ -323,7 +323,7 @@ def split_pairs(examples: Sequence[Example], count: int, *, seed: int) -> tuple[
         seed: the seed of the random choice.
 
     Returns:
-        The pairs to train on and the held-out ones.
+        The pairs to train on and the held-out ones. Further pairs of the held-out prompts are in neither list.
 
     Raises:
         InputError: there is only one prompt, or `count` is below 1.

@@ -1,7 +1,7 @@
 """Preprocessing of a raw dataset for training. Each stage is a function that also returns the rows it drops.
 
 The stages run in this order: reading, identical rows, answers, repeated prompts, near-duplicates, leaks, wordings and lengths.
-So a row with another answer or demonstration is dropped as a duplicate only if the row it repeats passed the answer check.
+Because answers are checked first, a row is dropped for repeating another row's prompt only if that row passed the check.
 Length bins and complexity are measured on the remaining rows.
 """
 
@@ -37,13 +37,13 @@ MEASURED = ("prompt_tokens", "response_tokens", "length_bin", "complexity", "sou
 
 REASONS = {
     "bad row": "the row cannot be used",
-    "identical": "prompt, answer and demonstration occur before",
+    "identical": "the same prompt, answer and demonstration occur earlier",
     "unread answer": "no answer in the form that the reward reads",
     "wrong answer": "the answer was not confirmed",
     "not judged": "the verifier failed on it",
     "ambiguous": "the prompt occurs with different answers",
-    "duplicate": "the prompt occurs before",
-    "near-duplicate": "nearly the same prompt, the same answer",
+    "duplicate": "the prompt occurs earlier",
+    "near-duplicate": "nearly the same prompt, with the same answer, occurs earlier",
     "leak": "contains a held-out prompt",
     "not tokenizable": "the tokenizer cannot encode it",
     "long prompt": "the prompt is too long",
@@ -58,7 +58,7 @@ class Example(NamedTuple):
     problem: Problem
     """The problem after the latest stage."""
     place: str
-    """Its place in the input."""
+    """Location of its row in the input, such as `line 3`."""
 
 
 class MeasuredProblem(NamedTuple):
@@ -67,7 +67,7 @@ class MeasuredProblem(NamedTuple):
     problem: Problem
     """The problem with the reworded prompt."""
     place: str
-    """Its place in the input."""
+    """Location of its row in the input."""
     wording: int
     """Index of the wording in the recipe's `wordings`."""
     prompt_tokens: int
@@ -80,7 +80,7 @@ class DroppedRow(NamedTuple):
     """A row that was dropped."""
 
     place: str
-    """Its place in the input."""
+    """Location of the row in the input."""
     reason: str
     """One of `REASONS`."""
     detail: str

@@ -212,7 +212,7 @@ def count_assistant_turns(problem: Problem) -> int:
 def whole_dialogue(problem: Problem) -> Problem:
     """Move all turns from the assistant's first answer on into the demonstration, to train on all of the assistant's turns.
 
-    Before, the prompt contains all turns except the last, because RL samples only the last turn.
+    In `problem`, the prompt contains all turns except the last, because RL samples only the last turn.
 
     Example:
         >>> chat = [{"role": role, "content": text} for role, text in (("user", "1+1="), ("assistant", "2"), ("user", "2+1="))]
@@ -457,7 +457,7 @@ def _grain_order(order: _Shuffled) -> grain.MapDataset[int]:
 
 @lru_cache(maxsize=1 << 16)
 def _index(order: _Shuffled, position: int) -> int:
-    """Look up an index in Grain's order. It is cached for all streams, because Grain takes 8 ms even with seven records."""
+    """Look up an index in Grain's order. The index is cached for all streams, because Grain takes 8 ms even with seven records."""
     return int(required(_grain_order(order)[position], "index"))
 
 

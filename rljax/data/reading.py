@@ -177,8 +177,8 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
             return _unchanged
         return lambda entries: entries and {name: parts[name](entry) for name, entry in entries.items()}
     if types.is_map(kind):
-        of_name, of_item = _reader_of(kind.key_type), _reader_of(kind.item_type)
-        return lambda pairs: pairs and [(of_name(name), of_item(item)) for name, item in pairs]
+        read_name, read_item = _reader_of(kind.key_type), _reader_of(kind.item_type)
+        return lambda pairs: pairs and [(read_name(name), read_item(item)) for name, item in pairs]
     if hasattr(kind, "storage_type"):  # an extension type
         return _reader_of(kind.storage_type)
     # a list of any size, a dictionary, or a scalar

@@ -39,7 +39,7 @@ Entry = Mapping[str, Any]
 def reasoning_gym(
     name: str, *, train: int, heldout: int, seed: int, options: Mapping[str, Option]
 ) -> tuple[list[Problem], list[Problem]]:
-    """Sample different problems of a generator, for training and held out; no prompt is in both.
+    """Sample different training and held-out problems of a generator; no prompt is in both.
 
     Args:
         name: name of the generator, such as `countdown`.

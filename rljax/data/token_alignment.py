@@ -51,7 +51,7 @@ def align(ours: Sequence[int | None], theirs: Sequence[int | None]) -> list[Span
         GOLD (TRL's `GOLDTrainer`), which aligns the tokens of student and teacher where both tokenizers end a token.
     """
     our_last, their_last = (
-        {end: place + 1 for place, end in enumerate(ends) if end is not None} for ends in (ours, theirs)
+        {end: index + 1 for index, end in enumerate(ends) if end is not None} for ends in (ours, theirs)
     )
     spans, begin = [], (0, 0)
     for end in sorted(our_last.keys() & their_last.keys() - {0}):

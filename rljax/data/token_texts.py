@@ -8,7 +8,7 @@ from rljax.data.tokenizer import UNKNOWN, ByteTokenizer, HuggingFaceTokenizer, T
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER = [byte for byte in range(256) if byte not in _PRINTABLE]
-BYTE_LETTERS = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHER)}
+BYTE_LETTERS = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + index): byte for index, byte in enumerate(_OTHER)}
 """Letter that represents a byte in GPT-2's vocabulary -> the byte."""
 LONGEST_CHARACTER = 4
 """Maximum number of tokens that one UTF-8 character may be split into."""
@@ -30,19 +30,19 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """
     special, texts = special_texts(tokenizer), list[str]()
     begin = read = 0  # tokens before `read` have their text; tokens from `begin` to `read` are decoded again as context
-    for place, token in enumerate(ids):
+    for index, token in enumerate(ids):
         if token in special:
             texts.append(special[token])
-            begin = read = place + 1
+            begin = read = index + 1
             continue
         known = full_text(tokenizer, ids[begin:read])
-        text = full_text(tokenizer, ids[begin : place + 1])
-        is_open = text.endswith(UNKNOWN) and place + 1 - read < LONGEST_CHARACTER and place + 1 < len(ids)
+        text = full_text(tokenizer, ids[begin : index + 1])
+        is_open = text.endswith(UNKNOWN) and index + 1 - read < LONGEST_CHARACTER and index + 1 < len(ids)
         if is_open:
             texts.append("")
             continue
         texts.append(text[len(known) :])
-        begin, read = read, place + 1
+        begin, read = read, index + 1
     return texts
 
 
