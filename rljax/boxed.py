@@ -1,4 +1,4 @@
-r"""`\boxed` answers in LaTeX."""
+r"""Find `\boxed` answers in LaTeX."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -48,7 +48,7 @@ def cache_results(make: Callable[Arguments, Result]) -> Callable[Arguments, Resu
 
 
 def contains_bound_method(argument: object) -> bool:
-    """True if an argument is a bound method of a Python class, or a tuple or partial function that contains one.
+    """Return True if an argument is a bound method of a Python class, or a tuple or partial function that contains one.
 
     Built-in methods do not count.
 

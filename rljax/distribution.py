@@ -7,7 +7,7 @@ NAME = "rljax-lm"
 
 
 def links() -> dict[str, str]:
-    """Links of `[project.urls]` in pyproject.toml, by their names in lower case; empty in a clone that is not installed.
+    """Return the links of `[project.urls]` in pyproject.toml by lower-case name; empty in a clone that is not installed.
 
     Example:
         >>> set(links()) <= {"repository", "issues", "homepage", "documentation", "changelog"}

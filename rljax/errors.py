@@ -1,6 +1,6 @@
 """The error for input that the user has to correct."""
 
-MOVED = "; if a run names it and it was moved, `rljax relocate RUN OLD NEW` records the new place"
+MOVED = "; if a run names it and it was moved, `rljax relocate RUN OLD NEW` records the new location"
 """End of the message about a file or folder that does not exist."""
 
 

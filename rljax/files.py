@@ -153,7 +153,7 @@ def limit_reached(error: BaseException) -> str | None:
 
 
 def _error_numbers(error: BaseException) -> Iterator[int]:
-    """Yield the system's error numbers of an error and its causes."""
+    """Yield the system error numbers in an error and its causes."""
     for cause in causes(error):
         if isinstance(cause, OSError) and cause.errno is not None:
             yield cause.errno

@@ -1,4 +1,4 @@
-"""Imports user functions, named `module:function` or `path.py:function`, and packages that only some runs need."""
+"""Import user functions, named `module:function` or `path.py:function`, and packages that only some runs need."""
 
 import ast
 import hashlib
@@ -22,7 +22,7 @@ FILE_OF_MODULE: dict[str, str] = {}
 
 
 def is_custom(name: str) -> bool:
-    """True if a name refers to a user's function: it consists of a source, a colon, and the name of the function.
+    """Return True if a name refers to a user's function: it consists of a source, a colon, and the name of the function.
 
     Example:
         >>> is_custom("mine.py:reward"), is_custom("exact")
@@ -33,7 +33,7 @@ def is_custom(name: str) -> bool:
 
 
 def names_function(text: str) -> bool:
-    """True if a text names a function in a file or a module, and is not another kind of text with a colon.
+    """Return True if a text names a function in a file or a module, and is not another kind of text with a colon.
 
     Example:
         >>> [names_function(text) for text in ("mine.py:reward", "package.rewards:right", "Check it: now", "http://host:80")]

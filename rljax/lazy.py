@@ -1,6 +1,6 @@
 """Lazy imports: names and tables that can be listed without importing anything; each entry is imported on first use.
 
-Earlier names of what was renamed also work here, for one more version and with a warning.
+Earlier names of renamed objects also work here, for one more version and with a warning.
 """
 
 import importlib

@@ -21,7 +21,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def usable_processors() -> int:
-    """Number of processors that this process may use.
+    """Return the number of processors that this process may use.
 
     Example:
         >>> usable_processors() >= 1

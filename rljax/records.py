@@ -41,7 +41,7 @@ def required(value: Value | None, name: str) -> Value:
 
 
 def is_finite_number(value: object) -> TypeGuard[int | float]:
-    """True for a finite number that a float can represent; false for booleans and for integers that are too large.
+    """Return True for a finite number that a float can represent; False for booleans and for integers that are too large.
 
     Example:
         >>> [is_finite_number(value) for value in (2, 0.5, float("nan"), 10**400, True, "2")]

@@ -1,7 +1,7 @@
 """Choose an algorithm for a task: the rules in `choosing.toml` map facts about the task to an algorithm, parts and flags.
 
-A rule is data: a case, conditions on facts, what it chooses, and why. Its claims name experiments that support or contradict the
-reason; their results are looked up, not written into the rule.
+A part is an addition to the algorithm. A rule is data: a case, conditions on facts, what it chooses, and why. Its claims name
+experiments that support or contradict the reason; their results are looked up, not written into the rule.
 """
 
 import math
@@ -35,7 +35,7 @@ class Facts:
     updates: int = 1
     """Optimizer updates per rollout."""
     staleness: int = 0
-    """By how many steps the sampler's weights are older than the learner's; if above 0, the command has `--staleness`."""
+    """Number of steps by which the sampler's weights lag behind the learner's; if above 0, the command has `--staleness`."""
     critic: bool = False
     """Whether memory and time suffice for a critic, a second model of the policy's size."""
     pass_k: int = 1
@@ -170,7 +170,7 @@ class ClaimEvidence(NamedTuple):
     claim: str
     """Name of the claim, or of the trainer experiment."""
     verdict: str
-    """Verdict of the claim's experiment; for a trainer experiment, the verdicts on the rule's choice in its table, with counts."""
+    """Verdict of the claim's experiment; for a trainer experiment, how often its table gives each verdict on the choice."""
     says: Says
     """What the verdict means for the reason."""
     text: str
@@ -217,7 +217,7 @@ def flag_values(facts: Facts) -> dict[str, Any]:
 
 
 def _power_of_two(most: int) -> int:
-    """Return the largest power of two up to `most`; a power of two can be divided into many numbers of minibatches."""
+    """Return the largest power of two up to `most`; a power of two can be split into 2, 4, 8 or more equal minibatches."""
     return 2 ** (most.bit_length() - 1)
 
 
@@ -305,8 +305,8 @@ JOINED = ("--algorithm-options", "--with", "--without")
 """Flags that take several values."""
 
 
-def _words(flags: Mapping[str, str], numbers: Mapping[str, Any]) -> list[str]:
-    return [word.format(**numbers) for name, value in flags.items() for word in (name, *value.split())]
+def _words(flags: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    return [word.format(**values) for name, value in flags.items() for word in (name, *value.split())]
 
 
 def weigh_verdict(bearing: Bearing, verdict: str) -> Says:

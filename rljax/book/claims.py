@@ -79,7 +79,7 @@ class ClaimResult(NamedTuple):
     first_look: str
     """The undecided result of an earlier experiment with other seeds; empty if there was none."""
     pilot: str
-    """What was chosen after seeing results; empty if nothing was chosen then."""
+    """Choices made after seeing results; empty if there were none."""
     means: dict[str, dict[str, float]]
     """Arm -> name of a metric -> its mean over the seeds."""
     date: str

@@ -81,7 +81,7 @@ def differ(one: float, other: float) -> bool:
 def expected_gradient(
     estimator: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return a function that computes the logits' expected gradient if an estimator is the loss on tokens sampled on-policy."""
+    """Return a function that computes an estimator's expected gradient wrt the logits, as a loss on on-policy tokens."""
 
     def gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
         p = jax.lax.stop_gradient(jax.nn.softmax(logits))
@@ -155,13 +155,13 @@ def dual_clip(log_ratio: jax.Array, advantage: jax.Array, *, low: float, high: f
 
 def name_of_dapo(surrogate: Callable[..., jax.Array] = dual_clip) -> Evidence:
     """Evaluate the dual clip and DAPO's clip for a token with a negative advantage whose ratio has grown to 10."""
-    at, advantage = jnp.log(jnp.array([10.0])), -jnp.ones(1)
-    got, paper = (float(of(at, advantage, low=0.2, high=0.28)[0]) for of in (surrogate, clipped))
+    log_ratio, advantage = jnp.log(jnp.array([10.0])), -jnp.ones(1)
+    got, paper = (float(each(log_ratio, advantage, low=0.2, high=0.28)[0]) for each in (surrogate, clipped))
     return Evidence(f"ratio 10, A = -1: dual clip {got:g}, DAPO {paper:g}", differ(got, paper))
 
 
 def recommended_by_dr_grpo(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
-    """Compare the weight of a token of a short response before and after the other response grows from 1 to 7 tokens."""
+    """Compare a token's weight in a response of 1 token before and after the other response grows from 1 to 7 tokens."""
     alone, longer = (jnp.arange(8)[None] < jnp.array([[1], [length]]) for length in (1, 7))
     one, other = (float(weights(mask)[0, 0]) for mask in (alone, longer))
     constant = partial(constant_length, max_length=8)
@@ -212,7 +212,7 @@ def verl_k3(logp: jax.Array, reference: jax.Array) -> jax.Array:
 def clamped_penalty(penalty: Callable[[jax.Array, jax.Array], jax.Array] = verl_k3) -> Evidence:
     """Differentiate the penalty of a token that is e^3 times as likely under the reference."""
     logp, reference = jnp.array([-4.0]), jnp.array([-1.0])
-    got, paper = (float(jax.grad(lambda x, of=of: of(x, reference).sum())(logp)[0]) for of in (penalty, k3))
+    got, paper = (float(jax.grad(lambda x, each=each: each(x, reference).sum())(logp)[0]) for each in (penalty, k3))
     return Evidence(f"log pi_ref - log pi = 3: gradient {got:.2f}, of Eq. 4 {paper:.2f}", differ(got, paper))
 
 
@@ -232,7 +232,7 @@ def group_of_one(advantage: Callable[[jax.Array], jax.Array] = verl_alone) -> Ev
 def k1_as_loss(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K1_GRADIENT) -> Evidence:
     """Compare the expected gradient of k1 as a loss with the gradient of the divergence."""
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
-    got, right = (float(of(logits, reference)[0]) for of in (gradient, gradient_of_kl))
+    got, right = (float(each(logits, reference)[0]) for each in (gradient, gradient_of_kl))
     numbers = (
         f"pi 1/2, 1/2, reference 1/4, 3/4: expected gradient wrt the first logit {got:.4f}, of the divergence {right:.4f}"
     )
@@ -252,9 +252,9 @@ def cispo_bound(weight: Callable[[float, float], float] = trl_cispo_weight) -> E
 
 def dapo_default(high: float = 0.2) -> Evidence:
     """Evaluate a token with advantage 1 whose ratio has grown to 1.25."""
-    at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
+    log_ratio, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
     surrogates = partial(clipped, low=0.2, high=high), BY_NAME["dapo"]().surrogate
-    got, paper = (float(of(at, advantage)[0]) for of in surrogates)
+    got, paper = (float(each(log_ratio, advantage)[0]) for each in surrogates)
     return Evidence(f"ratio 1.25, A = 1: {got:.2f}; DAPO {paper:.2f}", differ(got, paper))
 
 

@@ -3,9 +3,9 @@
 The parent is computed, not declared: it is the older algorithm that has the same function in the most slots. An advantage that
 reads other fields of a rollout counts as two differences. Ties go to an algorithm of the same paper, then to the oldest. An
 algorithm that learns from a teacher becomes the parent of one that learns from rewards (or the reverse) only if there is no
-other candidate. A paper may name another ancestor. Numbers do not count as differences, and neither do loss terms, because a
-coefficient of 0 removes them; but both are listed among the changes. Algorithms are ordered by the first arXiv id in their
-docstring. The hybrids of the design document, which has no date, come last.
+other candidate. A paper may name another ancestor. Numeric arguments do not count as differences, and neither do loss terms,
+because a coefficient of 0 removes them; but both are listed among the changes. Algorithms are ordered by the first arXiv id in
+their docstring. The hybrids of the design document, which has no date, come last.
 """
 
 import re
@@ -115,9 +115,8 @@ def genealogy() -> tuple[GenealogyEntry, ...]:
     has_teacher = {name: learns_from_teacher(BY_NAME[name]()) for name in BY_NAME}
     reads = {name: advantage_inputs(BY_NAME[name]()) for name in BY_NAME}
     papers = {name: paper_of(name) for name in BY_NAME}
-    order = sorted(
-        BY_NAME, key=lambda name: (papers[name], name)
-    )  # ids begin with year and month; "no paper" sorts last because letters come after digits
+    # Ids begin with year and month; "no paper" sorts last because letters come after digits.
+    order = sorted(BY_NAME, key=lambda name: (papers[name], name))
     found = [GenealogyEntry(order[0], papers[order[0]], None, ())]
     for index, name in enumerate(order[1:], 1):
         candidates = {other: changes(contents[other], contents[name]) for other in order[:index]}

@@ -18,6 +18,7 @@ CHARACTERS = 50
 BOX_WIDTH, COLUMN, LINE_HEIGHT, PAD, GAP = 3.3, 3.75, 0.165, 0.09, 0.14
 """Width of a box, distance between columns, height of a line, margin in a box and distance between boxes, in inches."""
 HEAD_LINES = 1.25
+"""Height of a box's heading, in lines."""
 CAPTION = """Each algorithm is next to the older one that
 has the same function in the most slots,
 with what it changed: slot: before → after;

@@ -81,7 +81,7 @@ def slot_contents(algorithm: Algorithm) -> dict[str, SlotContent]:
 PAGE = """# Algorithms and their slots
 
 `rljax algorithms --table` prints this page from the records. Each row is an algorithm with its paper's defaults, each column a
-slot of the record; a cell names the equations in the slot, without their numbers, and is empty if the slot is empty. Terms whose
+slot of the record; a cell names the equations in the slot, without arguments, and is empty if the slot is empty. Terms whose
 coefficient is 0 by default are not in the tables; `rljax algorithms NAME` lists them.
 
 {algorithms}

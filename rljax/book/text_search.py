@@ -1,11 +1,12 @@
 """Search the index of equations for words, papers, symbols and ideas, ranked by a score that can be computed by hand.
 
-Each field of an entry has a weight: full name 12, name 10, ideas 7, summary 5, source 4, module 4, formula 3. A word of the query
-scores the weight of a field that contains the word, or half of it if the field contains only another form (`clip`, `clipped`,
-`clips`); the field with the highest score counts. An entry's score is the sum over the query's words, plus 14 if one phrase of
-its ideas has all of them. Entries that contain more of the words come first, then higher scores, then the order of the index.
-Entries that contain fewer words than the best entry are omitted; if the best contains three or more, one fewer is allowed. Words
-such as "what", "the" and "of" do not count. Greek letters and their names are the same word (`λ`, `lambda`).
+Each field of an entry has a weight: full name 12, name 10, ideas (phrases that people search for) 7, summary 5, source 4,
+module 4, formula 3. A word of the query scores the weight of a field that contains the word, or half of it if the field
+contains only another form (`clip`, `clipped`, `clips`); the field with the highest score counts. An entry's score is the sum
+over the query's words, plus 14 if one phrase of its ideas has all of them. Entries that contain more of the words come first,
+then higher scores, then the order of the index. Entries that contain fewer words than the best entry are omitted; if the best
+contains three or more, one fewer is allowed. Words such as "what", "the" and "of" do not count. Greek letters and their names
+are the same word (`λ`, `lambda`).
 """
 
 import re
@@ -46,11 +47,11 @@ class Match(NamedTuple):
     found: int
     """Number of the query's words that the entry contains."""
     score: float
-    """Its score."""
+    """The entry's score."""
 
 
 def words(text: str) -> list[str]:
-    """Split a text into lower-case words. ArXiv ids and other numbers stay complete; names of Greek letters become the letters.
+    """Split a text into lower-case words. ArXiv ids and decimals are not split; names of Greek letters become the letters.
 
     Example:
         >>> words("What bounds the ratio ρ_it? (γλ)^l, clip-higher, arXiv:2503.14476")

@@ -1,4 +1,4 @@
-"""The commands. Each module defines a record, which Tyro fills from the command line, and the function that runs it.
+"""The commands. Each module defines a record, which Tyro fills from the command line, and a function that runs the command.
 
 These functions contain the heavy imports, so that `--help` stays fast.
 """
@@ -99,7 +99,7 @@ rljax runs [FOLDER]               the runs in a folder: progress and accuracy
 rljax show RUN                    a run's rollouts, token by token (HTML)
 rljax doctor RUN                  what is wrong with a run, as a report (HTML)
 rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
-rljax debug RUN                   the first term, row and token not finite
+rljax debug RUN                   the first non-finite term, row and token
 rljax plot RUN [RUN ...]          plot the curves of one or several runs
 rljax explain [METRIC ...]        what a run's metric means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder

@@ -20,7 +20,7 @@ class Algorithms:
     table: bool = False
     """Print the table of all algorithms and their slots, in Markdown."""
     genealogy: Path | None = None
-    """Picture (.png or .svg) to write of the genealogy: which slots each algorithm changed in which earlier algorithm."""
+    """Write the genealogy to this picture (.png or .svg): which slots each algorithm changed in which earlier algorithm."""
     json: bool = False
     """Print JSON."""
 

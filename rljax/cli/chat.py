@@ -32,7 +32,7 @@ class Chat:
     top_k: int | None = None
     """Sample from the k likeliest tokens only."""
     top_p: float | None = None
-    """Sample only from the fewest likeliest tokens whose probabilities sum to at least this."""
+    """Sample only from the smallest set of most likely tokens whose total probability is at least this."""
     max_response_tokens: int = 512
     """Maximum number of tokens of a reply."""
     accept_changes: bool = False

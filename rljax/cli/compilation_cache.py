@@ -16,9 +16,10 @@ read, and a killed process can leave the cache locked."""
 
 
 def cache_folder(environment: MutableMapping[str, str]) -> Path:
-    """The folder of compiled programs: the one in JAX's own variable if that is set, else one in the user's cache folder.
+    """Return the folder of compiled programs: the one in JAX's own variable if set, else one in the user's cache folder.
 
-    Each kind of processor has its own folder: CPU programs depend on its instruction set, and machines may share a home folder.
+    Each kind of processor has its own folder, because CPU programs depend on the processor's instruction set and machines may
+    share a home folder.
 
     Example:
         >>> cache_folder({"XDG_CACHE_HOME": "/scratch/cache"}).parent.as_posix()
@@ -31,7 +32,7 @@ def cache_folder(environment: MutableMapping[str, str]) -> Path:
 
 
 def writable(folder: Path) -> bool:
-    """True if files can be created in a folder; the folder is created if it does not exist."""
+    """Return True if files can be created in a folder; the folder is created if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -71,7 +71,7 @@ def as_yaml(groups: Mapping[str, Mapping[str, Any]], origins: Mapping[str, str])
     """Write settings as YAML, one per line, with their origins as comments."""
     blocks = []
     for group, settings in groups.items():
-        lines = [f"{name}: {_written(value)}" for name, value in settings.items()]
+        lines = [f"{name}: {_format_value(value)}" for name, value in settings.items()]
         width = max(map(len, lines), default=0)
         shown = [f"{line:<{width}}  # {origins[name]}" for line, name in zip(lines, settings, strict=True)]
         if shown:
@@ -79,7 +79,7 @@ def as_yaml(groups: Mapping[str, Mapping[str, Any]], origins: Mapping[str, str])
     return "\n\n".join(blocks)
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Write one value as YAML on one line."""
     plain = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(plain, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("...").strip()

@@ -40,7 +40,7 @@ def _parse_convention(text: str) -> tuple[str, Any]:
         raise InputError(f"--convention takes NAME=VALUE, such as ddof=0; got {text!r}.")
     try:
         return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):  # a plain word, such as sequence, is no Python literal
+    except (ValueError, SyntaxError):  # a plain word, such as sequence, is not a Python literal
         return name, value
 
 

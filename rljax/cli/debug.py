@@ -128,7 +128,7 @@ def _term_line(term: "MeasuredTerm") -> str:
 
 
 def _worst_leaves(found: "Diagnosis", what: str) -> list[str]:
-    """Lines for up to three leaves that are not finite; if all are finite, for the leaf with the largest number."""
+    """Format a line for up to three parameter leaves that are not finite; if all are finite, for the largest one."""
     leaves = [term for term in found.terms if term.name.startswith(what)]
     unsound = [term for term in leaves if term.unsound]
     shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]

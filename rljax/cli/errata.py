@@ -45,7 +45,7 @@ VERDICTS = {
     "ambiguity": ("The readings differ.", "They do NOT differ."),
     "difference": ("They differ.", "They do NOT differ."),
 }
-"""Kind of an entry -> its verdict if the numbers confirm it, and its verdict if not. Entries of other kinds refute a claim."""
+"""Kind of an entry -> the verdict if the numbers confirm the entry, and if they do not. Entries of other kinds refute a claim."""
 
 
 def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:

@@ -26,7 +26,7 @@ EQUIVALENT: Mapping[str, str] = MappingProxyType(
 
 
 def known_flags(record: type, config: TrainConfig) -> set[str]:
-    """Return all flags of a command that takes a run's settings, if these are the settings."""
+    """Return all flags of a command that takes a run's settings; which task settings exist depends on `config`."""
     names = _all_setting_hints(record, config)
     flags = {f"--{name.replace('_', '-')}" for name in names}
     negated = {f"--no-{name.replace('_', '-')}" for name, hint in names.items() if hint is bool}

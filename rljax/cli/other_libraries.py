@@ -82,7 +82,7 @@ def find_counterpart(flag: str) -> str | None:
 
 @cache
 def peer_settings() -> Mapping[str, frozenset[str]]:
-    """Normalized names of all settings, per library; tests/cli/make_peer_settings.py writes the file."""
+    """Return the normalized names of all settings, per library; tests/cli/make_peer_settings.py writes the file."""
     text = files("rljax.cli").joinpath("peer_settings.json").read_text(encoding="utf-8")
     return {library: frozenset(map(normalize_name, names)) for library, names in json.loads(text).items()}
 

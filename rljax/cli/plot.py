@@ -27,7 +27,7 @@ class Plot:
 
 
 def title_of(config: Mapping[str, Any]) -> str:
-    """Title of a run's plot: its name, and its algorithm or "supervised fine-tuning"."""
+    """Return the title of a run's plot: the run's name, and its algorithm or "supervised fine-tuning"."""
     is_supervised = config["warm_start"]["steps"] and not config["optimization"]["steps"]
     return f"{config['run']['name']}: {'supervised fine-tuning' if is_supervised else config['algorithm']['name']}"
 

@@ -26,7 +26,7 @@ def run_preprocess(command: Preprocess) -> int:
 def _verify(
     reward: Callable, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence]
 ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-    """Per completion: the reward, whether there is a verdict, and whether no answer is stated in the form that the reward reads."""
+    """Return per completion: the reward, whether there is a verdict, and whether no answer has the form that the reward reads."""
     from rljax.rewards.correctness import UNSTATED  # noqa: PLC0415
     from rljax.rewards.protocol import judge  # noqa: PLC0415
 

@@ -65,7 +65,7 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> ClaimEvidence:
-    """Evidence from a trainer experiment: the verdicts in the choice's last table row, which has the largest change."""
+    """Return the evidence of a trainer experiment: the verdicts in the last row of the choice, at the largest change (delay)."""
     experiment = read_trainer_experiment(file)
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
     counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}

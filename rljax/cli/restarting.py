@@ -92,7 +92,8 @@ def _run_process(words: Sequence[str], start: Callable[[Sequence[str]], Process]
         for started in process:
             started.send_signal(number)
 
-    numbers = [number for number in (*URGENT, *NOTICES) if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    # A signal that is ignored, as under nohup, stays ignored.
+    numbers = [number for number in (*URGENT, *NOTICES) if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         process.append(start(words))

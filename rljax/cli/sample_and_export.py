@@ -29,7 +29,7 @@ class Sample:
     top_k: int | None = None
     """Sample from the k likeliest tokens only."""
     top_p: float | None = None
-    """Sample only from the fewest likeliest tokens whose probabilities sum to at least this."""
+    """Sample only from the smallest set of most likely tokens whose total probability is at least this."""
     stop: tuple[str, ...] | None = None
     """Texts that end a continuation, and stay at its end; by default the run's stop texts."""
     stop_ids: tuple[int, ...] = ()
@@ -91,7 +91,8 @@ class Export:
     private: bool = False
     """Make the repository private if it does not exist yet."""
     coordinator: str | None = None
-    """Export on several hosts that share a file system, with the same command on each; see `rljax train --help-all`."""
+    """Export on several hosts that share a file system, with the same command on each: ADDRESS:PORT of the first host, or `auto`;
+    see `rljax train --help-all`."""
     hosts: int | None = None
     """Number of hosts, if the coordinator is an address."""
     host: int | None = None

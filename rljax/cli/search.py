@@ -16,10 +16,10 @@ class SearchCommand(SearchSettings):
 
     Beam search, the default, samples N candidates for each reasoning step, and keeps the prefixes with the highest values. --method
     tree samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). --method revision samples N
-    versions of an answer, each from the step on at which the value falls most. The table shows the accuracy of the search and the
-    number of tokens that it used. The baselines use as many independent responses as cost no more tokens than the search (at least
-    one, at most the largest of --samples). They are the accuracy of the response with the highest value, the accuracy of the most
-    frequent answer, and the probability that any response is right.
+    versions of an answer, each resampled from the step at which the value falls most. The table shows the accuracy of the search
+    and the number of tokens that it used. The baselines use as many independent responses as cost no more tokens than the search
+    (at least one, at most the largest of --samples). They are the accuracy of the response with the highest value, the accuracy of
+    the most frequent answer, and the probability that any response is right.
     """
 
     target: tyro.conf.Positional[str]

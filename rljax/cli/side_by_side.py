@@ -21,7 +21,7 @@ MAX_LENGTH = 200
 MARKS = string.ascii_uppercase
 """Letters that stand for the runs, in order."""
 CURVE_ROWS = 12
-"""Maximum number of steps in the table of curves."""
+"""Maximum number of steps in the table of curves, not counting the last step, which is always shown."""
 
 
 def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:

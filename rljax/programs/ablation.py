@@ -59,7 +59,7 @@ def parts_of(algorithm: str) -> tuple[str, ...]:
 
 
 def arms_of(configs: Mapping[str, TrainConfig], folder: Path) -> list[Arm]:
-    """Make an arm from each of the settings; its runs are in a subfolder with its name."""
+    """Make one arm per entry of `configs`; its runs are in a subfolder with the name of the arm."""
     return [Arm(name, config, folder / name.replace(" ", "-")) for name, config in configs.items()]
 
 

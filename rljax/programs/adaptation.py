@@ -174,7 +174,7 @@ def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Exam
         examples: a batch.
 
     Returns:
-        Place of each such line -> what is wrong with it.
+        Location of each such line -> what is wrong with the line.
     """
     if all(example.logp is None for example in examples):
         return {}

@@ -33,7 +33,7 @@ class AdaptationConfig:
     learning_rate: float | None = None
     """Learning rate; by default the run's RL learning rate."""
     clip: float = 0.2
-    """Clip range: largest distance from 1 of the ratio of the new policy to the sampling policy before it is clipped."""
+    """Clip range: the ratio of the new policy to the sampling policy is clipped to at most this distance from 1."""
     kl_coefficient: float = 0.05
     """Weight of the divergence from the served model in the loss."""
     max_kl: float | None = 0.1

@@ -5,7 +5,7 @@ It has four files that other run folders do not have::
     served.json     the run and the checkpoint that were served
     feedback.jsonl  one row per consumed line of the queue: its position, and its reward or why it was rejected
     updates.jsonl   one row per batch: the outcome of its updates, and which held-out answers were right
-    rejects.jsonl   rejected lines and the reasons: all in feedback.jsonl, and those read since the last batch
+    rejects.jsonl   the rejected lines, in feedback.jsonl or read since the last batch, and the reasons
 
 A checkpoint records where feedback.jsonl and updates.jsonl end, as it does for metrics.jsonl. feedback.jsonl determines how much
 of the queue was consumed, so a run can be killed at any time and continue without losing or repeating a line.
@@ -65,7 +65,7 @@ class AdaptationFolder(RunFolder):
 
     @property
     def own_files(self) -> tuple[Path, ...]:
-        """Files that an adaptation writes into its folder; served.json, which identifies it, is removed last."""
+        """Files that an adaptation writes into its folder, except served.json, which identifies it and is removed last."""
         return (*super().own_files, self.path / REJECTS)
 
     @property
@@ -149,9 +149,8 @@ def make_served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[
     if existing is not None:
         check_served(existing, path, which)
     algorithm = clipped_feedback(config.clip, config.kl_coefficient)
-    reward = (
-        [abstain] * len(settings.reward.names) if code_of(settings) else None
-    )  # rewards come from the feedback, so the run's reward code is not executed
+    # Rewards come from the feedback, so the run's reward code is not executed.
+    reward = [abstain] * len(settings.reward.names) if code_of(settings) else None
     custom = CustomParts(algorithm=algorithm, reward=reward)
     return make_setup(adapt_settings(settings, config), custom), (served, which)
 

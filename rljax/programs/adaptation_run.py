@@ -199,7 +199,7 @@ class BatchOutcome(NamedTuple):
     stays: bool
     """Whether the model after the updates is kept."""
     is_best: bool
-    """Whether it is the best model so far."""
+    """Whether the model after the updates is the best so far."""
 
 
 class Adaptation:
@@ -367,7 +367,7 @@ class Adaptation:
 
 
 def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bool:
-    """True if the 95 % interval of the change in accuracy, paired by problem, is entirely below 0."""
+    """Return True if the 95 % interval of the change in accuracy, paired by problem, is entirely below 0."""
     if best is None or heldout is None or len(best) != len(heldout.right):
         return False
     return paired_change(best, heldout.right).high < 0

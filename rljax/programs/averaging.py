@@ -31,8 +31,8 @@ def average(
 
         θ = Σ_k w_k θ_k / Σ_k w_k
 
-    Adapters are merged into their base first. The models are read one after the other, so that only two are in memory at a time.
-    If there are several hosts, all processes call this together, and the first one writes.
+    Adapters are merged into their base first. The models are read one after the other, so that only two models are in memory at a
+    time. If there are several hosts, all processes call this together, and the first one writes.
 
     Args:
         runs: folders of runs, or of their checkpoints (`RUN/checkpoints/last`), at least two; their models must have begun with
@@ -131,6 +131,6 @@ def check_same_start(configs: dict[str, TrainConfig]) -> None:
             shown = [values.get(setting) for values in (start, other)]
             raise InputError(
                 f"{first!r} began with {setting}={shown[0]!r} and {name!r} with {setting}={shown[1]!r}; the mean of two models is "
-                "a model only if both began with the same weights. Average runs of the same model; from random weights, of the "
-                "same sizes and the same seed."
+                "a model only if both began with the same weights. Average runs of the same model; runs from random weights "
+                "also need the same sizes and the same seed."
             )

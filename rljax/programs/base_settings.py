@@ -36,12 +36,12 @@ OF_A_RUN: Mapping[str, Any] = MappingProxyType({"seams": tuple[str, ...], "base_
 
 
 class Setting(NamedTuple):
-    """One setting in a file."""
+    """A setting, and where it was set."""
 
     value: Any
     """Value, converted to the type of the setting."""
     origin: str
-    """FILE:LINE."""
+    """FILE:LINE, a flag, or another reason."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -89,10 +89,10 @@ def read_settings(path: Path) -> Contents:
     is_run = "seams" in top
     settings: dict[str, Setting] = {}
     for name, (key, node) in top.items():
-        for flat, (place, leaf) in _flatten_key(path, name, key, node).items():
+        for flat, (own_key, value) in _flatten_key(path, name, key, node).items():
             if flat in settings:
-                raise InputError(f"{path}:{_line(place)} sets {flat} again; {settings[flat].origin} sets it already.")
-            settings[flat] = Setting(_value(path, flat, leaf), f"{path}:{_line(place)}")
+                raise InputError(f"{path}:{_line(own_key)} sets {flat} again; {settings[flat].origin} sets it already.")
+            settings[flat] = Setting(_value(path, flat, value), f"{path}:{_line(own_key)}")
     if is_run:
         for name in ("run", "base_fingerprint"):  # a new run has its own
             settings.pop(name, None)
@@ -149,11 +149,11 @@ def _flatten_key(path: Path, name: str, key: yaml.Node, node: yaml.Node) -> dict
         inner = dict(_pairs(path, node))
         flat = {"name": "task"} | {field: flag for task in TASKS.values() for field, flag in flat_names(task).items()}
         _check_known(path, inner, set(flat), "the task")
-        return {flat[field]: place for field, place in inner.items()}
+        return {flat[field]: nodes for field, nodes in inner.items()}
     if name in GROUPS and is_mapping:
         inner, flat = dict(_pairs(path, node)), flat_names(GROUPS[name])
         _check_known(path, inner, set(flat), f"the group {name}")
-        return {flat[field]: place for field, place in inner.items()}
+        return {flat[field]: nodes for field, nodes in inner.items()}
     _check_known(path, {name: (key, node)}, {*known_settings(), *GROUPS, *NOT_IN_GROUPS, *OF_A_RUN}, "rljax")
     return {name: (key, node)}
 
@@ -391,12 +391,12 @@ def choose_start(flags: StartFlags) -> Start:
         algorithm = settings["algorithm"].value
     shared = with_shared_options(base.config, algorithm)
     unset = () if shared.algorithm.options else ("algorithm_options",)
-    begun = Start(shared, {name: origin for name, origin in base.origins.items() if name not in unset})
-    begun = begun._replace(experiment=experiment)
-    if settings.get("task") is not None and settings["task"].value == begun.config.to_flat().get("task"):
+    start = Start(shared, {name: origin for name, origin in base.origins.items() if name not in unset})
+    start = start._replace(experiment=experiment)
+    if settings.get("task") is not None and settings["task"].value == start.config.to_flat().get("task"):
         settings.pop("task")  # the base already has it, with its own settings
-    begun = begun.changed(settings) if settings else begun
-    return _smoke(begun, flags.algorithm) if flags.smoke else _cut_warm_start(begun, base, flags.steps)
+    start = start.changed(settings) if settings else start
+    return _smoke(start, flags.algorithm) if flags.smoke else _cut_warm_start(start, base, flags.steps)
 
 
 def _base(flags: StartFlags, settings: Mapping[str, Setting], experiment: str | None, *, is_run: bool) -> Experiment:
@@ -420,22 +420,22 @@ def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConf
     return config.replace(algorithm_options=options)
 
 
-def _cut_warm_start(begun: Start, base: Experiment, steps: int | None) -> Start:
+def _cut_warm_start(start: Start, base: Experiment, steps: int | None) -> Start:
     """Shorten the experiment's warm start in proportion, if --steps is less than a tenth of its RL steps."""
     planned, full = base.config.optimization.steps, base.config.warm_start.steps
-    is_own = begun.origin("warm_start_steps") == base.origins.get("warm_start_steps")
+    is_own = start.origin("warm_start_steps") == base.origins.get("warm_start_steps")
     if steps is None or steps * 10 >= planned or not full or not is_own:
-        return begun
+        return start
     cut = max(1, -(-full * steps // planned))
-    after = begun.changed({"warm_start_steps": Setting(cut, f"{full} cut in proportion to --steps")})
+    after = start.changed({"warm_start_steps": Setting(cut, f"{full} cut in proportion to --steps")})
     note = (
         f"{steps} of {planned} RL steps are a trial, so the warm start has {cut} of {full} steps; "
         f"--warm-start-steps {full} makes all of them."
     )
-    return after._replace(notes=(*begun.notes, note))
+    return after._replace(notes=(*start.notes, note))
 
 
-def _smoke(begun: Start, algorithm: str | None) -> Start:
+def _smoke(start: Start, algorithm: str | None) -> Start:
     """Make every part of a run small, so that the run passes through all its phases in about a minute.
 
     Dynamic sampling, or another part in its slot, is left out: after such a short warm start it would keep no group, and no update
@@ -444,7 +444,7 @@ def _smoke(begun: Start, algorithm: str | None) -> Start:
     from rljax.algorithms import ABLATIONS  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.config.algorithm import factory_of  # noqa: PLC0415  as above
 
-    flat, name = begun.config.to_flat(), begun.config.algorithm.name if algorithm is None else algorithm
+    flat, name = start.config.to_flat(), start.config.algorithm.name if algorithm is None else algorithm
     small: dict[str, Any] = {key: most if flat[key] is None else min(flat[key], most) for key, most in SMOKE.items()}
     if factory_of(name)().critic is None:
         del small["value_pretraining_steps"]
@@ -455,7 +455,7 @@ def _smoke(begun: Start, algorithm: str | None) -> Start:
         small["with"] = parts
     small |= {"name": "smoke", "keep_warm_start": False}
     small |= {"prompts": -(-SMOKE["prompts"] // flat["minibatches"]) * flat["minibatches"]}
-    return begun.changed({key: Setting(value, "--smoke") for key, value in small.items()})
+    return start.changed({key: Setting(value, "--smoke") for key, value in small.items()})
 
 
 CODE = ("reward", "step_reward", "environment", "algorithm")
@@ -488,7 +488,7 @@ def load_config(source: str | Path, *, trust: bool = False) -> TrainConfig:
 
 
 def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> None:
-    """Refuse to execute untrusted code that only a run's config.json names. Other settings files are the caller's own.
+    """Refuse to execute untrusted code that only a run's config.json names. Other settings files are trusted as the caller's own.
 
     Args:
         path: a file of settings.

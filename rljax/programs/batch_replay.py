@@ -45,7 +45,7 @@ from rljax.training.update import make_gradient, put_layout
 from rljax.training.value_update import make_values, value_schedule
 
 RESPONSES, TOKENS, NUMBERS = "responses", "tokens", "numbers"
-"""What the values of a term belong to; "numbers" belong to neither, such as the entries of a parameter or a loss."""
+"""What the values of a term belong to: responses, tokens, or neither ("numbers": a loss, or the entries of a parameter)."""
 
 
 class MeasuredTerm(NamedTuple):
@@ -60,7 +60,7 @@ class MeasuredTerm(NamedTuple):
     unsound: int
     """Number of values that are NaN or infinite."""
     largest: float
-    """Largest absolute value of the finite ones; 0 if there is none."""
+    """Largest absolute value among the finite values; 0 if there are none."""
     place: tuple[int, ...]
     """Index of the first value that is not finite, else of the largest one: row and token, or the index within a parameter."""
 

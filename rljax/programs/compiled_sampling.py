@@ -84,7 +84,7 @@ def compile_sampling(
     params, mesh = parameter_shapes(policy, mesh), mesh_for_sampling(mesh)
     decoder = required(policy.decoder, "policy.decoder")
     budget, sampling = config.sampling.max_response_tokens, sampling_of(config)
-    requests = [Request((place,), place, 0, sampling, 0) for place in range(config.sampling.prompts)]
+    requests = [Request((index,), index, 0, sampling, 0) for index in range(config.sampling.prompts)]
     blocks = list(blocks_of(requests * config.sampling.group_size, slots, prompt_length, row_shards(mesh)))
 
     def rows_of(*sizes: int, dtype: Any = jnp.int32) -> Any:  # the shape of an array
@@ -98,8 +98,8 @@ def compile_sampling(
     make = partial(empty_rows, decoder, rows=slots, length=prompt_length, budget=budget, room=budget, kept=sampling.kept)
     empty = jax.eval_shape(make, ready)
     empty = add_shardings(empty, rows_shardings(decoder, empty, mesh))
-    begun = [part] * blocks[0].parts, rows_of(slots), RowInputs(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
-    fill = fill_rows.lower(decoder, empty, *begun, sampling=sampling).compile(compiler_options=options)
+    inputs = [part] * blocks[0].parts, rows_of(slots), RowInputs(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
+    fill = fill_rows.lower(decoder, empty, *inputs, sampling=sampling).compile(compiler_options=options)
     full = output_shapes(fill, empty)
     one = jax.ShapeDtypeStruct((), jnp.int32)
     one_token = decode.lower(decoder, ready, full, one, one, sampling=sampling).compile(compiler_options=options)
@@ -157,6 +157,6 @@ def count_fills(blocks: Sequence[Block], slots: int) -> int:
         waiting = len(block.waiting)
         while waiting:
             free = slots if free == 0 else free
-            begun = min(free, waiting)
-            free, waiting, count = free - begun, waiting - begun, count + 1
+            filled = min(free, waiting)
+            free, waiting, count = free - filled, waiting - filled, count + 1
     return count

@@ -68,8 +68,8 @@ def data_shapes(
     layout = layout_of(config, mesh, prompt_length, sampling.prompts * sampling.group_size)
     everywhere, rows = replicated(mesh), row_sharding(mesh, leading=1)
     packed = add_shardings(layout.packed, jax.tree.map(lambda _: rows, layout.packed))
-    places = add_shardings(layout.responses, everywhere)
-    return Layout(packed, places), add_shardings(batch, jax.tree.map(lambda _: everywhere, batch))
+    responses = add_shardings(layout.responses, everywhere)
+    return Layout(packed, responses), add_shardings(batch, jax.tree.map(lambda _: everywhere, batch))
 
 
 def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> dict[str, Any]:

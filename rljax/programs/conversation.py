@@ -52,8 +52,8 @@ def check_context(opened: OpenPolicy, count: int) -> None:
     positions = None if path is None else read_json(locate(path) / "config.json").get("max_position_embeddings")
     if isinstance(positions, int) and count > positions:
         raise InputError(
-            f"the conversation and a reply have up to {count} tokens, and the model has {positions} positions; begin a new one, "
-            "or lower --max-response-tokens."
+            f"the conversation and a reply have up to {count} tokens, and the model has {positions} positions; begin a new "
+            "conversation, or lower --max-response-tokens."
         )
 
 
@@ -64,7 +64,7 @@ def stream_reply(
     *,
     seed: int,
 ) -> Iterator[str]:
-    """Reply to a conversation, and yield its text while it is sampled. If the token limit ends it, a note on stderr reports that.
+    """Sample a reply to a conversation, and yield its text in pieces. If the token limit ends the reply, stderr gets a note.
 
     Args:
         opened: the policy.

@@ -61,7 +61,7 @@ class JudgedAnswers(NamedTuple):
     dropped: int
     """Number of problems that were dropped because their prompts are too long."""
     judged_by: str
-    """Name of the reward or environment that judged them."""
+    """Name of the reward or environment that judged the answers."""
     at: Sequence[int]
     """Values of k for pass@k, maj@k and best@k."""
     columns: Sequence[str]

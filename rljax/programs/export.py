@@ -169,7 +169,7 @@ def check_push(repository: str, client: Client | None = None) -> Client:
         The client.
 
     Raises:
-        InputError: the name is not OWNER/NAME, huggingface-hub is not installed, there is no token, or the hub rejects it.
+        InputError: the name is not OWNER/NAME, huggingface-hub is not installed, there is no token, or the hub rejects the token.
     """
     parts = repository.split("/")
     if len(parts) != 2 or not all(parts):

@@ -42,7 +42,7 @@ class LabelCounts(NamedTuple):
 
 
 def label_responses(target: str | Path, out: str | Path, settings: PairSettings = DEFAULTS, **changes: Any) -> LabelCounts:
-    """Sample responses of a policy, have them judged, and write preference pairs for `rljax reward-model` and `rljax preference`.
+    """Sample responses of a policy, judge them, and write preference pairs for `rljax reward-model` and `rljax preference`.
 
     Each distinct wrong response is rejected in one pair. Right responses to the prompt are chosen in turn; if there is none, the
     demonstration of the problem is chosen, provided that it is right.
@@ -82,10 +82,10 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
     right, known = right_and_known(groups.rollout)
     rows: list[dict[str, Any]] = []
     demonstrated = without = 0
-    for place, problem in enumerate(problems[index] for index in chosen):
-        texts = [worker.text(*row) for row in zip(groups.tokens[place], groups.attention[place], strict=True)]
-        good = [text for text, selected in zip(texts, right[place] & known[place], strict=True) if selected]
-        bad = [text for text, selected in zip(texts, ~right[place] & known[place], strict=True) if selected]
+    for group, problem in enumerate(problems[index] for index in chosen):
+        texts = [worker.text(*row) for row in zip(groups.tokens[group], groups.attention[group], strict=True)]
+        good = [text for text, selected in zip(texts, right[group] & known[group], strict=True) if selected]
+        bad = [text for text, selected in zip(texts, ~right[group] & known[group], strict=True) if selected]
         demonstration = problem.demonstration
         if bad and not good and demonstration and is_right(worker, problem, demonstration):
             good, demonstrated = [demonstration], demonstrated + 1
@@ -97,7 +97,7 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
 
 
 def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:
-    """True if the worker's reward judges a response as right."""
+    """Return True if the worker's reward judges a response as right."""
     scores = judge(worker.judge.reward, [problem.prompt], [response], reward_columns([problem]))
     return bool(scores.valid[0] and (scores.total if scores.correct is None else scores.correct)[0] > 0)
 

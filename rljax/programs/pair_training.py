@@ -283,8 +283,8 @@ def make_update(
 
     def update(state: TrainState) -> tuple[TrainState, dict[str, float]]:
         start, done = time.monotonic(), int(state.step)
-        part = pad_rows(order.indices(done * config.batch, config.batch))
-        after, measured = step(pair_state(state), put_rows(mesh, part, leading=1))
+        batch = pad_rows(order.indices(done * config.batch, config.batch))
+        after, measured = step(pair_state(state), put_rows(mesh, batch, leading=1))
         state = state._replace(params=after.params, opt_state=after.opt_state, step=state.step + 1)
         rate = {"learning_rate": float(np.asarray(schedule(done)))}
         return state, present(measured) | rate | {"seconds": time.monotonic() - start}
@@ -295,11 +295,11 @@ def make_update(
 def with_guard(
     step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
 ) -> Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]]:
-    """Compile a guarded update: if it is not finite or far too large, keep the old state and count it in `skipped_updates`."""
+    """Compile a guarded update: if it is not finite or far too large, keep the old state, and count the skip in the metrics."""
 
     @partial(jax.jit, donate_argnums=0)
-    def guarded_step(state: PairState, part: PyTree) -> tuple[PairState, PairUpdateMetrics]:
-        after, metrics = step(state, part)
+    def guarded_step(state: PairState, batch: PyTree) -> tuple[PairState, PairUpdateMetrics]:
+        after, metrics = step(state, batch)
         updates = jax.tree.map(jnp.subtract, after.params, state.params)
         safe = is_safe(metrics.pairs.loss, metrics.grad_norm, updates, state.params)
         return where_safe(safe, after, state), metrics._replace(skipped_updates=skip_count(safe))
@@ -475,8 +475,8 @@ class PairFolder(RunFolder):
         """
         if self.is_locked:
             raise InputError(f"another process is training in {self.path}; wait until it ends, or stop it.")
-        is_ended = (self.path / "config.json").exists()
-        return not (is_ended or self.has_saved or fault_of(self.checkpoints / LAST / "0") is None)
+        has_ended = (self.path / "config.json").exists()
+        return not (has_ended or self.has_saved or fault_of(self.checkpoints / LAST / "0") is None)
 
 
 def remove_checkpoints(folder: RunFolder) -> None:
@@ -519,7 +519,7 @@ def settings_to_run(
         resume: folder of interrupted training, which begins again if it was killed before its first save.
 
     Raises:
-        InputError: neither is passed, the folder contains no training in progress, or a setting must not change.
+        InputError: neither settings nor `resume` is passed, the folder has no training in progress, or a setting must not change.
     """
     if resume is None:
         if config is None:

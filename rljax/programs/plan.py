@@ -61,7 +61,7 @@ class Plan(NamedTuple):
     mask: int = 0
     """The mask that cuDNN's attention needs, and the mask's gradient, in a policy or critic update."""
     host: int = 0
-    """Python modules and compiled programs of the process; 0 unless the devices are CPUs, where arrays share its memory."""
+    """Python modules and compiled programs of the process; 0 unless the devices are CPUs, whose memory is the process's."""
 
     @property
     def state(self) -> int:

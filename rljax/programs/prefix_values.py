@@ -120,8 +120,8 @@ def _critic_of(config: TrainConfig, opened: OpenPolicy) -> Critic:
 def _critic_params(critic: Critic, policy: Policy, policy_params: Params, mesh: Mesh, folder: Path) -> Params:
     """Restore the critic's parameters from a checkpoint onto the devices."""
     shapes = jax.eval_shape(critic.function.init, jax.random.key(0), policy_params)
-    places = policy_shardings(mesh, shapes, policy_params, policy.partition)
-    return restore_params(folder, add_shardings(shapes, places), within=("critic", "params"))
+    critic_shardings = policy_shardings(mesh, shapes, policy_params, policy.partition)
+    return restore_params(folder, add_shardings(shapes, critic_shardings), within=("critic", "params"))
 
 
 def _rows_with_end(prefixes: Sequence[Prefix], length: int, end: int) -> Sequences:

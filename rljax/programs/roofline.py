@@ -117,7 +117,9 @@ def forward_flops(shape: TransformerConfig, tokens: float, slots: float, *, scor
 
 
 def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:
-    """Count the operations of both passes. `remat` recomputes layers, or only their attention; logits are always recomputed.
+    """Count the operations of the forward and backward passes.
+
+    `remat` recomputes layers, or only their attention; logits are always recomputed.
 
     Args:
         shape: shape of the transformer.
@@ -146,7 +148,7 @@ class StepMemory(NamedTuple):
     rows: int
     """Number of rows decoded at once, on all devices together."""
     sampling_weights: int
-    """The policy's weights in the precision of the products while it samples."""
+    """The policy's weights during sampling, in the precision of the products."""
 
 
 def step_work(

@@ -75,8 +75,8 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
         write_demonstrations(settings.demonstrations, worker, searches)
     report = search_report(sampled, settings.value, [found.row for found in searches])
     answers = [result for found in searches for result in found.found]
-    is_unfinished = all(is_open(answer.best.prefix, worker.sampling.max_tokens) for answer in answers)
-    has_steps = is_unfinished or any(answer.depth > 1 for answer in answers)
+    all_unfinished = all(is_open(answer.best.prefix, worker.sampling.max_tokens) for answer in answers)
+    has_steps = all_unfinished or any(answer.depth > 1 for answer in answers)
     return report._replace(dropped=worker.prompts.dropped, has_steps=has_steps)
 
 
@@ -94,7 +94,7 @@ def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:
 
 
 class JudgedSearch(NamedTuple):
-    """The answers of one search, judged."""
+    """The judged answers of one search."""
 
     row: SearchRow
     """Comparison of the answers with independent responses."""
@@ -136,7 +136,7 @@ def _search_function(
 
 
 def write_demonstrations(out: Path, worker: RolloutWorker, searches: Sequence[JudgedSearch]) -> None:
-    """Write the distinct answers of all searches that are complete, right and not empty as rows for `rljax train --dataset`.
+    """Write the searches' distinct answers that are complete, right and not empty, as rows for `rljax train --dataset`.
 
     Raises:
         InputError: no answer is complete and right.

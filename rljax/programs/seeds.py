@@ -91,7 +91,7 @@ def run_arm(
 
 
 def is_finished(config: TrainConfig) -> bool:
-    """Return whether the run in these settings' folder is finished and has made all the steps that they ask for.
+    """Return whether the run in these settings' folder is finished and has made all the steps that the settings ask for.
 
     Raises:
         InputError: the run has different settings.

@@ -112,7 +112,7 @@ def sft(
 
 
 def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Mapping[str, object]] | None) -> TrainConfig:
-    """Return the settings with 0 RL steps and the supervised steps that the epochs need; one epoch if neither number is set.
+    """Return the settings with 0 RL steps and the supervised steps that the epochs need; one epoch if neither is set.
 
     Raises:
         InputError: the number of epochs is below 1, or the data cannot be used.
@@ -161,8 +161,8 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
         run = replace(run, setup=with_dialogues(run.setup))
     if int(owned[0].state.phase) <= WARM_START:
         run_phase(run, owned, supervised_phase(run))
-    begin = replace(value_pretraining(run), steps=0, saves_start=False, evaluate_start=partial(evaluate_end, run))
-    for number, phase in ((VALUE_PRETRAINING, begin), (RL, reinforcement(run))):
+    final = replace(value_pretraining(run), steps=0, saves_start=False, evaluate_start=partial(evaluate_end, run))
+    for number, phase in ((VALUE_PRETRAINING, final), (RL, reinforcement(run))):
         if int(owned[0].state.phase) <= number:
             run_phase(run, owned, phase)
     from rljax.tracking.plots import plot_curves  # noqa: PLC0415  the first step need not wait for matplotlib

@@ -165,7 +165,9 @@ def clean(
         replace=settings.contradicted == "replace",
     )
     write_rows(
-        out, cleaned.rows, advice=f"all {cleaned.contradicted} are contradicted; clean with another model, or replace"
+        out,
+        cleaned.rows,
+        advice=f"all {cleaned.contradicted} are contradicted; use another model, or --contradicted replace",
     )
     return cleaned
 

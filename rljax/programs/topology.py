@@ -59,11 +59,11 @@ def topology_of(name: str) -> Topology:
     gpus = re.fullmatch(r"h100x(\d+)", name)
     slices = re.fullmatch(rf"(?:([2-9]|\d\d+)x)?((?P<kind>{'|'.join(TPU_KINDS)}):[\dx]+)", name)
     if gpus and int(gpus.group(1)):
-        compiler = _installed("jax-cuda13-plugin", "jax[cuda13]", name)
+        compiler = _package_version("jax-cuda13-plugin", "jax[cuda13]", name)
         options = {"topology": f"1x1x{gpus.group(1)}", "target_config": H100}
         return Topology(_devices("cuda", "1x1x1", name, options), "h100", compiler)
     if slices:
-        compiler = _installed("libtpu", "jax[tpu]", name)
+        compiler = _package_version("libtpu", "jax[tpu]", name)
         for variable, value in LIBTPU.items():
             os.environ.setdefault(variable, value)
         options = {} if slices.group(1) is None else {"num_slices": int(slices.group(1))}
@@ -74,7 +74,7 @@ def topology_of(name: str) -> Topology:
     )
 
 
-def _installed(package: str, requirement: str, name: str) -> str:
+def _package_version(package: str, requirement: str, name: str) -> str:
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:

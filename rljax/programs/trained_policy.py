@@ -345,7 +345,7 @@ def load(
     split = make_problems(config) if problems is None else Problems(problems[:limit], problems[:limit])
     opened = _open(config, custom, split, run, checkpoint, chat, quantize)
     if run is not None:
-        rows = problems is None and skipped is None  # a skipped environment may write the prompts
+        rows = problems is None and skipped is None  # a skipped environment may have written the prompts
         is_own = {"rows": rows, "judge": has_own_judge, "environment": named is None, "text": tokenizer is None}
         check_inputs(run, _digest_inputs(opened, **is_own), accepts=accept_changes)
     worker = opened.worker if limit is None else opened.worker.first(limit)
@@ -374,11 +374,11 @@ def applies_chat(
     """
     if chat is not None or config.model.chat:
         return config.model.chat if chat is None else chat
-    talks, has_template = any(problem.messages is not None for problem in problems), has_chat_template(tokenizer)
-    if has_template and talks and not is_run:
+    has_chats, has_template = any(problem.messages is not None for problem in problems), has_chat_template(tokenizer)
+    if has_template and has_chats and not is_run:
         return True
-    if has_template and (talks or not is_run) and is_first():
-        kind = "conversations" if talks else "plain text"
+    if has_template and (has_chats or not is_run) and is_first():
+        kind = "conversations" if has_chats else "plain text"
         print(
             f"note: the tokenizer has a chat template, but the prompts, which are {kind}, are not formatted with it; --chat "
             "applies it.",
@@ -455,9 +455,8 @@ def _open(
     left = check_loaded(
         config, policy, mesh, device_bytes(mesh), prompt_length=prompt_length, environment=custom.environment
     )
-    left = (
-        left if jax.process_count() == 1 else None
-    )  # free memory may differ between hosts, which must decode the same rows
+    # Free memory may differ between hosts, which must decode the same number of rows.
+    left = left if jax.process_count() == 1 else None
     worker = make_worker(config, custom, mesh, policy, tokenizer, prompts, longest, problems, free_bytes=left).greedy()
     other = other_policy_in(custom.environment)
     if other not in (None, "past"):
@@ -505,10 +504,10 @@ def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolde
         return merge_adapter(base, factors, config, mesh=mesh, policy=policy)
     key = jax.random.key(config.run.seed)
     params = policy.init(key) if run is None or policy.shapes is None else policy.shapes()
-    places = policy_shardings(mesh, params, params, policy.partition)
+    param_shardings = policy_shardings(mesh, params, params, policy.partition)
     if run is None:
-        return put(params, places)
-    like = add_shardings(params, places)
+        return put(params, param_shardings)
+    like = add_shardings(params, param_shardings)
     del params
     return checkpoints.restore_params(run.checkpoints / which, like)
 
@@ -538,5 +537,5 @@ def open_adapter(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder
     base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
     check_base(run, base_entry(config, base))
     like = jax.eval_shape(partial(fresh_adapter, config, base))
-    places = policy_shardings(mesh, like, like, policy.partition)
-    return OpenAdapter(base, checkpoints.restore_params(run.checkpoints / which, add_shardings(like, places)))
+    param_shardings = policy_shardings(mesh, like, like, policy.partition)
+    return OpenAdapter(base, checkpoints.restore_params(run.checkpoints / which, add_shardings(like, param_shardings)))

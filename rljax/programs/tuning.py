@@ -207,7 +207,9 @@ def _tune(
                 if any(trial[:3] == (number, name, seed) for trial in trials):
                     continue
                 run_folder = folder_of(folder, configs, name, seed)
-                trial = _trial(number, name, configs[name].replace(seed=seed, run=str(run_folder), steps=rung.steps), train)
+                trial = _run_trial(
+                    number, name, configs[name].replace(seed=seed, run=str(run_folder), steps=rung.steps), train
+                )
                 trials.append(trial)
                 write_trials(folder, plan, trials)
                 on_trial(trial)
@@ -234,7 +236,7 @@ def folder_of(folder: Path, configs: Mapping[str, TrainConfig], name: str, seed:
     return folder / "runs" / f"{list(configs).index(name)}-{seed}"
 
 
-def _trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
+def _run_trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
     """Train to the end of a rung. A run that fails is continued; if it fails `ATTEMPTS` times, the reason is recorded."""
     start, seed, steps, reason = time.monotonic(), config.run.seed, config.optimization.steps, ""
     for _ in range(ATTEMPTS):

@@ -174,7 +174,7 @@ def write_cache(place: Path, outcome: CachedWarmStart) -> None:
     """Write a warm start atomically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     file = io.BytesIO()
@@ -188,7 +188,7 @@ def read_cache(place: Path, like: Params) -> CachedWarmStart:
 
     Raises:
         ValueError: the file contains no such warm start.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     leaves, structure = jax.tree.flatten(like)
     try:
