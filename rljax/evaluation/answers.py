@@ -15,7 +15,7 @@ class SampledAnswers(NamedTuple):
     rewards: np.ndarray
     """Reward of each answer, `[P, N]`; NaN if the reward function abstained or failed."""
     lengths: np.ndarray
-    """Number of tokens of each answer, `[P, N]`."""
+    """Number of tokens in each answer, `[P, N]`."""
     truncated: np.ndarray
     """Whether each answer was truncated, `[P, N]`."""
     answers: list[list[str | None]]

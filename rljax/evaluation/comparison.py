@@ -92,7 +92,7 @@ def describe_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
 
 
 def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
-    """Pair the answers before RL with the latest ones, for problems judged both times; None if there are none before or after.
+    """Pair the answers before RL with the latest ones, for problems judged both times; None if either set of answers is missing.
 
     Args:
         rows: rows of a run's `heldout.jsonl`, as in `compare`.
@@ -107,7 +107,7 @@ def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
 
 
 def judged_by(rows: Iterable[Row]) -> Callable[[Row], bool]:
-    """Return a function that tests if an answer is judged: it has a reward, and a verifier's verdict if any answer has one."""
+    """Return a function that tests whether an answer is judged: it has a reward, and a verifier's verdict if any answer has one."""
     has_verifier = any(row.get("correct") is not None for row in rows)
     return lambda row: row["reward"] is not None and (not has_verifier or row.get("correct") is not None)
 

@@ -158,8 +158,8 @@ def clean_demonstrations(
         problems: the problems that these responses answer; a row of `demonstrated` with another prompt is undecided.
         vote: function that extracts the answer from a response or a demonstration.
         agreement: smallest fraction of the responses that must have the answer.
-        replace: whether to replace a contradicted demonstration by a response with the consensus answer, which becomes the
-            row's answer; otherwise the row is dropped.
+        replace: whether to replace a contradicted demonstration by an untruncated response with the consensus answer, which
+            becomes the row's answer. Otherwise, or if there is no such response, the row is dropped.
 
     Returns:
         The remaining rows, in their order, and the counts.

@@ -149,7 +149,7 @@ def _kind(column: str, label: str, right: np.ndarray) -> Kind:
 
 
 def describe_progress(kinds: Sequence[Kind]) -> list[str]:
-    """Describe which kinds of problems improved, which became worse, and which did not certainly change.
+    """Describe which kinds of problems improved, which became worse, and which changed too little to tell.
 
     Example:
         >>> sure, unsure = Estimate(0.9, 0.8, 0.95, 82), Estimate(0.1, -0.2, 0.3, 11)

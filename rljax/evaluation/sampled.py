@@ -35,7 +35,7 @@ from rljax.text import json_lines
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 _EARLIER_NAMES = MappingProxyType({"rows_a_call": "rows_per_call"})  # of saved settings
 NO_VALUES: Mapping[str, Value] = MappingProxyType({})
-_FINGERPRINT = 64  # leading entries of each parameter that are hashed: a few suffice, as training changes every parameter
+_FINGERPRINT = 64  # leading entries hashed per parameter; a few suffice, because training changes every parameter
 
 
 class Call(NamedTuple):

@@ -132,7 +132,7 @@ def _expert_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entr
 
 
 def _stacked_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entry]:
-    """Iterate over the tensors of a layer that stores all experts' matrices together, with the input axis before the output."""
+    """Iterate over the tensors of a layer that stores all experts' matrices together, in the order input axis, output axis."""
     yield Entry(f"{prefix}.router.weight", (*path, "router"), _transpose, _transpose)
     if routing.has_bias:
         yield Entry(f"{prefix}.router.bias", (*path, "router_bias"), same, same)

@@ -203,7 +203,7 @@ def _rope_numbers_by_layer_kind(name: str, rope: object, file: Path) -> dict[str
 
 
 def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
-    """Collect the numbers of a RoPE scaling by their names in error messages; a required number that is missing is None."""
+    """Collect the numbers of a RoPE scaling, keyed by their names in error messages; a required number that is missing is None."""
     if rope is None:
         return {}
     if not isinstance(rope, dict):

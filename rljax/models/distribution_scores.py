@@ -29,7 +29,7 @@ def over_vocabulary(
 
     ::
 
-        x_t = function(W h_t / τ, W' h'_t / τ, ...)        with `soft_cap(W h_t, cap)` for a model with a cap
+        x_t = function(W h_t / τ, W' h'_t / τ, ...)        with a cap, `soft_cap(W h_t, cap)` replaces W h_t
 
     Matrix products use the dtype of each model's hidden states and accumulate in float32, as does each head's gradient.
 

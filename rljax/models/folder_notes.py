@@ -51,7 +51,7 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
         {file.name for file in folder.iterdir() if file.name.endswith(WEIGHT_FILES)} - {file.name for file in used}
     )
     if folder / WEIGHTS not in used:
-        unread = [name for name in unread if name != INDEX]  # the index is in use: it names the files that are read
+        unread = [name for name in unread if name != INDEX]  # the index is in use, because it names the files that are read
     notes = [f"config.json of {folder} has {entry}" for entry in _overridden_rope(raw)]
     if unknown:
         notes.append(

@@ -395,7 +395,7 @@ def _check_and_split(
 
 
 def _stored_names(files: Collection[str], config: TransformerConfig) -> dict[str, str]:
-    """Map tensors to their names in the files if the names differ: a tied model may store only the head."""
+    """Map tensors to their names in the files if the names differ, because a tied model may store only the head."""
     return {EMBEDDING: HEAD} if config.tied_head and EMBEDDING not in files else {}
 
 

@@ -36,7 +36,7 @@ class PagedLayer(NamedTuple):
 
 
 class PageTable(NamedTuple):
-    """Which rows use each page of a pool."""
+    """The rows that use each page of a pool."""
 
     owners: Int[Array, "N M"]
     """Indices of the rows that use a page, counted from 1; 0 for an unused entry."""

@@ -1,7 +1,7 @@
 """The built-in transformer for prompts with images. Each patch of an image is a token, embedded from its pixels.
 
-Each pattern of pixels that a patch can show is one token id. An image therefore passes through prompts, batches, checkpoints and
-engines as ordinary token ids; only its embedding differs. All other ids use the usual embedding table. A patch is embedded as ::
+Each pattern of pixels that a patch can show has its own token id. An image therefore passes through prompts, batches, checkpoints
+and engines as ordinary tokens; only its embedding differs. All other ids use the usual embedding table. A patch is embedded as ::
 
     e = W x + b + row[i] + column[j]
 

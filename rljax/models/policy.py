@@ -301,7 +301,7 @@ class Policy(NamedTuple):
     """V, number of token ids that the model has logits for; at least as many as the tokenizer has."""
     init: Callable[[PRNGKeyArray], Params]
     """Random key -> initial parameters, a pytree of floating-point arrays; a function that loads a checkpoint ignores the key.
-    `init` is also called to find the shapes when a run is resumed or reopened: the same key must give the same shapes."""
+    `init` is also called to find the shapes when a run is resumed or reopened, so the same key must give the same shapes."""
     score: Callable[[Params, Packed, float], Scores]
     """(params, packed, temperature) -> log-probability and entropy of each token of the batch, `[B, T]`, under
     softmax(logits / temperature); differentiable with respect to the parameters. The decoder must give the same distributions."""

@@ -61,7 +61,7 @@ def is_quantized(leaf: object) -> bool:
 
 
 def block_of(size: int) -> int:
-    """Return the block size for an axis of this size: its largest divisor up to 64 that is a multiple of 4, or 0 if none is.
+    """Return the block size for an axis of this size: its largest divisor up to 64 that is a multiple of 4; 0 if there is none.
 
     Example:
         >>> [block_of(size) for size in (1024, 896, 80, 4, 6)]

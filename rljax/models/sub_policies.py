@@ -6,7 +6,7 @@ The plan ends with a marker token. The sub-policy of the answer also reads the p
 
 Each sub-policy runs the full model with its own low-rank adapter, keys and values, so sampling and scoring cost twice as much as
 with one policy. A single pass that switches adapters at the marker would cost half as much, but its answers would read keys and
-values computed with the plan's adapter, and each layer would have to choose an adapter per token, which ours cannot.
+values computed with the plan's adapter, and each layer would have to choose an adapter per token, which our layers cannot.
 """
 
 from collections.abc import Callable, Sequence

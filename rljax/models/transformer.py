@@ -83,7 +83,7 @@ def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> Ro
 def angles_by_layer(
     positions: Int[Array, "B T"], config: TransformerConfig, windows: list[int | None]
 ) -> list[RotaryAngles | None]:
-    """Angles of the tokens in each layer, which may depend on its window; None for a layer without rotary positions."""
+    """Angles of the tokens in each layer, which may depend on the layer's window; None for a layer without rotary positions."""
     far = near = rotary_angles(positions, config)
     if config.window_rope_theta is not None:
         near = rotary_angles(positions, replace(config, rope_theta=config.window_rope_theta, rope_scaling=None))

@@ -1,6 +1,6 @@
 """Router metrics of a mixture of experts, in every RL step: how the routers distribute some responses' tokens over the experts.
 
-They are measured in one forward pass over at most `TOKENS` token slots, with the parameters before the updates.
+The metrics are computed in one forward pass over at most `TOKENS` token slots, with the parameters before the updates.
 """
 
 from collections.abc import Callable

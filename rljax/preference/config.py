@@ -16,7 +16,7 @@ class _PairSettings:
     """Settings of the pairs, the training on them, and its output."""
 
     dataset: tyro.conf.Positional[str | None] = None
-    """JSONL / JSON / Parquet file, folder or hub id with the columns prompt (or none), chosen and rejected."""
+    """JSONL / JSON / Parquet file, folder or hub id with the columns prompt (optional), chosen and rejected."""
 
     # --- model
     model: str | None = None
