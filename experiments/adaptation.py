@@ -92,7 +92,7 @@ CONFIG = rljax.TrainConfig.flat(
 SUMS = {"operands": (2, 3), "digits": 1, "operators": "+", "nesting": 0}
 PROBLEMS = {"train": 700, "heldout": 60}
 LINES = 1024
-"""Lines of the feedback queue, each with one response; the training problems take turns."""
+"""Lines of the feedback queue, each with one response; the training problems are repeated in order."""
 RESPONSES = 4
 """Responses to each held-out problem."""
 ADAPTATION = {"checkpoint": "last", "learning_rate": 3e-4, "heldout": 0, "once": True}

@@ -38,7 +38,7 @@ ON_ACCELERATORS = {"scan_layers": True, "remat": "full"}
 """Settings on accelerators, where compiling the layers one by one takes longer than the steps; the results are the same."""
 Rows = Sequence[Mapping[str, Any]]
 mean_text = partial(format_percent, fewest=3)
-"""Formats the mean of a share over seeds, with an interval from three seeds on: a run on a pretrained model takes long."""
+"""Formats the mean of a share over seeds. Three seeds suffice for an interval, because a run on a pretrained model takes long."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def report(experiment: Experiment, rows: Rows) -> str:
     for name in experiment.measures:
         lines += ["", f"Share of held-out responses: {name}.", "", "| arm | before | after |", "| --- | --- | --- |"]
         for arm, own in arms_of(experiment, rows).items():
-            cells = [mean_text({row["seed"]: row["shares"][name][place] for row in own}) for place in (0, 1)]
+            cells = [mean_text({row["seed"]: row["shares"][name][when] for row in own}) for when in (0, 1)]
             lines.append(f"| {arm} | {' | '.join(cells)} |")
     first = rows[0]
     lines += [
@@ -230,10 +230,10 @@ def plot(experiment: Experiment, rows: Rows, file: Path) -> None:
     """Plot held-out accuracy, entropy and response length over RL steps: a line per seed, a color per arm."""
     figure = Figure(figsize=(9, 3.2), dpi=120, layout="constrained")
     accuracy, entropy, length = figure.subplots(1, 3)
-    for place, (arm, own) in enumerate(arms_of(experiment, rows).items()):
+    for arm_index, (arm, own) in enumerate(arms_of(experiment, rows).items()):
         for number, row in enumerate(own):
             style: dict[str, Any] = {
-                "color": f"C{place}",
+                "color": f"C{arm_index}",
                 "linewidth": 1.3,
                 "alpha": 0.85,
                 "label": None if number else arm,

@@ -214,12 +214,12 @@ def papers_page() -> str:
     blocks = []
     for reference in references():
         fields = reference.fields
-        where = fields.get("eprint")
+        arxiv = fields.get("eprint")
         title = escape_text(fields["title"].replace("{", "").replace("}", ""))
-        source = f"[arXiv:{where}](https://arxiv.org/abs/{where})" if where else ""
+        arxiv_link = f"[arXiv:{arxiv}](https://arxiv.org/abs/{arxiv})" if arxiv else ""
         names = _links(found.get(reference.key, []))
         blocks.append(
-            f"**{title}** ({', '.join(filter(None, [fields.get('year', ''), source]))})\\\n{names or 'cited in the text'}"
+            f"**{title}** ({', '.join(filter(None, [fields.get('year', ''), arxiv_link]))})\\\n{names or 'cited in the text'}"
         )
     return "\n\n".join(["(page-papers)=\n# Papers", "`rljax equations WORDS --bibtex` prints their BibTeX.", *blocks])
 

@@ -29,8 +29,9 @@ class Family(NamedTuple):
 
 EXPERTS = (
     "Every token passes through the experts that its router finds most probable. The mesh axis `tensor` splits the experts, so it "
-    "must divide their number. Low-rank adapters apply to the attention (`--lora-targets attention`), `--quantize` is refused, and "
-    "no loss that balances the experts is added: `transformers` does not add it by default either. Each RL step logs how the "
+    "must divide their number. With `--lora-rank`, each expert has its own factors, unless `--lora-targets attention` leaves the "
+    "experts out. `--quantize` refuses the matrices of experts. No loss that balances the experts is added, and `transformers` "
+    "does not add one by default either. Each RL step logs how the "
     "routers divide the tokens (`router_balance`, `router_entropy`, `router_largest_share`, `router_unused_share`), and `--freeze "
     "router` keeps the routers unchanged."
 )

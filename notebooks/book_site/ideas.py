@@ -110,7 +110,7 @@ the documents is a published paper, and parts of them are wrong: see [their erra
 ```
 
 A bare flag belongs to `rljax train`; `rljax algorithms --parts` lists all parts of `--with`. `rljax claims NAME` prints an
-experiment on the idea with its verdict, which may be that no effect is seen, or the opposite one. An idea without a result is
+experiment on the idea with its verdict, which may be that no effect is seen, or the opposite effect. An idea without a result is
 tested as code, but no experiment shows whether it helps.
 
 {documents}

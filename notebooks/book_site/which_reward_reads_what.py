@@ -3,7 +3,7 @@
     python notebooks/book_site/which_reward_reads_what.py            # prints the table of notebooks/which_reward_reads_what.md
     python notebooks/book_site/which_reward_reads_what.py --write    # writes it there
 
-Math-Verify is called as its README does: `verify(parse(reference), parse(response))`.
+Math-Verify is called as in its README: `verify(parse(reference), parse(response))`.
 """
 
 import sys

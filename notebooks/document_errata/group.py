@@ -1,7 +1,7 @@
 """Errata of the design document: GRPO and group-relative advantages (its Section 5).
 
 Each counterexample takes the formula to refute as an argument, by default the document's. The tests also pass the correct formula,
-which must not be refuted. Evidence with `confirms=True` refutes.
+which must not be refuted. `confirms=True` confirms the erratum: the formula is wrong.
 """
 
 from collections.abc import Callable
