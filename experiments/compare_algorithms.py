@@ -12,7 +12,7 @@ Command:
 An algorithm may have its own settings: `name:setting=value,setting=value`, for instance `gkd:teacher=FOLDER`.
 
 Deviations: every algorithm uses the experiment's learning rate, batch and number of steps, which were chosen for the experiment's
-own algorithm and not tuned for the others. Each algorithm receives those of the experiment's options that it has too.
+own algorithm and not tuned for the others. Each algorithm receives only the experiment's options that it also has.
 """
 
 import json

@@ -178,7 +178,7 @@ def claims(rows: Rows) -> Iterator[Comparison]:
     for rule in RULES:
         without, with_rules = (by_seed(rows, arm, f"{rule}, held out", 1) for arm in (alone, ruled))
         yield Comparison(f"with the rules as a reward, fewer answers violate `{rule}` than without", without, with_rules)
-    before, after = (by_seed(rows, ruled, "accuracy", place) for place in (0, 1))
+    before, after = (by_seed(rows, ruled, "accuracy", end) for end in (0, 1))
     yield Comparison("the accuracy before RL is kept", after, before, "equal")
     yield Comparison("the rules cost no accuracy", after, by_seed(rows, alone, "accuracy", 1), "equal")
 

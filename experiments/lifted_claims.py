@@ -59,7 +59,7 @@ class Lifted(NamedTuple):
     small: str
     """Claim on tables of logits."""
     of_arms: Callable[[Arms], np.ndarray] | None = None
-    """Statistic of that claim's arms, if it is not the claim's own."""
+    """Computes the statistic from that claim's arms; None means by the claim's own statistic."""
     unlike: str = ""
     """Why these arms do not decide the claim on tables of logits; empty if they do."""
     margin: float = 0.01
@@ -92,18 +92,18 @@ def per_seed(rows: Rows, arm: str, read: Callable[[Mapping[str, Any]], float]) -
     return np.array([read(row) for row in runs_of(rows, arm)])
 
 
-def gap(number: str, arm: str, other: str) -> Measure:
-    """Difference of two arms in the accuracy at the end or in the mean accuracy."""
+def gap(metric: str, arm: str, other: str) -> Measure:
+    """Measure the difference of two arms in the accuracy at the end (`END`) or in the mean accuracy (`MEAN`)."""
 
     def measure(rows: Rows) -> list[float]:
-        one, two = values_of(rows, arm, number), values_of(rows, other, number)
+        one, two = values_of(rows, arm, metric), values_of(rows, other, metric)
         return [one[seed] - two[seed] for seed in one]
 
     return measure
 
 
 def gap_at_equal_tokens(arm: str, other: str) -> Measure:
-    """Difference of two arms in accuracy at the same number of sampled tokens."""
+    """Measure the difference of two arms in accuracy at the same number of sampled tokens."""
 
     def measure(rows: Rows) -> list[float]:
         found = at_equal_tokens(rows, [arm, other])[1]
@@ -113,7 +113,7 @@ def gap_at_equal_tokens(arm: str, other: str) -> Measure:
 
 
 def entropy_gap(arm: str, other: str) -> Measure:
-    """Difference of two arms in entropy, at the same accuracy of both; both are means of five steps."""
+    """Measure the difference of two arms in entropy at equal accuracy; entropies and accuracies are means over five steps."""
 
     def measure(rows: Rows) -> np.ndarray:
         arms = {

@@ -172,8 +172,8 @@ CASES: Mapping[str, Case] = {
         },
         KEPT,
         "How well sums, which are trained first, are retained while differences are trained. Demonstrations of both kinds "
-        "during RL rehearse them; a KL penalty and a Fisher anchor keep the policy near the model before RL, which knew "
-        "little of either kind.",
+        "during RL rehearse them; a KL penalty and a Fisher anchor keep the policy near the model before RL, which had "
+        "learned little of either kind.",
         ("accuracy of the kind difference at the end",),
         range(5),
     ),
@@ -255,9 +255,9 @@ CASES: Mapping[str, Case] = {
         {f"λ {lambda_:g}": ppo(lambda_) for lambda_ in (0.5, 0.9, 0.98, 1.0)},
         SAMPLED_END,
         "How far back the reward at the end of a chain reaches. Two in three demonstrations of eleven lines or more "
-        "contain an error, about eighty tokens before the end, and most errors stay uncorrected. With a critic that knows "
-        "nothing yet, a token k positions before the end gets the reward times λ to the power of k: a fifth of it at the "
-        "error for λ = 0.98, next to nothing for 0.9 and 0.5. The larger λ, the more should be learned.",
+        "contain an error, about eighty tokens before the end, and most errors stay uncorrected. With an untrained critic, "
+        "a token k positions before the end gets the reward times λ to the power of k: a fifth of the reward at the error "
+        "for λ = 0.98, next to nothing for 0.9 and 0.5. The larger λ, the more should be learned.",
         seeds=range(48, 53),
     ),
 }

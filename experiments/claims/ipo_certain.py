@@ -8,7 +8,7 @@ policy, which is also the reference, samples 256 pairs of responses. In each pai
 is always preferred; ties are broken once, at random. Training makes 2,000 updates on all pairs. The initial policy and
 the pairs differ from seed to seed. Each loss is trained at strengths 0.01, 0.1 and 1 (beta of DPO, tau of IPO). At each
 strength, the rejected responses' mean log-probability under DPO is subtracted from that under IPO; the smallest of the
-three differences is the seed's statistic. That IPO stops and DPO does not follows from the minima of the losses; the
+three differences is the seed's statistic. The minima of the losses already imply that IPO stops and DPO does not; the
 experiment shows only that this happens within this training run. It does not show that IPO is the better choice: the
 pass rate of IPO at its best strength, 0.01, is below that of DPO at strength 1, and DPO at strength 1 has also lowered
 the probability of rejected responses less than IPO at strength 0.01.

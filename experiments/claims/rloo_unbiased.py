@@ -5,9 +5,9 @@ reward that does not depend on the response itself. Such a baseline leaves the g
 
 Setting: 4 contexts (distinct prompts) of unequal difficulty, each with its own code of 3 tokens from a vocabulary of 3,
 which a right response equals. For each seed, one policy samples two sets of 4,000 rollouts, each with 4 prompts and 4
-responses per prompt. The error of a set is its mean gradient minus the pass rate's exact gradient. The inner product of
-the two sets' errors has the squared bias as its expectation, because their noise is independent. It is divided by the
-squared norm of the exact gradient. Nothing is trained.
+responses per prompt. The error of a set is its mean gradient minus the pass rate's exact gradient. The expected inner
+product of the two sets' errors is the squared bias, because their noise is independent. This inner product is divided
+by the squared norm of the exact gradient. Nothing is trained.
 
 Deviations from the paper: none in the estimator. The other two arms are not in the paper. The group's mean, which
 includes the response itself, shortens the gradient by a fraction of 1/G with G responses per prompt, a squared bias of
