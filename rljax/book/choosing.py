@@ -270,9 +270,9 @@ def _apply_rules(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]
     fitting = tuple(
         rule for rule in parts if rule.applies(facts) and (not rule.algorithms or chosen.choice in rule.algorithms)
     )
-    direct = "--loss" in chosen.flags
-    also = tuple(rule for rule in matching[1:] if rule.where and ("--loss" in rule.flags) == direct)
-    return Recommendation(facts, chosen, () if direct else fitting, also, command_of(facts, chosen, fitting), {})
+    has_loss = "--loss" in chosen.flags
+    also = tuple(rule for rule in matching[1:] if rule.where and ("--loss" in rule.flags) == has_loss)
+    return Recommendation(facts, chosen, () if has_loss else fitting, also, command_of(facts, chosen, fitting), {})
 
 
 def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:

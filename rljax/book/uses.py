@@ -150,6 +150,7 @@ def uses(name: str) -> tuple[Use, ...]:
     found = [Use(slot, ops) for slot, ops in plain.items()]
     for option, parameter in inspect.signature(BY_NAME[name]).parameters.items():
         if isinstance(parameter.default, float) and parameter.default in SWITCHED_OFF:
+            # Any finite value above 0 turns the option on.
             other = _ops_by_slot(slots(BY_NAME[name](**{option: 2.5 if parameter.default else 0.5})))
             found += [Use(slot, ops, option) for slot, ops in other.items() if plain.get(slot) != ops]
     return tuple(found)

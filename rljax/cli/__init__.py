@@ -277,6 +277,7 @@ def run(arguments: list[str]) -> int:
     arguments = [name, *sft_words(name, arguments[1:])] if issubclass(record, Sft) else arguments
     helps = {"sft": (sft_help, SFT_FLAGS), "pretrain": (pretrain_help, PRETRAIN_FLAGS)}
     wants_help = name in helps and bool({"-h", "--help", "--help-all"} & set(arguments))
+    # The help of `pretrain` shows its settings for plain text, although no file is named.
     start = _start([*arguments, *(["--dataset", TEXT] if wants_help and name == "pretrain" else [])])
     if name == "train" and {"-h", "--help"} & set(arguments):
         print(short_help(start.config))

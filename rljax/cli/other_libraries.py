@@ -35,9 +35,9 @@ class Tables(NamedTuple):
     settings: tuple[SettingNames, ...]
     """Training settings, in the order in which a first run needs them."""
     short: Mapping[str, str]
-    """Additional names in common use."""
+    """Other common name of a setting -> what to type."""
     by_command: Mapping[str, Mapping[str, str]]
-    """Names under which people look for the options of commands other than `train`."""
+    """Command other than `train` -> name under which people look for an option -> what to type."""
     absent: tuple[tuple[str, str, str], ...]
     """Settings without a counterpart: a pattern for their names, the reason, and the page in notebooks/ about it."""
 

@@ -64,7 +64,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     simulate_devices(os.environ, command.device_count)
     import jax  # noqa: PLC0415
 
-    # Reading the folder of --model has already imported JAX, before JAX_PLATFORMS was set.
+    # Reading the folder of --model may have imported JAX before JAX_PLATFORMS was set.
     jax.config.update("jax_platforms", "cpu")
     from rljax.programs.plan import plan_of  # noqa: PLC0415
     from rljax.programs.roofline import device_of  # noqa: PLC0415

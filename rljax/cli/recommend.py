@@ -65,7 +65,7 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> ClaimEvidence:
-    """Return the evidence of a trainer experiment: the verdicts in the last row of the choice, at the largest change (delay)."""
+    """Return a trainer experiment's evidence: the verdicts in the choice's last table row (such as the longest delay)."""
     experiment = read_trainer_experiment(file)
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
     counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}

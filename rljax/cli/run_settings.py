@@ -32,7 +32,7 @@ class Settings:
     smoke: bool = False
     """Run a smoke test of about a minute: a very small version of the run, which passes through all phases."""
     trust: bool = False
-    """With --config or --resume FOLDER: execute the code that the run's config.json names: a reward, environment, step reward or
+    """With --config or --resume FOLDER: execute code that the run's config.json names, i.e. a reward, environment, step reward or
     algorithm of the form file.py:function or module:function."""
 
 

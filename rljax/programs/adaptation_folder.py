@@ -255,7 +255,7 @@ def accuracy_of(right: Float[np.ndarray, "P"]) -> float:
 
 
 def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
-    """Return the best evaluation of a model that was kept (1 for a right answer, 0, or NaN); None if there is none.
+    """Return the best evaluation among the kept models (1: right, 0: wrong, NaN: unknown); None if there is none.
 
     Raises:
         InputError: a row cannot be read; the message names the file and the line.

@@ -228,6 +228,7 @@ class Adaptation:
             make_step=lambda checkpoint: self._step,
             explain_stop=self._explain_stop,
             is_due=lambda done: True,
+            # A copy tells `run_phase` that the phase begins with this checkpoint.
             enter=lambda checkpoint: checkpoint if self._was_entered(checkpoint) else checkpoint._replace(),
             evaluate_start=self._evaluate_start,
             react_to_metrics=self._write_down,

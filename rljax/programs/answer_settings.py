@@ -240,7 +240,7 @@ class GenerateSettings(BatchSettings):
     similarity: float | None = None
     """Maximum similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
     step_reward: str | None = None
-    """With --keep verifier: a kept response has no step that this step reward (equations, model:FOLDER, file.py:function) finds
+    """With --keep verifier: drop responses with a step that this step reward (equations, model:FOLDER, file.py:function) finds
     false. By default the step reward of the run, or of its task for the task's own problems; 'none' checks only final answers."""
     contradicted: Literal["drop", "replace"] | None = None
     """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration with a response that has

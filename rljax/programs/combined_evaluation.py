@@ -1,4 +1,4 @@
-"""Evaluations of several sets of answers: to the same problems with changed prompts, or by several runs that vote."""
+"""Evaluate several sets of answers together: to problems and changed versions of them, or from several runs that vote."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -131,7 +131,7 @@ def robustness(
     same_settings = replace(settings, dataset=None, limit=None)
     try:
         after = answer_problems(target, same_settings, parts._replace(problems=changed), watch)
-    except InputError as error:  # the same model has already answered the unchanged prompts
+    except InputError as error:  # the model could answer the unchanged prompts, so the change is the cause
         raise InputError(
             f"--perturb {perturbation} makes prompts that this model cannot read ({str(error).rstrip('.')}); choose another of "
             f"{', '.join(PERTURBATIONS)}."

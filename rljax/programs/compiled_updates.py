@@ -39,7 +39,7 @@ from rljax.training.value_update import make_value_step, value_schedule
 
 
 class MeasuredUpdates(NamedTuple):
-    """Memory of the updates and communication of a step for one device, as counted by the compiler."""
+    """Memory that one device needs for updates, and bytes that it sends in a step, as counted by the compiler."""
 
     temporaries: int
     """Bytes of temporaries in a policy update: activations, gradients, logits."""

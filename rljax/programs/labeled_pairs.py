@@ -1,4 +1,4 @@
-"""Preference pairs from a policy's own responses: a verifier judges them, and each wrong one is paired with a right one."""
+"""Preference pairs from a policy's own responses: a verifier judges them; each wrong one is paired with a right one."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -125,7 +125,7 @@ def make_loss(config: PreferenceConfig) -> DirectLoss:
 
 
 def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, Tokenizer]:
-    """Load the policy and tokenizer of a folder or hub id, or make those of a small transformer.
+    """Load the policy and tokenizer from a folder or hub id, or make a small transformer and its tokenizer.
 
     Raises:
         InputError: the folder is a reward model, the tokenizer does not fit the model, or there is too little memory.

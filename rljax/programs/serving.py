@@ -107,7 +107,7 @@ def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
         quantize=settings.quantize,
         cache_dtype=settings.cache_dtype,
     )
-    opened.say_unused(temperature=1.0, top_k=None, top_p=None)  # unless a request sets them
+    opened.say_unused(temperature=1.0, top_k=None, top_p=None)  # what requests use by default
     return opened
 
 
@@ -211,8 +211,8 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
     Raises:
         InputError: the model cannot be served.
     """
-    from rljax.serving.answer_log import AnswerLog  # noqa: PLC0415  an extra
-    from rljax.serving.app import ServerParts  # noqa: PLC0415
+    from rljax.serving.answer_log import AnswerLog  # noqa: PLC0415
+    from rljax.serving.app import ServerParts  # noqa: PLC0415  needs the extra `serve`
 
     log = None if settings.log is None else AnswerLog(settings.log)
     decoder, expected = decoder_of(opened, settings), fingerprint(opened)
@@ -253,7 +253,7 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
         InputError: the packages of the extra `serve` are missing, the model cannot be served, or the port is in use.
     """
     try:
-        import uvicorn  # noqa: PLC0415  an extra
+        import uvicorn  # noqa: PLC0415  part of the extra `serve`
 
         from rljax.serving.app import make_app  # noqa: PLC0415
     except ModuleNotFoundError as error:

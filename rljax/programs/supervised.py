@@ -332,7 +332,7 @@ def select_demonstrated(problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems that have a demonstration.
 
     Raises:
-        InputError: there is none.
+        InputError: no problem has a demonstration.
     """
     found = [problem for problem in problems if problem.demonstration is not None]
     if not found:
