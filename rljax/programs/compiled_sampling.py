@@ -87,7 +87,7 @@ def compile_sampling(
     requests = [Request((index,), index, 0, sampling, 0) for index in range(config.sampling.prompts)]
     blocks = list(blocks_of(requests * config.sampling.group_size, slots, prompt_length, row_shards(mesh)))
 
-    def rows_of(*sizes: int, dtype: Any = jnp.int32) -> Any:  # the shape of an array
+    def rows_of(*sizes: int, dtype: Any = jnp.int32) -> Any:  # the shape of an array sharded by rows
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=row_sharding(mesh))
 
     weights = weights_program.lower(decoder, params).compile(compiler_options=options)

@@ -71,7 +71,7 @@ def run_arm(
         arm: the settings.
         seeds: the seeds.
         train: starts or resumes the run in the folder that the settings name.
-        tell: receives a line that says which seed is next.
+        tell: receives a line that names the next seed.
 
     Returns:
         The folders of the runs, in the order of the seeds.
