@@ -1,4 +1,4 @@
-"""The ops that a record of functions calls, found by inspecting the record's partial functions, closures and bytecode."""
+"""Find the ops that an algorithm's functions call, by inspecting partial functions, closures and bytecode."""
 
 import dis
 import inspect
@@ -50,7 +50,7 @@ def names_of_ops() -> Mapping[Callable[..., Any], str]:
 
 
 def ops_in(value: object) -> tuple[str, ...]:
-    """Return the names of the ops that a slot's value calls, directly or through functions of algorithms, but not of other ops.
+    """Return the names of the ops that a slot's value calls, directly or through other functions, but not through other ops.
 
     Args:
         value: a function, a partial function, or a tuple of either; any other value calls no op.

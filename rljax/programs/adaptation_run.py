@@ -203,7 +203,7 @@ class BatchOutcome(NamedTuple):
 
 
 class Adaptation:
-    """The functions of the adaptation phase. They can be rebuilt from the folder's files, so that a run can be resumed.
+    """The functions of the adaptation phase. Their state is rebuilt from the folder's files when a run is resumed.
 
     Args:
         learner: settings, setup, and functions for learning.

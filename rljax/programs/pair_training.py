@@ -88,7 +88,7 @@ Update = Callable[[TrainState], tuple[TrainState, dict[str, float]]]
 
 
 class PairTraining(NamedTuple):
-    """One kind of training on pairs, as functions."""
+    """The functions and texts that define one kind of training on pairs."""
 
     phase: str
     """Name of the phase in metrics.jsonl."""

@@ -2,7 +2,7 @@
 
 The result depends on the settings that a warm start reads, rljax's code, the packages and the machine. The name of the cached file
 is a hash of all of these, so the file contains bit for bit what the run would compute. A result is cached only if nothing else can
-matter (see `place_of`): for example, the model starts from random weights, and the problems are generated.
+affect it (see `place_of`): for example, the model must start from random weights, and the problems must be generated.
 """
 
 import hashlib
