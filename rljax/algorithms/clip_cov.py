@@ -42,7 +42,7 @@ def clip_cov(
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: covariances and their means are computed once per rollout, before its updates. The authors' code computes them in
-    each update, with the policy being trained and from only those of the update's tokens that PPO would not clip; in the first
+    each update, with the policy being trained, and only from the update's tokens that PPO would not clip; in the first
     update both agree. The random numbers are derived from a response's log-probabilities, so they need no random key and do not
     depend on the order of the responses; responses with identical log-probabilities get the same random numbers.
     """

@@ -32,8 +32,8 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
 
     Args:
         threshold: δ = 0.15, how far a token's probability may move (Appendix C.1); most of the paper's runs use 0.2.
-        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap. The default of the authors' code is
-            10, and that of verl 20.
+        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap. The authors' code has
+            10 by default, and verl has 20.
 
     μ is the sampling policy, with the log-probabilities that the sampler itself reported, because Section 5.2 warns against
     measuring the trust region from log-probabilities that the learner recomputes. So the ratio's denominator is

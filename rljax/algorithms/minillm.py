@@ -26,7 +26,7 @@ def minillm(*, clip: float = 0.2) -> Algorithm:
     divisor is T - t. The authors' code includes token t in the mean and normalizes over the batch; the paper does neither. Only
     the student samples; the paper mixes in the teacher (its Eq. 4), with importance weights that are 1 here. The paper's loss on
     pretraining data is left out; --auxiliary adds one. The task's reward is measured but not learned from. The second term is
-    computed as PPO's surrogate, which has the same gradient at the sampling policy but another value.
+    computed as PPO's surrogate, which has the same gradient at the sampling policy but a different value.
     """
     return Algorithm(
         advantage=Credit(mean_later_log_ratio, needs=("policy_logp", "teacher_logp", "mask")),

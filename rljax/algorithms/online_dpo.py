@@ -44,8 +44,8 @@ def xpo(*, beta: float = 0.1, alpha: float = 1e-5) -> Algorithm:
         beta: β = 0.1, as in DPO, strength of the pull towards the reference.
         alpha: α = 1e-5, as in TRL, weight of the optimism; the paper's value depends on constants in its theorem. 0 is online DPO.
 
-    Deviations: the paper compares a response of the policy with one of the reference, and ỹ is the latter. Here all responses are
-    the policy's: pairs are compared as in `online_dpo`, and the mean over ỹ is estimated with self-normalized importance weights
+    Deviations: the paper compares a response of the policy with one of the reference, which is ỹ. Here all responses are the
+    policy's: pairs are compared as in `online_dpo`, and the mean over ỹ is estimated with self-normalized importance weights
     π_ref/π within the group, minus a term whose mean is 0. The paper minimizes over all pairs seen so far, here only over the
     rollout's, so take one update per rollout. The objective has log ρ in place of log π, which changes its value.
     """

@@ -49,7 +49,7 @@ def plan_and_answer(
         [[1.0, 0.5, 0.5], [-1.0, -0.5, -0.5]]
 
     Source:
-        Ours, not from a paper: a design document asks for credit for the subtasks of a reasoning task, but has no equation for it.
+        Ours, not from a paper: a design document requires credit for the subtasks of a reasoning task, but has no equation for it.
         Published alternative: `rljax.ops.group.process_normalized`.
     """
     check_steps(step_rewards, step_end)
@@ -110,7 +110,7 @@ def nested_group_advantage(
         [[0.25, 0.5, 0.5], [0.25, -0.5, -0.5], [-0.25, 0.0, 0.0], [-0.25, 0.0, 0.0]]
 
     Source:
-        Ours, not from a paper: a design document asks for hierarchical policies but has no equation for them. With M answers to
+        Ours, not from a paper: a design document requires hierarchical policies but has no equation for them. With M answers to
         each plan, r̄_k is the Monte Carlo value of plan k, so the answers' baseline is that of VinePPO, arXiv:2410.01679, at a
         single state.
     """

@@ -133,7 +133,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
 
 
 def shortest_decimal(value: np.floating) -> float:
-    """Convert a number of lower precision to its shortest decimal form, such as 0.1 instead of 0.10000000149011612.
+    """Convert a half- or single-precision number to its shortest decimal form, such as 0.1 instead of 0.10000000149011612.
 
     An integer keeps all of its digits.
 

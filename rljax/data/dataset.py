@@ -56,13 +56,13 @@ def load_problems(
             of `answer`, `final_answer`, `expected_answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
         demonstration_column: the column with a worked response. None uses the recognized format's, or `demonstration` if a
             row has it. The answer's column may be named here too.
-        on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` also keeps bad rows whose prompt is
-            good, without a demonstration, and with an empty answer unless the answer is good.
+        on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` also keeps a bad row whose
+            prompt is good; the row loses its demonstration, and its answer becomes empty if it is the answer that is bad.
 
     Returns:
         One problem per row. Its `columns` contain every column except the prompt's and `answer`, unchanged. An answer that is a
         number becomes text, and 27.0 becomes `27`. If tests judge the responses (HumanEval, MBPP), the answer
-        is empty and the columns are `tests` and `setup`, or `test` and `entry_point`.
+        is empty and the columns include `tests` and `setup`, or `test` and `entry_point`.
 
     Raises:
         InputError: the file or a package is missing, or the dataset is empty or has bad rows; the message locates them.

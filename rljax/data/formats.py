@@ -40,7 +40,7 @@ _TASK_AND_TESTS = "{task}\n\nThe code has to pass these tests:\n\n{tests}\n"
 _TASK_WITH_INPUT = "{task}\n\nWrite a Python 3 program that reads the input from standard input and prints the output.\n"
 _CONTEST_TESTS = ("public_tests", "private_tests", "generated_tests")
 _PYTHON_3 = 3
-"""The number that stands for Python 3 in CodeContests."""
+"""CodeContests' number for the language Python 3."""
 _AIME_ID = re.compile(r"(?:19|20)\d\d-(?:I{1,2}-)?\d+")
 
 

@@ -90,7 +90,7 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
         `height` rows of `width` pixels.
 
     Raises:
-        InputError: the size is not a whole number of patches, the text has another number of characters, or one is not Braille.
+        InputError: the size is not a whole number of patches, the text has a different number of characters, or one is not Braille.
 
     Example:
         >>> pixels_of("⣇", height=4, width=2)

@@ -254,7 +254,7 @@ Pieces = tuple[str, Messages | None, Response, Response]
 
 
 def _split_texts(chosen: str, rejected: str, prompt: Prompt | None) -> Pieces:
-    """Split texts at the prompt, or else after their shared beginning up to its last space, so that no word is cut in two."""
+    """Return the prompt and both texts; without a prompt, split at the last space of the shared beginning, not within a word."""
     if prompt is not None:
         return prompt[0], prompt[1], (chosen, None), (rejected, None)
     end = max((at for at in range(_shared_length(chosen, rejected)) if chosen[at].isspace()), default=0)

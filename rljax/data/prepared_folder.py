@@ -91,13 +91,13 @@ def progress_bar(items: Sequence, what: str) -> Iterable:
 
 
 def report_table(report: dict) -> Table:
-    """Make a table of the numbers of dropped rows and the reasons.
+    """Make a table of the numbers of rows: read, dropped for each reason, and written.
 
     Args:
         report: the report of `prepare_rows`.
 
     Returns:
-        A `rich` table with one line per reason.
+        A `rich` table with one line per number.
     """
     table = Table(title=Text(f"{report['source']} ({report['format']})"))
     table.add_column("rows", justify="right")

@@ -142,7 +142,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         schema = parquet.read_schema(path)
         twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
         if twice is not None:
-            raise InputError(f"{path} has the column {twice!r} more than once; give each column a name of its own.")
+            raise InputError(f"{path} has the column {twice!r} more than once; give each column a unique name.")
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} is not a parquet file that can be read ({one_line(error)}); write it again.") from error

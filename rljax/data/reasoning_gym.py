@@ -168,7 +168,7 @@ def fit_options(name: str, settings_type: type, options: Mapping[str, Option]) -
         The values by name.
 
     Raises:
-        InputError: the generator has no such option, or the value has another type.
+        InputError: the generator has no such option, or the value does not have its type.
 
     Example:
         >>> from dataclasses import dataclass

@@ -209,7 +209,7 @@ def soft_centered(rewards: Float[Array, "*P G"], *, beta: Number, valid: Mask | 
 
         A_i = r_i - β log((1/G) Σ_j exp(r_j / β))
 
-    For large β the value approaches the group's mean; for small β, its largest reward, so that few advantages are positive.
+    For large β the value approaches the group's mean; for small β, the largest reward, so that few advantages are positive.
 
     Args:
         rewards: one number per response, `[..., G]`.

@@ -266,7 +266,7 @@ def cpo_loss(
         1.6931
 
     Source:
-        CPO, arXiv:2401.08417, the sum of its L_prefer and L_NLL; its authors' code averages the latter over the tokens.
+        CPO, arXiv:2401.08417, the sum of its L_prefer and L_NLL; its authors' code averages L_NLL over the tokens.
     """
     check_floating(chosen=chosen, rejected=rejected)
     check_same_shape(chosen=chosen, rejected=rejected)

@@ -11,7 +11,7 @@ from rljax.models.axes import is_on_cpus
 from rljax.parallel.hosts import least
 
 LARGE = 2**28
-"""Number of bytes from which a state is large, so that room for a second copy matters."""
+"""A state of at least this many bytes is large, so that room for a second copy matters."""
 
 
 def shares_memory(state: PyTree[jax.Array]) -> bool:

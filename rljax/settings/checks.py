@@ -280,7 +280,7 @@ def fit_value(value: object, hint: Any) -> Any:
         hint: int, float, str, bool, None, Path, Literal, tuple, Sequence, dict, or a union of these.
 
     Raises:
-        ValueError: the value has another type; the message says what is expected.
+        ValueError: the value does not have this type; the message says what is expected.
 
     Example:
         >>> fit_value([1, 2], tuple[float, float] | None), fit_value("bfloat16", Literal["float32", "bfloat16"])
@@ -314,7 +314,7 @@ def fit_setting(name: str, value: Any, hint: Any) -> Any:
     """Convert a Python value to the type of its setting; paths count as text, and NumPy and JAX scalars as numbers.
 
     Raises:
-        InputError: the value has another type; the message names the setting and says what is expected.
+        InputError: the value does not have this type; the message names the setting and says what is expected.
 
     Example:
         >>> fit_setting("stop", "###", tuple[str, ...])

@@ -142,7 +142,7 @@ class EngineConfig:
     its work and ends with exit code 75."""
     engine_in_flight: bool | None = None
     """With --engine-url and --staleness: send new weights to the server as soon as the learner has them; unfinished responses
-    continue with the new weights. The run records which weights sampled each token. This depends on timing, so no two runs are the
+    continue with the new weights. The run records which weights sampled each token. These depend on timing, so no two runs are the
     same."""
     paged_cache: float | None = None
     """Keep keys and values in pages, which are allocated as responses grow. The value is the expected length of a response as a

@@ -148,7 +148,7 @@ def reliability_quality(
 ) -> Float[Array, "*P G"]:
     """Quality weight: the inverse variance of repeated scores of a response.
 
-    The document asks for confidence(R) and does not define it; this is our interpretation. An average of quantities
+    The document uses confidence(R) without defining it; this is our interpretation. An average of quantities
     with unequal noise has the least variance if each quantity is weighted by its inverse variance.
 
     ::
