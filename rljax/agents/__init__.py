@@ -1,4 +1,4 @@
-"""Built-in environments: tools in a dialogue, small worlds that take several turns, and adapters for other packages.
+"""Built-in environments: dialogues with tools, small multi-turn games, and adapters for other packages.
 
 Write your own as a class with `reset` and `step` (see `rljax.rollout.Environment`), or as a subclass of `ToolEnvironment` whose
 `tools` are Python functions. `rljax train --environment file.py:Class` trains with it.

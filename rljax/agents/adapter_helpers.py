@@ -26,7 +26,7 @@ def read_seed(problem: Problem) -> int:
     """
     if not (problem.answer.isdecimal() and problem.answer.isascii() and len(problem.answer) <= 9):
         raise InputError(
-            "the answer of a problem is the seed of its game, a whole number of at most 9 digits; "
+            "the answer of a problem must be a whole number of at most 9 digits: the seed of its game, or the index of its task; "
             f"got {problem.answer!r:.80}. Give each row of the dataset a number as its answer."
         )
     return int(problem.answer)

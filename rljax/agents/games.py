@@ -104,11 +104,11 @@ class Maze:
             f"You are in the north-west corner of a maze of {self.size} x {self.size} rooms, and the exit is in the south-east "
             f"corner. Answer with one direction in each turn; you have {self.max_turns} turns."
         )
-        return [{"role": "user", "content": f"{rules} {self._view(self.reset(problem))}"}]
+        return [{"role": "user", "content": f"{rules} {self._describe_exits(self.reset(problem))}"}]
 
     def reset(self, problem: Problem) -> MazeState:
         """Begin an episode in the first cell of the maze."""
-        return MazeState(self._doors(problem.answer), (0, 0))
+        return MazeState(self._generate_doors(problem.answer), (0, 0))
 
     def step(self, state: MazeState, completion: str) -> Step:
         """Walk in the last direction that the turn names."""
@@ -119,16 +119,16 @@ class Maze:
         state = MazeState(state.doors, (place[0], place[1]), turns)
         if state.place == (self.size - 1, self.size - 1):
             return Step(state, reward=1.0, correct=True)
-        reply = ("" if is_open else "There is a wall. " if move else "Name a direction. ") + self._view(state)
+        reply = ("" if is_open else "There is a wall. " if move else "Name a direction. ") + self._describe_exits(state)
         observation = [{"role": "user", "content": reply}]
         metrics = {"walls": float(not is_open)}
         return Step(state, observation, reward=0.0, done=turns == self.max_turns, correct=False, metrics=metrics)
 
-    def _view(self, state: MazeState) -> str:
+    def _describe_exits(self, state: MazeState) -> str:
         open_moves = [move for move in MOVES if move in state.doors[state.place]]
         return f"You can go {' or '.join(open_moves)}."
 
-    def _doors(self, seed: str) -> Mapping[tuple[int, int], frozenset[str]]:
+    def _generate_doors(self, seed: str) -> Mapping[tuple[int, int], frozenset[str]]:
         """Generate a maze by a random depth-first walk, so that exactly one path connects any two cells."""
         generator = random.Random(f"maze {self.size} {seed}")
         opposite = {"north": "south", "south": "north", "west": "east", "east": "west"}

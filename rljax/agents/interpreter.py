@@ -56,7 +56,7 @@ class PythonInterpreter(ToolEnvironment):
         '42'
     """
 
-    at_once = 16  # each call starts a process
+    at_once = 16  # fewer concurrent calls than the default, because each starts a process
 
     def __init__(self, reward: str = "exact", max_turns: int = 6, seconds: float = 5.0, megabytes: int = 512):
         self.limits = Limits(seconds=seconds, memory_bytes=megabytes * 2**20)

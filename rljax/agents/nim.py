@@ -21,7 +21,7 @@ class NimState(NamedTuple):
     is_others: bool
     """Whether the other player takes the next turn."""
     seed: str = ""
-    """Seed of the scripted player's random moves, with the moves so far."""
+    """The prompt and the scripted player's moves so far, which seed its next random move."""
 
 
 class Nim:

@@ -37,7 +37,7 @@ class TextSearch(ToolEnvironment):
         if not self.passages:
             raise InputError(f"environment_options: {str(passages)!r} has no passages to search.")
         self._index = self._bm25s.BM25()
-        self._index.index(self._words(self.passages), show_progress=False)
+        self._index.index(self._tokenize(self.passages), show_progress=False)
         self.results = min(results, len(self.passages))
         self.tools = (self.search,)
         super().__init__(reward, max_turns)
@@ -48,11 +48,11 @@ class TextSearch(ToolEnvironment):
         Args:
             query: words to look for.
         """
-        indices, scores = self._index.retrieve(self._words([query]), k=self.results, show_progress=False)
+        indices, scores = self._index.retrieve(self._tokenize([query]), k=self.results, show_progress=False)
         found = [self.passages[index] for index, score in zip(indices[0], scores[0], strict=True) if score > 0]
         return "\n\n".join(found) or "No passage has any of these words."
 
-    def _words(self, texts: list[str]) -> list[list[str]]:
+    def _tokenize(self, texts: list[str]) -> list[list[str]]:
         return self._bm25s.tokenize(texts, return_ids=False, show_progress=False)
 
 

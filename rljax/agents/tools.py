@@ -204,17 +204,17 @@ def calculate(expression: str) -> int | float:
     """
     if len(expression) > LONGEST_EXPRESSION:
         raise ValueError("the expression is too long")
-    return _value(ast.parse(expression.strip(), mode="eval").body)
+    return _evaluate(ast.parse(expression.strip(), mode="eval").body)
 
 
-def _value(node: ast.expr) -> int | float:
+def _evaluate(node: ast.expr) -> int | float:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number
         case ast.UnaryOp(op=operation, operand=operand) if type(operation) in OPERATIONS:
-            return OPERATIONS[type(operation)](_value(operand))
+            return OPERATIONS[type(operation)](_evaluate(operand))
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in OPERATIONS:
-            one, other = _value(left), _value(right)
+            one, other = _evaluate(left), _evaluate(right)
             if isinstance(operation, ast.Pow) and abs(other) > LARGEST_EXPONENT:
                 raise ValueError("the exponent is too large")
             found = OPERATIONS[type(operation)](one, other)

@@ -130,7 +130,7 @@ class TrlEnvironment:
                 """environment_options, such as '{"reward": "exact"}'."""
             )
         self.tools = example.tools
-        self.begun: dict[str, tuple[Problem, str]] = {}  # key of the problem as shown -> problem, and the text of `reset`
+        self.begun: dict[str, tuple[Problem, str]] = {}  # key of the shown problem -> the problem, the text of `reset`
 
     def first_messages(self, problem: Problem) -> list[dict[str, Any]]:
         """Return the messages of the prompt, with the text that `reset` returns at the end."""
@@ -152,8 +152,8 @@ class TrlEnvironment:
         if shown not in (None, text):
             raise InputError(
                 f"environment.reset: {called_name(self.factory)} returned {text!r:.80}, but the prompt of this row "
-                f"shows {shown!r:.80}, which it returned before; let it depend only on the columns of the row and on Python's "
-                "random generator."
+                f"shows {shown!r:.80}, the text of an earlier call; the text may depend only on the columns of the row and on "
+                "Python's random generator."
             )
         return TrlState(_MethodTools(instance, self.reward, self.max_turns), ToolState(problem))
 

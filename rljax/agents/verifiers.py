@@ -72,12 +72,13 @@ class VerifiersEnvironment:
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
         """Return the system prompt and the prompt of a task."""
         return [
-            {"role": message.role, "content": self._text(message)} for message in self._prompt(self._task(problem).data)
+            {"role": message.role, "content": self._require_text(message)}
+            for message in self._prompt_messages(self._find_task(problem).data)
         ]
 
     def reset(self, problem: Problem) -> Any:
         """Return the task whose index is the problem's answer."""
-        return self._task(problem)
+        return self._find_task(problem)
 
     async def step(self, state: Any, completion: str) -> Step:
         """Judge a reply with its task's rewards.
@@ -91,7 +92,7 @@ class VerifiersEnvironment:
         trace = vf.Trace(task=trace_task, agent=agent, state=vf.state.state_cls(type(task))())
         message = vf.AssistantMessage(content=completion)
         reply = vf.Response(id="", created=0, model="policy", message=message, finish_reason="stop")
-        self.graph.prepare_turn(trace, self._prompt(task.data)).commit(reply)
+        self.graph.prepare_turn(trace, self._prompt_messages(task.data)).commit(reply)
         await task.score(trace)
         parts = {name: float(reward.value) for name, reward in trace.rewards.items() if reward is not None}
         metrics = {name: float(value) for name, value in trace.metrics.items() if value is not None}
@@ -100,7 +101,7 @@ class VerifiersEnvironment:
         total = sum(parts.values())
         return Step(state, reward=total, correct=total >= self.solved_at, parts=parts, metrics=metrics)
 
-    def _task(self, problem: Problem) -> Any:
+    def _find_task(self, problem: Problem) -> Any:
         index = read_seed(problem)
         if index >= len(self.tasks):
             raise InputError(
@@ -108,13 +109,13 @@ class VerifiersEnvironment:
             )
         return self.tasks[index]
 
-    def _prompt(self, data: Any) -> list[Any]:
+    def _prompt_messages(self, data: Any) -> list[Any]:
         """Return the messages of a task that come before the reply."""
         vf = self.vf
         system = [] if data.system_prompt is None else [vf.SystemMessage(content=data.system_prompt)]
         return [*system, *([vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt)]
 
-    def _text(self, message: Any) -> str:
+    def _require_text(self, message: Any) -> str:
         if not isinstance(message.content, str):
             raise InputError(f"verifiers: a task of {self.name!r} has a prompt with parts that are not text; remove it.")
         return message.content

@@ -1,4 +1,4 @@
-r"""Limits on algebra: by its text, reject an answer that would take too long to compute, before a worker starts on it."""
+r"""Limits on algebra: reject answers whose text shows that they would take too long to compute, before a worker starts."""
 
 import re
 

@@ -350,7 +350,7 @@ def _combine(prompt: str, response_code: str, entry_point: str) -> str:
 
 
 def _indent(body: str) -> str:
-    """Indent a function's body unless it is indented; only the first line, if that opens no block and the others are indented."""
+    """Indent a function's body unless it already is. If only the first line is unindented and opens no block, indent only that."""
     lines = body.split("\n")
     nonblank = [line for line in lines if line.strip()]
     if not nonblank or nonblank[0][0] in " \t":

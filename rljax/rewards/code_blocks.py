@@ -90,7 +90,7 @@ def blocks(text: str) -> list[Block]:
     r"""Find the fenced blocks of a text.
 
     A block ends at a fence without a language that has the same character as the opening fence, is at least as long, and is not
-    indented by four columns more. It also ends where a Python block begins that it cannot enclose, and at the end of the text.
+    indented by four columns more. It also ends at the start of a Python block that it cannot contain, and at the end of the text.
 
     Args:
         text: Markdown.

@@ -82,7 +82,7 @@ def constitutional(
     *,
     judge: Callable | None = None,
 ) -> Weighted:
-    """Add to a reward scores for how well a response follows each of several principles.
+    """Add one weighted score per principle to a base reward; the score tells how well a response follows the principle.
 
     ::
 

@@ -177,24 +177,24 @@ def _read_rule(name: str, rule: object) -> tuple[Callable, float]:
     if not is_finite_number(weight) or weight < 0:
         raise InputError(f"the weight of the rule {name!r} is {weight!r:.80}; it must be a number, 0 or more.")
     try:
-        find_broken = KINDS[kind](rule[kind])
+        violates = KINDS[kind](rule[kind])
     except (TypeError, re.error, OverflowError, RecursionError) as error:
         raise InputError(
             f"the rule {name!r} has {kind}: {reprlib.repr(rule[kind])} ({one_line(error)}); correct it."
         ) from error
 
-    def broken(
+    def score_violations(
         completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
     ) -> list[float | Failed | None]:
         del columns
-        return [result if isinstance(result, Failed) else float(result) for result in find_broken(completions, progress)]
+        return [result if isinstance(result, Failed) else float(result) for result in violates(completions, progress)]
 
-    part = broken if "users" not in rule else _for_users(name, broken, rule["users"])
+    part = score_violations if "users" not in rule else _for_users(name, score_violations, rule["users"])
     part.__qualname__ = f"constitution({name})"
     return part, float(weight)
 
 
-def _for_users(name: str, broken: Callable, users: object) -> Callable:
+def _for_users(name: str, score_violations: Callable, users: object) -> Callable:
     """Restrict a rule to responses for some users.
 
     Raises:
@@ -203,14 +203,14 @@ def _for_users(name: str, broken: Callable, users: object) -> Callable:
     if not (isinstance(users, list) and users and all(isinstance(user, str) for user in users)):
         raise InputError(f"the rule {name!r} has users: {users!r:.80}; give a list of names from the data's column `user`.")
 
-    def broken_for(
+    def score_for_users(
         completions: Sequence[str], user: Sequence, progress: Progress | None = None, **columns: Sequence
     ) -> list[float | Failed | None]:
         del columns
         chosen = [position for position, value in enumerate(user) if str(value) in users]
         results: list[float | Failed | None] = [0.0] * len(completions)
-        for position, result in zip(chosen, broken([completions[i] for i in chosen], progress), strict=True):
+        for position, result in zip(chosen, score_violations([completions[i] for i in chosen], progress), strict=True):
             results[position] = result
         return results
 
-    return broken_for
+    return score_for_users

@@ -66,7 +66,7 @@ class Unstated(float):
 
 
 class Failures(NamedTuple):
-    """Number of completions that one reward failed to judge, by kind of failure, and of two kinds of wrong answers."""
+    """Counts of completions for one reward: its failures by kind, and two kinds of wrong answers."""
 
     raised: int = 0
     """Completions on which the function raised or its process died."""

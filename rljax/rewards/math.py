@@ -126,7 +126,7 @@ def math_reward(
         stated = [(pair[0], pair[1]) for pair in pairs if pair is not None and pair[0] is not None]
         verdicts: dict[tuple[str | None, str], object] = {pair: decide_without_algebra(*pair) for pair in stated}
         undecided = [pair for pair, verdict in verdicts.items() if verdict is None]
-        comparisons = [{"reference": expected, "answer": answer} for answer, expected in undecided]
+        comparisons = [{"reference": expected, "answer": actual} for actual, expected in undecided]
         verdicts |= dict(zip(undecided, pool.map(comparisons, progress), strict=True))
         return [None if pair is None else _as_reward(verdicts.get(pair)) for pair in pairs]
 

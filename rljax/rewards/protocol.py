@@ -252,9 +252,9 @@ def forms_of(reward: Callable) -> dict[str, str]:
 def needs_all_hosts(reward: Callable | None) -> bool:
     """Decide whether every host of a run has to judge all completions.
 
-    A reward that computes on the devices of all hosts, or that compares completions with each other, has the attribute
-    `on_all_hosts`. Every host then judges all completions, and the first host's answer counts. For any other reward, each host
-    judges its own part of the completions.
+    A reward must set its attribute `on_all_hosts` if it computes on the devices of all hosts, or compares completions with each
+    other. Every host then judges all completions, and the first host's answer counts. For any other reward, each host judges its
+    own part of the completions.
 
     Example:
         >>> def ranked(completions): ...
@@ -330,12 +330,12 @@ def answers_of(
 ) -> list[Answer]:
     """Call each part of a reward once, at any depth, and read its answer.
 
-    The arguments are the same as for `judge`, and `seconds`, the time limit per call.
+    The arguments are those of `judge`, plus `seconds`, the time limit per call.
     The answers of several calls can be joined (`rljax.rewards.reward_call.join_answers`) before `scores_of` counts their failures.
 
     Raises:
-        ValueError: for the reasons `judge` gives.
-        InputError: for the reasons `judge` gives. Too many failures raise it only if a call itself failed.
+        ValueError: in the same cases as for `judge`.
+        InputError: in the same cases as for `judge`, except that too many failures raise it only if a call itself failed.
     """
     if not 0 <= max_failure_share <= 1:
         raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")
@@ -470,8 +470,8 @@ def score(
         The reward of each completion, and whether there is one; a missing reward is 0.
 
     Raises:
-        ValueError: for the reasons `judge` gives.
-        InputError: for the reasons `judge` gives.
+        ValueError: in the same cases as for `judge`.
+        InputError: in the same cases as for `judge`.
 
     Example:
         >>> values, valid = score(lambda completions: [len(c) or None for c in completions], ["a", "a"], ["bcd", ""], {})

@@ -83,10 +83,10 @@ def score(problem: Mapping[str, Any], answer: str) -> float:
         problem: the problem's entry in the column `reasoning_gym`.
         answer: the answer, without its tags.
     """
-    generator = _generator(problem["generator"], pickle.dumps(problem["options"]))
+    generator = _make_generator(problem["generator"], pickle.dumps(problem["options"]))
     return float(generator.score_answer(answer, dict(problem["entry"])))
 
 
 @cache
-def _generator(name: str, options: bytes) -> Any:
+def _make_generator(name: str, options: bytes) -> Any:
     return import_optional(PACKAGE, "reasoning-gym").create_dataset(name, **pickle.loads(options))

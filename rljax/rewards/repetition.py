@@ -32,7 +32,7 @@ def repetition(size: int) -> Callable:
         the penalty to wrong responses only, and does not handle a response of fewer than n words.
     """
     if size < 1:
-        raise InputError(f"the size of a repeated run is {size}; it must be at least 1 word, e.g. repetition:20.")
+        raise InputError(f"the n-gram size of repetition is {size}; it must be at least 1 word, e.g. repetition:20.")
 
     def repeated(completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
@@ -55,5 +55,5 @@ def read_repetition(size: str) -> Callable:
         InputError: the text is not a whole number of at least 1.
     """
     if not size.isdecimal():
-        raise InputError(f"the size of a repeated run is {size!r}; it must be a number of words, e.g. repetition:20.")
+        raise InputError(f"the n-gram size of repetition is {size!r}; it must be a number of words, e.g. repetition:20.")
     return repetition(int(size))

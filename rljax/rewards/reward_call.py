@@ -65,7 +65,7 @@ def called_name(reward: object) -> str:
         >>> called_name(math.sqrt)
         'math.sqrt'
     """
-    named = _named(reward)
+    named = _find_named(reward)
     file = FILE_OF_MODULE.get(named.__module__)
     return f"{named.__module__}.{named.__qualname__}" if file is None else f"{file}:{named.__qualname__}"
 
@@ -78,10 +78,10 @@ def short_name(reward: object) -> str:
         >>> short_name(math.sqrt)
         'sqrt'
     """
-    return _named(reward).__qualname__.rpartition(".")[2]
+    return _find_named(reward).__qualname__.rpartition(".")[2]
 
 
-def _named(reward: object) -> Any:
+def _find_named(reward: object) -> Any:
     return reward if hasattr(reward, "__qualname__") else type(reward)
 
 
@@ -172,7 +172,7 @@ class SlowRewardError(TimeoutError):
 
 @contextmanager
 def within(seconds: float | int | None) -> Generator[None]:
-    """Interrupt the body after `seconds`; there is no limit if that is None, or outside the main thread of the process.
+    """Interrupt the body after `seconds`. There is no limit if `seconds` is None, or outside the process's main thread.
 
     Raises:
         SlowRewardError: the body took longer. It is raised inside the body, as soon as the body runs Python code again.
@@ -292,7 +292,7 @@ async def _await(awaitable: Awaitable, seconds: float | int | None) -> object:
 def place_of(error: BaseException) -> str:
     """Return where the user's code raised an exception, as ` at FILE:LINE`; empty if no frame is in the user's code.
 
-    This is the innermost frame in the file where the user's code begins, not one in a library that it calls.
+    This is the innermost frame in the file where the user's code begins, not a frame in a library that this code calls.
     """
     libraries = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], sysconfig.get_paths()["stdlib"]))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
@@ -335,7 +335,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         reason = (
             f"returned {counted(len(entries), 'value')} for {counted(count, 'completion')}; it must return one for each."
         )
-        return _all_failed(count, Failures(wrong_count=count), reason, TypeError(reason))  # so that it is retried only once
+        return _all_failed(count, Failures(wrong_count=count), reason, TypeError(reason))  # this type is retried only once
     values = [_unwrap(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):
@@ -343,7 +343,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
                 f"the reward {function} returned {reprlib.repr(value)} for completion {position} (in {shown}); it must return "
                 f"a number, or None to abstain."
             )
-    values = [_in_range(value) if isinstance(value, numbers.Real) else value for value in values]
+    values = [_check_range(value) if isinstance(value, numbers.Real) else value for value in values]
     valid = np.array([isinstance(value, float) for value in values], bool)
     rewards = np.array([value if isinstance(value, float) else 0.0 for value in values], np.float64)
     failure_codes = {kind: number for number, kind in enumerate(Failures._fields, start=1)}
@@ -360,7 +360,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     return Answer(rewards, valid, failed, failures, reasons[0] if reasons else "", whole=False, cause=None)
 
 
-def _in_range(value: numbers.Real) -> float | Failed:
+def _check_range(value: numbers.Real) -> float | Failed:
     if isinstance(value, Unfinished | Unstated):
         return value
     try:

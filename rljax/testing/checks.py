@@ -119,12 +119,12 @@ def _numpy_gradient(function: Callable[..., Any], inputs: dict[str, Any], step: 
             for sign in (1, -1):
                 moved = logp.copy()
                 moved[index] += sign * step
-                around.append(float(_number_of(function(**_copies({**inputs, "logp": moved})))))
+                around.append(float(_number_of(function(**_copy_arrays({**inputs, "logp": moved})))))
             gradient[index] = (around[0] - around[1]) / (2 * step)
-        return float(_number_of(function(**_copies(inputs)))), gradient
+        return float(_number_of(function(**_copy_arrays(inputs)))), gradient
 
 
-def _copies(inputs: dict[str, Any]) -> dict[str, Any]:
+def _copy_arrays(inputs: dict[str, Any]) -> dict[str, Any]:
     """Copy the arrays, because a NumPy function may change its arguments."""
     return {name: x.copy() if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
 
@@ -220,7 +220,7 @@ def conform(
     base = convention_of(like, options)
     evaluate = evaluator(function, arrays=arrays, options=asdict(base))
     cases = _every_case()
-    found, errors = _results(evaluate, [case.example for case in cases])
+    found, errors = _call_on_cases(evaluate, [case.example for case in cases])
     if not found:
         raise _describe_failure(function, errors[0], _LOSS_SHAPES) from errors[0]
     raised = _first_error(errors, [case.example for case in cases])
@@ -249,7 +249,7 @@ def conform(
     )
 
 
-def _results(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Exception]]:
+def _call_on_cases(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Exception]]:
     """Map the index of each case to the function's result, and the index of each failed case to the error.
 
     Raises:
@@ -271,7 +271,7 @@ def _first_error(errors: dict[int, Exception], cases: Sequence[Example] | Sequen
     first = next(iter(errors), None)
     if first is None:
         return None
-    return BrokenInvariant("exception", f"{_in_a_line(errors[first])}\n{_shape(cases[first])}")
+    return BrokenInvariant("exception", f"{_error_line(errors[first])}\n{_describe_shape(cases[first])}")
 
 
 _LOSS_SHAPES = "rewards [prompts, responses] and the other arrays [prompts, responses, tokens]"
@@ -290,14 +290,14 @@ def _describe_failure(function: Callable[..., Any], error: Exception, shapes: st
         remedy += (
             " JAX traces it: a function that computes with NumPy, or whose branches depend on values, needs arrays='numpy'."
         )
-    return InputError(f"The function fails for every rollout{where}: {_in_a_line(error).rstrip('.: ')}. {remedy}")
+    return InputError(f"The function fails for every rollout{where}: {_error_line(error).rstrip('.: ')}. {remedy}")
 
 
-def _in_a_line(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def _shape(case: Example | GAECase) -> str:
+def _describe_shape(case: Example | GAECase) -> str:
     """Describe the shape and the rewards of a case."""
     if isinstance(case, GAECase):
         return f"  mask {case.mask.tolist()}, rewards {case.rewards.tolist()}"
@@ -309,7 +309,7 @@ def _shape(case: Example | GAECase) -> str:
 def _find_broken(evaluate: Evaluate, convention: Convention, rtol: float) -> BrokenInvariant | None:
     """Find the first small rollout with gaps for which a loss differs from its convention, or else the first broken invariant."""
     cases = gap_cases()
-    found, errors = _results(evaluate, [case.example for case in cases])
+    found, errors = _call_on_cases(evaluate, [case.example for case in cases])
     for case_index, result in found.items():
         expected = expected_loss(cases[case_index].example, convention)
         if not _close(result, expected, convention, rtol):
@@ -323,7 +323,7 @@ def _find_broken(evaluate: Evaluate, convention: Convention, rtol: float) -> Bro
     except InputError:
         raise
     except Exception as error:
-        return BrokenInvariant("exception", f"For 2 prompts x 4 responses, rearranged, {_in_a_line(error)}")
+        return BrokenInvariant("exception", f"For 2 prompts x 4 responses, rearranged, {_error_line(error)}")
 
 
 @lru_cache(maxsize=1)
@@ -372,10 +372,10 @@ def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rto
     )  # at ratio 1, advantages of every size have the value 0
     if base.surrogate == "clipped" and has_values and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
         return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
-    return slot, _hint(found, base, rtol)
+    return slot, _find_hint(found, base, rtol)
 
 
-def _hint(found: dict[int, Result], base: Convention, rtol: float) -> str:
+def _find_hint(found: dict[int, Result], base: Convention, rtol: float) -> str:
     """Return text that continues the report's sentence with a likely cause of a difference that no convention explains."""
     pairs = [(ours, _expected(base, case_index)) for case_index, ours in found.items()]
     if all(_close((-ours[0], -ours[1]), right, base, rtol) for ours, right in pairs):
@@ -401,17 +401,17 @@ def describe_convention(like: str, convention: Convention) -> str:
 def counterexample(case: Case, found: Result, expected: Result) -> str:
     """Return a text with the few numbers that show a difference, token by token."""
     example = case.example
-    lines = [_shape(example), f"  loss: {_pair(expected[0], found[0])}"]
+    lines = [_describe_shape(example), f"  loss: {_format_pair(expected[0], found[0])}"]
     wrong = np.abs(np.asarray(found[1]) - expected[1]) > ABSOLUTE + RELATIVE * np.abs(expected[1])
     wrong |= ~np.isfinite(found[1])
     for p, i, t in np.argwhere(wrong)[:4]:
         ratio = np.exp(example.logp[p, i, t] - example.old_logp[p, i, t]) if example.mask[p, i, t] else np.nan
-        numbers = _pair(expected[1][p, i, t], found[1][p, i, t])
+        numbers = _format_pair(expected[1][p, i, t], found[1][p, i, t])
         lines.append(f"  gradient by logp[{p}, {i}, {t}] (ratio {ratio:.4g}): {numbers}")
     return "\n".join(lines)
 
 
-def _pair(expected: Any, found: Any) -> str:
+def _format_pair(expected: Any, found: Any) -> str:
     return f"expected {expected + 0.0:.6g}, found {found + 0.0:.6g}"  # adding 0 turns -0 into 0
 
 
@@ -487,7 +487,7 @@ def conform_gae(
     def call(case: GAECase) -> Any:
         return _call(function, _gae_inputs(function, case), arrays)
 
-    found, errors = _results(call, cases)
+    found, errors = _call_on_cases(call, cases)
     if not found:
         raise _describe_failure(function, errors[0], _GAE_SHAPES) from errors[0]
     raised = _first_error(errors, cases)
@@ -495,7 +495,7 @@ def conform_gae(
     for convention in (GAEConvention(), GAEConvention(0), GAEConvention(1)):
         first = _first_gae_difference(cases, found, convention, rtol)
         if first is None and raised is None:
-            gaps, errors = _results(call, cases_with_gaps)
+            gaps, errors = _call_on_cases(call, cases_with_gaps)
             raised = _first_error(errors, cases_with_gaps)
             text = _first_gae_difference(cases_with_gaps, gaps, convention, rtol)
             if text is not None:
@@ -562,7 +562,7 @@ def _call(function: Callable[..., Any], inputs: dict[str, Any], arrays: Arrays) 
         return function(**{name: torch.tensor(x) if isinstance(x, np.ndarray) else x for name, x in inputs.items()})
     if arrays == "numpy":
         with np.errstate(all="ignore"):
-            return function(**_copies(inputs))
+            return function(**_copy_arrays(inputs))
     import jax  # noqa: PLC0415
 
     with jax.enable_x64(True):
@@ -586,7 +586,7 @@ def _describe_difference(
             f"differs from GAE in: {case.slot}",
             f"  gamma {case.gamma}, lambda {case.lambda_}, mask {mask}",
             f"  rewards {rewards}, values {values}, bootstrap {bootstrap}",
-            f"  {name} at {where}: {_pair(expected[row, t], found[row, t])}",
+            f"  {name} at {where}: {_format_pair(expected[row, t], found[row, t])}",
         ]
         return "\n".join(lines)
     return None

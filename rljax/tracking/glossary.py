@@ -53,9 +53,9 @@ def find_entry(name: str) -> Entry:
         >>> find_entry("KL").name, find_entry("filtered groups").name, find_entry("accuracy_to_64_tokens").name
         ('kl', 'filtered_ratio', 'accuracy_to_{N}_tokens')
     """
-    wanted = _plain(name)
+    wanted = _normalize_name(name)
     for entry in GLOSSARY:
-        if wanted in (_plain(word) for word in names_of(entry)):
+        if wanted in (_normalize_name(word) for word in names_of(entry)):
             return entry
     for entry in GLOSSARY:
         parts = re.split(r"\{N\}|\{NAME\}", entry.name)
@@ -72,5 +72,5 @@ def names_of(entry: Entry) -> Iterator[str]:
         yield from re.split(", | or ", LABELS[entry.name])
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.strip().removeprefix("held-out ").lower().replace(" ", "_").replace("-", "_")

@@ -63,15 +63,15 @@ def render_report(contents: ReportContents) -> str:
         f"<h1>{html_text(summary.name)}</h1>",
         f'<p class="path">{html_text(summary.path)}: {html_text(summary.algorithm)}, step {summary.steps} of {summary.total}, '
         f"{summary.status}. Written {html_text(contents.time)}.</p>",
-        _key_figures(summary),
+        _render_key_figures(summary),
         *(f"<p>{html_text(line)}</p>" for line in contents.outcome),
         "<h2>Alarms</h2>",
-        *_alarms(summary),
-        *(part for title, picture in contents.pictures.items() for part in _picture_section(title, picture)),
-        *_answers(contents.answers),
-        *_samples(contents.samples),
-        *_settings(contents.settings, contents.overrides, contents.notes),
-        *_starts(contents.starts),
+        *_render_alarms(summary),
+        *(part for title, picture in contents.pictures.items() for part in _render_picture(title, picture)),
+        *_render_answers(contents.answers),
+        *_render_samples(contents.samples),
+        *_render_settings(contents.settings, contents.overrides, contents.notes),
+        *_render_starts(contents.starts),
     ]
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -82,32 +82,32 @@ def render_report(contents: ReportContents) -> str:
     return head + "\n".join(parts) + "\n</body></html>\n"
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _accuracy_and_step(evaluation: EvaluationPoint | None) -> tuple[str, str]:
+def _format_accuracy_and_step(evaluation: EvaluationPoint | None) -> tuple[str, str]:
     """Format the accuracy of an evaluation, and its step."""
-    return ("–", "") if evaluation is None else (_percent(evaluation.accuracy), f" (step {evaluation.step})")
+    return ("–", "") if evaluation is None else (_format_percent(evaluation.accuracy), f" (step {evaluation.step})")
 
 
-def _key_figures(summary: Summary) -> str:
+def _render_key_figures(summary: Summary) -> str:
     """Render the held-out accuracy (before RL, last and best) and the number of alarms."""
-    cells = {"held-out before RL": _accuracy_and_step(summary.before)[0]}
+    cells = {"held-out before RL": _format_accuracy_and_step(summary.before)[0]}
     for label, evaluation in (("held-out, last", summary.after), ("held-out, best", summary.best)):
-        value, step = _accuracy_and_step(evaluation)
+        value, step = _format_accuracy_and_step(evaluation)
         cells[label + step] = value
     cells["alarms raised"] = str(sum(event.what == "raised" for event in summary.events))
     return f'<ul class="numbers">{"".join(f"<li><b>{html_text(v)}</b>{html_text(k)}</li>" for k, v in cells.items())}</ul>'
 
 
-def _alarms(summary: Summary) -> Iterable[str]:
+def _render_alarms(summary: Summary) -> Iterable[str]:
     """Render each raised alarm, and the alarms that could not be raised."""
     raised = [event for event in summary.events if event.what == "raised"]
     if not raised:
         yield '<p class="good">No alarm was raised.</p>' if summary.steps else "<p>RL has not begun.</p>"
     for event in raised:
-        yield _alarm(event, end=_end_of(event, summary.events))
+        yield _render_alarm(event, end=_end_of(event, summary.events))
     if summary.unmeasured_alarms:
         named = ", ".join(
             f"{name.replace('_', ' ')} ({', '.join(metrics)})" for name, metrics in summary.unmeasured_alarms.items()
@@ -122,7 +122,7 @@ def _end_of(event: Event, events: Sequence[Event]) -> int | None:
     return next(ends, None)
 
 
-def _alarm(event: Event, *, end: int | None) -> str:
+def _render_alarm(event: Event, *, end: int | None) -> str:
     alarm = BY_NAME[event.alarm.name]
     since = f"since step {event.step}" if end is None else f"from step {event.step} to {end}"
     return (
@@ -131,12 +131,12 @@ def _alarm(event: Event, *, end: int | None) -> str:
     )
 
 
-def _picture_section(title: str, picture: bytes) -> Iterable[str]:
+def _render_picture(title: str, picture: bytes) -> Iterable[str]:
     yield f"<h2>{html_text(title)}</h2>"
     yield f'<img alt="{html_text(title)}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
 
 
-def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
+def _render_table(heads: Sequence[str], rows: Iterable[str]) -> str:
     return f"<table><tr>{''.join(f'<th>{html_text(head)}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
 
 
@@ -144,39 +144,39 @@ def _cell(value: object, *, kind: str = "text") -> str:
     return f'<td class="{kind}">{html_text(shorten(value, LONGEST))}</td>'
 
 
-def _answers(answers: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _render_answers(answers: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Render held-out answers before and after RL."""
     if not answers:
         return
     yield "<h2>Held-out answers before and after RL</h2>"
     rows = (
-        f"<tr>{_cell(row['prompt'])}{_cell(row['before'])}{_reward(row['reward_before'], row['correct_before'])}"
-        f"{_cell(row['after'])}{_reward(row['reward_after'], row['correct_after'])}{_cell(row['answer'])}</tr>"
+        f"<tr>{_cell(row['prompt'])}{_cell(row['before'])}{_reward_cell(row['reward_before'], row['correct_before'])}"
+        f"{_cell(row['after'])}{_reward_cell(row['reward_after'], row['correct_after'])}{_cell(row['answer'])}</tr>"
         for row in answers
     )
-    yield _table(("prompt", "before", "reward", "after", "reward", "answer"), rows)
+    yield _render_table(("prompt", "before", "reward", "after", "reward", "answer"), rows)
 
 
-def _reward(value: float | None, correct: bool | None) -> str:
+def _reward_cell(value: float | None, correct: bool | None) -> str:
     if value is None:
         return '<td class="number muted">not judged</td>'
     return f'<td class="number {"good" if is_right(value, correct) else "bad"}">{value:g}</td>'
 
 
-def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _render_samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Render the last samples of training."""
     if not samples:
         return
     yield f"<h2>Training samples at step {samples[0]['step']}</h2>"
     rows = (
-        f"<tr>{_cell(row['prompt'])}{_cell(row['completion'])}{_reward(row['reward'], row.get('correct'))}"
+        f"<tr>{_cell(row['prompt'])}{_cell(row['completion'])}{_reward_cell(row['reward'], row.get('correct'))}"
         f"{_cell(row['answer'])}</tr>"
         for row in samples
     )
-    yield _table(("prompt", "completion", "reward", "answer"), rows)
+    yield _render_table(("prompt", "completion", "reward", "answer"), rows)
 
 
-def _settings(settings: Mapping[str, Any], overrides: Sequence[str], notes: Sequence[str]) -> Iterable[str]:
+def _render_settings(settings: Mapping[str, Any], overrides: Sequence[str], notes: Sequence[str]) -> Iterable[str]:
     """Render the settings that differ from the defaults, then all settings."""
 
     def rows(names: Iterable[str]) -> Iterable[str]:
@@ -184,12 +184,12 @@ def _settings(settings: Mapping[str, Any], overrides: Sequence[str], notes: Sequ
 
     yield "<h2>Settings that differ from the defaults</h2>"
     yield from (f'<p class="muted">{html_text(note)}</p>' for note in notes)
-    yield _table(("setting", "value"), rows(overrides))
-    every = _table(("setting", "value"), rows(sorted(settings)))
+    yield _render_table(("setting", "value"), rows(overrides))
+    every = _render_table(("setting", "value"), rows(sorted(settings)))
     yield f"<details><summary>All {len(settings)} settings</summary>{every}</details>"
 
 
-def _starts(starts: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _render_starts(starts: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Render a table of when and how the run was started and resumed."""
     if not starts:
         return
@@ -199,4 +199,4 @@ def _starts(starts: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         f"{_cell(' '.join(map(str, row.get('command', ()))))}{_cell(row.get('devices'))}</tr>"
         for row in starts
     )
-    yield _table(("at", "step", "command", "devices"), rows)
+    yield _render_table(("at", "step", "command", "devices"), rows)

@@ -145,7 +145,7 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     panels = times_at + 2 if phases else len(curves)
     panel_rows = -(-panels // columns)
     top = int(last == "rl" or not curves or any("accuracy" in row for row in rows))
-    figure = _figure(13.0, 0.6 + 3.6 * top + 2.2 * panel_rows, title)
+    figure = _make_figure(13.0, 0.6 + 3.6 * top + 2.2 * panel_rows, title)
     grid = figure.add_gridspec(panel_rows + top, columns, height_ratios=[3.6] * top + [2.0] * panel_rows)
     if top:
         _draw_accuracy(figure.add_subplot(grid[0, :]), rows)
@@ -174,7 +174,7 @@ def plot_metrics(rows: Sequence[Row], names: Sequence[str], out_path: Path | str
     if not curves:
         return False
     panel_rows = -(-len(curves) // COLUMNS)
-    figure = _figure(13.0, 0.6 + 2.1 * panel_rows, title)
+    figure = _make_figure(13.0, 0.6 + 2.1 * panel_rows, title)
     grid = figure.add_gridspec(panel_rows, COLUMNS)
     for index, (name, curve) in enumerate(curves.items()):
         axes = figure.add_subplot(grid[index // COLUMNS, index % COLUMNS])
@@ -198,7 +198,7 @@ def overlay(runs: Mapping[str, Path | str | Sequence[Path]], out_path: Path | st
     if not runs:
         raise InputError("there is no run to plot; name at least one run folder.")
     margin = 0.5 + 0.085 * max(map(len, runs)) if _needs_side_legend(list(runs)) else 0.0
-    figure = _figure(8.5 + margin, max(4.6, 0.8 + 0.22 * len(runs)), title)
+    figure = _make_figure(8.5 + margin, max(4.6, 0.8 + 0.22 * len(runs)), title)
     draw_overlay(figure.add_subplot(), runs)
     _save(figure, out_path)
 
@@ -216,10 +216,10 @@ def draw_overlay(axes: Axes, runs: Mapping[str, Path | str | Sequence[Path]]) ->
             lines += _draw_mean(axes, curves, color)
         lines[-1].set_linestyle(dashes)
     _style(axes)
-    _percent(axes, "held-out accuracy")
+    _show_percent(axes, "held-out accuracy")
     axes.set_xlabel(STEP_LABELS["rl"], fontsize=9.5, color=MUTED)
     axes.set_xlim(0, max(1.0, *(line.get_xdata()[-1] for line in lines)))
-    _legend(axes, lines, list(runs))
+    _add_legend(axes, lines, list(runs))
 
 
 def plot_ablation(
@@ -236,7 +236,7 @@ def plot_ablation(
     Raises:
         InputError: a run has no evaluation with an accuracy, or the suffix is unknown.
     """
-    figure = _figure(13.0, max(4.6, 1.4 + 0.4 * len(arms)), title)
+    figure = _make_figure(13.0, max(4.6, 1.4 + 0.4 * len(arms)), title)
     left, right = figure.subplots(1, 2, width_ratios=[1.5, 1.0])
     draw_overlay(left, arms)
     legend = left.get_legend()
@@ -374,7 +374,7 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None, name: st
     return HeldOutCurve(np.array(steps, float), values, counts)
 
 
-def _figure(width: float, height: float, title: str) -> Figure:
+def _make_figure(width: float, height: float, title: str) -> Figure:
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.03)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
@@ -402,7 +402,7 @@ def _style(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 2.5, 5, 10]))
 
 
-def _percent(axes: Axes, label: str) -> None:
+def _show_percent(axes: Axes, label: str) -> None:
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
     axes.set_ylabel(label, fontsize=10.5, color=INK)
@@ -413,7 +413,7 @@ def _needs_side_legend(labels: list[str]) -> bool:
     return len(labels) > FEW or (len(labels) > 2 and max(map(len, labels)) > SHORT)
 
 
-def _legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
+def _add_legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
     # The legend is above the plot or to its right, where it hides nothing.
     position = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2, "ncols": min(len(labels), 3)}
     if _needs_side_legend(labels):
@@ -433,7 +433,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     warm_scale = min(1.0, room / warm_steps) if warm_steps and rl_steps else 1.0
     training, held_out = curve_of(trained, "accuracy"), held_out_accuracy(rows, warm_scale=warm_scale)
     _style(axes)
-    _percent(axes, "accuracy")
+    _show_percent(axes, "accuracy")
     handles, labels = [], []
     if training.steps.size:
         axes.plot(*training, color=COLORS[1], alpha=0.18, linewidth=1.0)
@@ -452,7 +452,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     if warm_steps:
         _shade_warm_start(axes, warm_steps, warm_scale, rl_steps)
     if handles:
-        _legend(axes, handles, labels)
+        _add_legend(axes, handles, labels)
 
 
 def _draw_held_out(axes: Axes, held_out: HeldOutCurve, color: str, *, band: bool = True) -> list[Line2D]:

@@ -88,14 +88,14 @@ def render_page(heading: Heading, rollouts: Rollouts) -> str:
         notes.append(
             f"The page has {steps} of the {logged} logged steps, evenly spaced, because all would be too large for a browser."
         )
-    blocks = {"index": _script_json([_entry(row) for row in rows]), "scales": _script_json(scales(rows))}
+    blocks = {"index": _script_json([_make_entry(row) for row in rows]), "scales": _script_json(scales(rows))}
     blocks |= {f"r{number}": body_of[id(row)] for number, row in enumerate(rows)}
-    script = _resource("rollout_page.js")
+    script = _read_resource("rollout_page.js")
     values = {
         "digest": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
         "title": html_text(f"{heading.name}: rollouts"),
         "path": html_text(heading.path),
-        "summary": html_text(f"{heading.algorithm}; {len(rows)} rollouts of {_steps(rows)}; written {heading.time}"),
+        "summary": html_text(f"{heading.algorithm}; {len(rows)} rollouts of {_step_range(rows)}; written {heading.time}"),
         "notes": "".join(f'<p class="note">{html_text(note)}</p>' for note in notes),
         "data": "\n".join(
             f'<script type="application/json" id="{name}">{block}</script>' for name, block in blocks.items()
@@ -103,7 +103,7 @@ def render_page(heading: Heading, rollouts: Rollouts) -> str:
         "script": script,
     }
     # The page is filled in one pass, so that inserted text is not searched for placeholders.
-    parts = [piece.partition("}}") for piece in _resource("rollout_page.html").split("{{")]
+    parts = [piece.partition("}}") for piece in _read_resource("rollout_page.html").split("{{")]
     return parts[0][0] + "".join(values[name] + rest for name, _, rest in parts[1:])
 
 
@@ -127,12 +127,12 @@ def _percentile(values: Sequence[float]) -> float:
     return float(f"{np.percentile(values, 90):.3g}") if values else 0.0
 
 
-def _steps(rows: Sequence[Row]) -> str:
+def _step_range(rows: Sequence[Row]) -> str:
     steps = sorted({row["step"] for row in rows})
     return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
 
 
-def _entry(row: Row) -> dict[str, Any]:
+def _make_entry(row: Row) -> dict[str, Any]:
     """Make the entry of a rollout in the page's list."""
     named = {name: row[name] for name in ("step", "problem", "reward", "length", "turns")}
     return named | {"outcomes": outcomes_of(row), "start": " ".join(row["question"].split())[:START]}
@@ -146,5 +146,5 @@ def _script_json(value: object) -> str:
     return escaped.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace")
 
 
-def _resource(name: str) -> str:
+def _read_resource(name: str) -> str:
     return (resources.files("rljax.tracking") / name).read_text(encoding="utf-8")

@@ -97,13 +97,13 @@ class MlflowTracker:
             self._id = id_file.read_text().strip()
             self._client.update_run(self._id, status="RUNNING")
             return
-        self._id = self._client.create_run(self._experiment(experiment), run_name=run.path.name).info.run_id
+        self._id = self._client.create_run(self._find_experiment(experiment), run_name=run.path.name).info.run_id
         id_file.write_text(f"{self._id}\n")
         parameters = [self._mlflow.entities.Param(name, value) for name, value in _flatten(run.config).items()]
         for start in range(0, len(parameters), PARAMETERS_AT_ONCE):
             self._client.log_batch(self._id, params=parameters[start : start + PARAMETERS_AT_ONCE])
 
-    def _experiment(self, name: str) -> str:
+    def _find_experiment(self, name: str) -> str:
         """Return the id of an experiment; create the experiment if it does not exist."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", name)
         found = self._client.get_experiment_by_name(name)

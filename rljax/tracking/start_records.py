@@ -190,7 +190,7 @@ def recorded_inputs(folder: RunFolder) -> Inputs:
     Raises:
         InputError: a row of `starts.jsonl` cannot be read; the message names the file and the line.
     """
-    return next((row["inputs"] for row in reversed(_starts(folder)) if row.get("inputs")), {})
+    return next((row["inputs"] for row in reversed(_read_starts(folder)) if row.get("inputs")), {})
 
 
 def lacks_recorded_inputs(folder: RunFolder) -> bool:
@@ -199,11 +199,11 @@ def lacks_recorded_inputs(folder: RunFolder) -> bool:
     Raises:
         InputError: a row of `starts.jsonl` cannot be read; the message names the file and the line.
     """
-    rows = _starts(folder)
+    rows = _read_starts(folder)
     return bool(rows) and "inputs" not in rows[0]
 
 
-def _starts(folder: RunFolder) -> list[dict[str, Any]]:
+def _read_starts(folder: RunFolder) -> list[dict[str, Any]]:
     return read_rows(folder.starts, lambda row: None)
 
 
@@ -217,27 +217,27 @@ def digest_of_rows(problems: Iterable[Problem]) -> str:
     """
     digest = hashlib.sha256()
     for problem in problems:
-        digest.update(json.dumps(_plain(vars(problem))).encode())
+        digest.update(json.dumps(_to_plain(vars(problem))).encode())
     return digest.hexdigest()[:16]
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     """Convert a value to JSON. An unsupported object becomes the name of its type, because its repr may contain an address."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):
-        return [[_plain(name), _plain(entry)] for name, entry in value.items()]
+        return [[_to_plain(name), _to_plain(entry)] for name, entry in value.items()]
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [_to_plain(entry) for entry in value]
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())  # pyright: ignore[reportAttributeAccessIssue]
+        return _to_plain(value.tolist())  # pyright: ignore[reportAttributeAccessIssue]
     is_data = type(value).__module__ in ("builtins", "datetime", "decimal") and not isinstance(value, set | frozenset)
     return repr(value) if is_data and type(value) is not object else type(value).__qualname__
 
 
 def digest_of(content: object) -> str:
     """Compute a digest of plain data."""
-    return hashlib.sha256(json.dumps(_plain(content)).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(_to_plain(content)).encode()).hexdigest()[:16]
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> list[object]:
@@ -333,7 +333,7 @@ def digest_of_files(folder: Path, names: Sequence[str]) -> str:
 
 def accepted_changes(folder: RunFolder) -> list[str]:
     """Return the names of the inputs whose changes were accepted after the run's first start, without duplicates."""
-    changed = [change["name"] for row in _starts(folder) for change in row.get("input_changes", ())]
+    changed = [change["name"] for row in _read_starts(folder) for change in row.get("input_changes", ())]
     return list(dict.fromkeys(changed))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rljax.tracking.plots import COLORS, INK, MUTED, _figure, _percent, _save, _style
+from rljax.tracking.plots import COLORS, INK, MUTED, _make_figure, _save, _show_percent, _style
 
 
 def draw_tuning(
@@ -17,7 +17,7 @@ def draw_tuning(
         winner: the candidate that is emphasized.
         title: title of the plot.
     """
-    figure = _figure(9.0, 4.6, title)
+    figure = _make_figure(9.0, 4.6, title)
     axes = figure.add_subplot()
     longest = max(points[-1][0] for points in curves.values())
     ranked = sorted(curves, key=lambda name: curves[name][-1])
@@ -43,7 +43,7 @@ def draw_tuning(
             parse_math=False,
         )
     _style(axes)
-    _percent(axes, "held-out accuracy")
+    _show_percent(axes, "held-out accuracy")
     axes.set_xlabel("RL step", fontsize=9.5, color=MUTED)
     axes.set_xlim(0, longest)
     _save(figure, out_path)

@@ -195,7 +195,7 @@ def test_unsupported_environment_raises(arguments, message):
 @needs_gymnasium
 @pytest.mark.parametrize("answer", ["", "-1", "1.5", "seven", "1" * 10, "²"])
 def test_answer_must_be_a_seed(answer):
-    with pytest.raises(InputError, match="is the seed of its game, a whole number of at most 9 digits; got"):
+    with pytest.raises(InputError, match="must be a whole number of at most 9 digits: the seed of its game"):
         make_lake().reset(Problem("", answer))
 
 

@@ -36,7 +36,7 @@ def test_the_extreme_values():
 
 @pytest.mark.parametrize("size", ["0", "-1", "1.5", "many"])
 def test_an_invalid_size_is_refused(size):
-    with pytest.raises(InputError, match=r"the size of a repeated run is .*, e\.g\. repetition:20"):
+    with pytest.raises(InputError, match=r"the n-gram size of repetition is .*, e\.g\. repetition:20"):
         resolve(f"repetition:{size}")
     with pytest.raises(InputError, match="the reward 'repetition' needs a size; write repetition:SIZE"):
         resolve("repetition")

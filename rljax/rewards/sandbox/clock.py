@@ -33,7 +33,7 @@ class Clock:
         self._before = sum(self._delays)
 
     def left(self) -> float:
-        """Return how many seconds are left, at most 0 once the time is used up. At least as much real time will pass until then."""
+        """Return the seconds that are left, 0 or less once they are used up. Using them up takes at least that much real time."""
         self._delays = [_delay(descriptor, last) for descriptor, last in zip(self._descriptors, self._delays, strict=True)]
         delayed = sum(self._delays) - self._before
         return self._seconds - (time.monotonic() - self._start - delayed)

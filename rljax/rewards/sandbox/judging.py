@@ -242,7 +242,7 @@ def judge_all(
         A verdict for each program, in order.
 
     Raises:
-        InputError: for the reasons `judge` gives, or `workers` is below 1.
+        InputError: in the same cases as for `judge`, or `workers` is below 1.
 
     Example:
         >>> [verdict.pass_rates for verdict in judge_all([Program("a = 1", ("assert a == 1",)), Program("", ("assert a == 1",))])]

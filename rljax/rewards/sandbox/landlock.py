@@ -16,7 +16,7 @@ _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 
 _CHANGES = 0x37B0 | _WRITE_FILE | _TRUNCATE  # remove entries, make any entry but a device, move entries to another folder
 _FILE_RIGHTS_BY_VERSION = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)  # versions 2, 3 and 5 add an access right each
 _NETWORK_FROM, _NETWORK = 4, 0x3  # bind and connect over TCP
-_SCOPES_FROM, _SCOPES = 6, 0x3  # abstract sockets of, and signals to, processes outside
+_SCOPES_FROM, _SCOPES = 6, 0x3  # abstract sockets of outside processes, and signals to them
 
 
 def version() -> int:

@@ -68,7 +68,7 @@ class Peer:
         with self._turn:
             try:
                 self._send(question)
-                answer = self._answer()
+                answer = self._await_answer()
             except (OSError, wire.WireError) as problem:
                 self.lost = True
                 raise self.broken("the program has ended, or sent something that is not a message") from problem
@@ -103,7 +103,7 @@ class Peer:
 
     def kind_number(self, kind: type) -> int:
         """Return the number by which the other end can refer to a class."""
-        return self._number(kind)
+        return self._register(kind)
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
         """True if the other end may perform this action on an object of this end."""
@@ -138,7 +138,7 @@ class Peer:
     def _send(self, message: list) -> None:
         wire.send(self._files[1], [*message, self.output()])
 
-    def _answer(self) -> Sequence[Any]:
+    def _await_answer(self) -> Sequence[Any]:
         """Wait for the answer, and meanwhile perform the actions that the other end requests."""
         while True:
             message = wire.receive(self._files[0])
@@ -190,7 +190,7 @@ class Peer:
         except BaseException:
             return self._encode(CandidateError(type(error).__name__[:100]))
 
-    def _number(self, value: object) -> int:
+    def _register(self, value: object) -> int:
         known = self._numbers.get(id(value))
         if known is None:
             known = self._numbers[id(value)] = len(self._objects)
@@ -203,15 +203,15 @@ class Peer:
             return ["yours", reference.number]
         kind = type(value)
         if issubclass(kind, BaseException):
-            return ["error", self._number(value), kind, value.args, _text(value), value.__cause__]
+            return ["error", self._register(value), kind, value.args, _error_text(value), value.__cause__]
         if issubclass(kind, type) and issubclass(value, BaseException):
             bases = [base for base in value.__bases__ if issubclass(base, BaseException)]
             standard = value.__module__ if _is_standard(value.__module__) else ""
-            return ["errors", self._number(value), value.__name__, standard, bases]
+            return ["errors", self._register(value), value.__name__, standard, bases]
         base, class_number = base_of(kind), self.kind_number(kind)
         if base is not None:
-            return ["derived", self._number(value), class_number, abilities(value), base, content(value)]
-        return ["object", self._number(value), class_number, abilities(value)]
+            return ["derived", self._register(value), class_number, abilities(value), base, content(value)]
+        return ["object", self._register(value), class_number, abilities(value)]
 
     def _revive(self, form: str, number: int, *parts: Any) -> object:
         if type(number) is not int or number < 0:
@@ -220,9 +220,9 @@ class Peer:
             case "yours", ():
                 return self._get_object(number)
             case "errors", (str(name), str(module), list(bases)):
-                return self._error_class(number, name, module, bases)
+                return self._revive_error_class(number, name, module, bases)
             case "error", (kind, tuple(arguments), str(text), cause):
-                return self._error(number, kind, arguments, text, cause)
+                return self._revive_error(number, kind, arguments, text, cause)
             case "derived", (int(kind), list(names), base, plain) if base_of(base) is base is type(plain):
                 return derived(Reference(self, number, frozenset(names), kind, False), base, plain)
             case "object", (int(kind), list(names)):
@@ -240,7 +240,7 @@ class Peer:
             raise wire.WireError("an error that has become another object")
         return _coroutine(proxy) if "coroutine" in reference.abilities else proxy
 
-    def _error_class(self, number: int, name: str, module: str, bases: list) -> object:
+    def _revive_error_class(self, number: int, name: str, module: str, bases: list) -> object:
         standard = getattr(sys.modules.get(module), name, None) if _is_standard(module) else None
         if isinstance(standard, type) and issubclass(standard, BaseException):
             return standard
@@ -252,7 +252,7 @@ class Peer:
             self._proxies[key] = error_class(reference, name, bases)
         return self._proxies[key]
 
-    def _error(self, number: int, kind: Any, arguments: tuple, text: str, cause: object) -> object:
+    def _revive_error(self, number: int, kind: Any, arguments: tuple, text: str, cause: object) -> object:
         """Find or make the local copy of an exception, without calling the program's `__init__`."""
         key = (number, False)
         if key not in self._proxies:
@@ -281,7 +281,7 @@ def _is_standard(module: str) -> bool:
     return module.partition(".")[0] in sys.stdlib_module_names
 
 
-def _text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str.__str__(str(error))
     except Exception:

@@ -284,7 +284,7 @@ def _derived_class(base: Any) -> type:
 
 
 def _remote_or_native(action: str, native: Callable | None) -> Callable:
-    """Make an operator method that asks the object if it may decide the result, and else uses the plain content."""
+    """Make an operator method that requests the result if the object may decide it, and otherwise uses the plain content."""
 
     def method(proxy: object, other: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")

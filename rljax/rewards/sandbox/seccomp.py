@@ -123,27 +123,27 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-def _argument(index: int) -> bytes:
+def _load_argument(index: int) -> bytes:
     return _instruction(_LOAD, 16 + 8 * index)  # the low 32 bits, in which flags, process ids and request numbers fit
 
 
 def _allow_without_bits(call: int, index: int, bits: int, refusal: int) -> list[bytes]:
     verdicts = [_instruction(_RETURN, _REFUSE | refusal), _instruction(_RETURN, _ALLOW)]
-    return [_instruction(_EQUAL, call, 0, 4), _argument(index), _instruction(_ANY_BIT, bits, 0, 1), *verdicts]
+    return [_instruction(_EQUAL, call, 0, 4), _load_argument(index), _instruction(_ANY_BIT, bits, 0, 1), *verdicts]
 
 
 def _allow_with_any_bit(call: int, index: int, bits: int, refusal: int) -> list[bytes]:
     verdicts = [_instruction(_RETURN, _ALLOW), _instruction(_RETURN, _REFUSE | refusal)]
-    return [_instruction(_EQUAL, call, 0, 4), _argument(index), _instruction(_ANY_BIT, bits, 0, 1), *verdicts]
+    return [_instruction(_EQUAL, call, 0, 4), _load_argument(index), _instruction(_ANY_BIT, bits, 0, 1), *verdicts]
 
 
 def _allow_flags_without(call: int, bits: int) -> list[bytes]:
     """Make the rule for F_SETFL, which allows flags without `bits`; the rules after this one decide other commands."""
     verdicts = [_instruction(_RETURN, _REFUSE | errno.EINVAL), _instruction(_RETURN, _ALLOW)]
     tests = [
-        _argument(1),
+        _load_argument(1),
         _instruction(_EQUAL, _SET_FLAGS, 0, 4),
-        _argument(2),
+        _load_argument(2),
         _instruction(_ANY_BIT, bits, 0, 1),
         *verdicts,
     ]
@@ -154,7 +154,7 @@ def _allow_values(call: int, index: int, values: tuple[int, ...], refusal: int) 
     tests = [step for value in values for step in (_instruction(_EQUAL, value, 0, 1), _instruction(_RETURN, _ALLOW))]
     return [
         _instruction(_EQUAL, call, 0, 2 + len(tests)),
-        _argument(index),
+        _load_argument(index),
         *tests,
         _instruction(_RETURN, _REFUSE | refusal),
     ]

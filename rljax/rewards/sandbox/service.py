@@ -64,7 +64,7 @@ class Service:
         ours, theirs = socket.socketpair()
         with self._unreadable(), ours:
             with theirs:
-                number = self._order(theirs)
+                number = self._order_launcher(theirs)
             try:
                 return _exchange(ours, first, second)
             except TimeoutError as error:
@@ -79,7 +79,7 @@ class Service:
             self._end()
             self._server = None
 
-    def _order(self, connection: socket.socket) -> int:
+    def _order_launcher(self, connection: socket.socket) -> int:
         with self._lock:
             number = next(self._numbers)
             order = fork_server.ORDER.pack(b"j", number)

@@ -78,7 +78,7 @@ def bound_names(trees: Sequence[ast.Module]) -> set[str]:
 
 
 def builtin_under_test(tests: Sequence[ast.Module]) -> set[str]:
-    """Find the one builtin function that each test calls, if there is exactly one.
+    """Find the builtin function that all tests call, if there is exactly one.
 
     Example:
         >>> builtin_under_test([ast.parse("assert sum(10, 15) == 6"), ast.parse("assert sum(1, 2) == 3")])
@@ -179,13 +179,13 @@ def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str]
         {}
     """
     judges = _find_judges([setup, *tests], set(names))
-    known = {name: "" if (module := _origin(name)) is None and name in judges else module for name in sorted(names)}
+    known = {name: "" if (module := _find_origin(name)) is None and name in judges else module for name in sorted(names)}
     known = {name: module for name, module in known.items() if module is not None and name != entry_point}
     others = set(names) - set(known)
-    prepares = bound_names([setup])
+    setup_names = bound_names([setup])
     found = dict(known)
     for test in tests if not entry_point else ():
-        trees = [test, setup] if prepares & loaded_names([test]) else [test]
+        trees = [test, setup] if setup_names & loaded_names([test]) else [test]
         used = loaded_names(trees)
         for name in set(found) & used:
             if _ORACLE.fullmatch(name) is None and not (others & used or _encloses(trees, name, set(known) - {name})):
@@ -220,7 +220,7 @@ def _find_called(nodes: Sequence[ast.expr], names: set[str]) -> set[str]:
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and _is_named(node.func, names)}  # type: ignore[attr-defined]
 
 
-def _origin(name: str) -> str | None:
+def _find_origin(name: str) -> str | None:
     """Return a name's module; an empty text for a name such as `allclose` whose module is unknown, and None for other names."""
     if name in _ALIASES or name in _PACKAGES:
         return _ALIASES.get(name, name)
@@ -467,7 +467,7 @@ class _Instrumenter(ast.NodeTransformer):
 
 
 def _examined_arguments(tree: ast.Module) -> set[int]:
-    """Find the variables passed to functions whose other uses are all comparisons with constants, by the `id` of their nodes."""
+    """Return the `id`s of argument nodes whose variables are otherwise used only in comparisons with constants."""
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_builtin(node.func)]
     arguments = {id(argument) for call in calls for argument in (*call.args, *(word.value for word in call.keywords))}
@@ -479,10 +479,10 @@ def _examined_arguments(tree: ast.Module) -> set[int]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             uses.setdefault(node.id, []).append(id(node))
     examined: set[int] = set()
-    for places in uses.values():
-        others = {place for place in places if place not in arguments}
+    for node_ids in uses.values():
+        others = {node_id for node_id in node_ids if node_id not in arguments}
         if others and others <= compared:
-            examined |= {place for place in places if place in arguments}
+            examined |= {node_id for node_id in node_ids if node_id in arguments}
     return examined
 
 

@@ -93,7 +93,7 @@ class Judge(Peer):
         return reference.constructed or all(reference_of(operand) is not None for operand in operands)
 
     def refuse(self, reference: Reference, action: str) -> Any:
-        """Fail the test, which lets an object of the program decide a comparison with a value of the tests."""
+        """Fail the test, because it lets an object of the program decide a comparison with a value of the tests."""
         self.refusals += 1
         return super().refuse(reference, action)
 

@@ -116,7 +116,7 @@ THREATS = (
         rlimits=_FILES,
     ),
     Threat(
-        "read files that everyone on this machine can read, data sets with tests included",
+        "read files that everyone on this machine can read, including data sets with tests",
         ("read a public file",),
         seccomp=(LANDLOCK,),
         rlimits=(LANDLOCK,),
@@ -188,7 +188,7 @@ def exposure(level: str, where: Machine) -> str:
 
     Example:
         >>> exposure("seccomp", Machine(True, 0))
-        'a hostile program can read files that everyone on this machine can read, data sets with tests included.'
+        'a hostile program can read files that everyone on this machine can read, including data sets with tests.'
     """
     attempts = [threat.attempt for threat in THREATS if not is_prevented(threat, level, where)]
     return f"a hostile program can {'; '.join(attempts)}." if attempts else ""
