@@ -1,4 +1,4 @@
-"""Small rollouts, each of which tests one slot (part) of an algorithm; their order makes the first failing case name the slot."""
+"""Small rollouts that each test one slot (part) of an algorithm, ordered so that the first failing case names the faulty slot."""
 
 from typing import NamedTuple
 
@@ -134,7 +134,7 @@ def triple_cases() -> list[Case]:
 
 
 def gap_cases() -> list[Case]:
-    """Return cases with slots outside the mask before, between and after the tokens, such as an agent's observations."""
+    """Return cases with positions outside the mask before, between and after the tokens, such as an agent's observations."""
     cases = []
     for rows, margin, max_log_ratio in (
         ([[0, 1, 1], [1, 0, 1]], 1.0, 0.0),
@@ -161,7 +161,7 @@ def larger_case() -> Case:
 
 
 def gae_cases(*, gaps: bool = False) -> list[GAECase]:
-    """Return cases for GAE, of at most 2 rows x 3 slots. Without `gaps`, tokens begin in slot 0 and have no gaps."""
+    """Return cases for GAE, of at most 2 rows x 3 positions. Without `gaps`, tokens begin in column 0 and have no gaps."""
     rng = np.random.default_rng(0)
     full, none = np.ones((1, 3), bool), np.zeros(1)
     two, ragged = np.ones((2, 3), bool), np.array([[True, True, False], [True, True, True]])

@@ -527,7 +527,7 @@ def check_gae(function: Callable[..., Any], *, arrays: Arrays = "jax") -> None:
 
     Args:
         function: takes `rewards`, `values` and `mask` `[R, T]`, `gamma`, `lambda_` or `lam`, and optionally `bootstrap` `[R]`. It
-            returns the advantages `[R, T]`, or a tuple of advantages and returns. Only slots in the mask are compared.
+            returns the advantages `[R, T]`, or a tuple of advantages and returns. Only positions in the mask are compared.
         arrays: the library whose arrays the function takes.
 
     Raises:

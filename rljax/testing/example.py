@@ -64,7 +64,7 @@ class Example:
 
     @property
     def length(self) -> int:
-        """T, the number of token slots per response."""
+        """T, the number of token positions per response."""
         return self.mask.shape[2]
 
     @property
@@ -97,6 +97,6 @@ class Example:
         return replace(self, **per_token)
 
     def spread(self, x: Float[np.ndarray, "P G T"]) -> Float[np.ndarray, "P G T"]:
-        """Move per-token values of `compact()` back to the slots of their tokens; 0 outside the mask."""
+        """Move per-token values of `compact()` back to the positions of their tokens; 0 outside the mask."""
         index = np.maximum(np.cumsum(self.mask, -1) - 1, 0)
         return np.where(self.mask, np.take_along_axis(x, index, -1), 0.0)

@@ -73,7 +73,7 @@ def contents_of_padding(example: Example, *, fill: float = 3.0) -> Variant:
 
 
 def gaps(example: Example) -> Variant:
-    """Insert a slot that is not trained on, such as an observation, before every token."""
+    """Insert a position that is not trained on, such as an observation, before every token."""
 
     def insert_gaps(x: np.ndarray) -> np.ndarray:
         out = np.full((*x.shape[:2], 2 * x.shape[2]), False if x.dtype == bool else -1.0, x.dtype)
@@ -106,7 +106,7 @@ def broken_invariant(
     value, gradient = evaluate(example)
     kept = np.where(example.mask, gradient, 0.0)
     if not np.allclose(gradient, kept, rtol=0, atol=rtol * float(np.abs(kept).max())):
-        return BrokenInvariant("numbers outside the mask", "The gradient is not 0 in a slot outside the mask.")
+        return BrokenInvariant("numbers outside the mask", "The gradient is not 0 at a position outside the mask.")
     for invariant in invariants:
         variant = invariant(example)
         other, its_gradient = evaluate(variant.example)

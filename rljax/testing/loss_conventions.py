@@ -46,8 +46,8 @@ class Convention:
     beta: float = 0.04
     """Weight of the KL estimate."""
     kl_cap: float | None = None
-    """Largest absolute KL estimate of a token: it is clamped to [-kl_cap, kl_cap], in verl and OpenRLHF with kl_cap 10; None: it
-    is not clamped. A clamped token gets no gradient from the KL, except with `k3+`."""
+    """Largest absolute KL estimate of a token: the estimate is clamped to [-kl_cap, kl_cap] (verl and OpenRLHF use 10). None: no
+    clamping. A clamped token gets no gradient from the KL, except with `k3+`."""
     kl_place: Literal["loss", "reward"] = "loss"
     """Whether the KL estimate is a term of the loss, or its sum over a response's tokens is subtracted from the reward."""
     cache: int = 0

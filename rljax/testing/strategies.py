@@ -36,7 +36,7 @@ def examples(
         prompts: P.
         group: G, at least 2.
         tokens: T.
-        gaps: whether slots between two tokens may be outside the mask.
+        gaps: whether any position may be outside the mask; if False, only positions after the last token may be.
         garbage: log-probability outside the mask.
         marks: whether responses may have no reward, or be truncated.
     """

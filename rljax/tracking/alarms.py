@@ -1,8 +1,8 @@
 """Alarms: what is wrong with a run, what that means, and which setting to change. They are pure functions of metric rows.
 
-An alarm is raised when its crossing detects something, and cleared when the crossing has detected nothing for `QUIET` rows, so
-each problem is reported once, until it disappears and returns. Alarms depend only on the rows: a resumed run, and a report on a
-finished run, raise the same alarms.
+An alarm is raised when its crossing detects something, and cleared when the crossing has detected nothing for `QUIET` rows, so a
+problem is reported once, and again only if it has disappeared and returned. Alarms depend only on the rows, so a resumed run, and
+a report on a finished run, raise the same alarms.
 """
 
 import shlex
@@ -215,7 +215,7 @@ ALARMS = (
         "Responses are less than half as long as at the start, are right no more often, and earn no more: the policy no longer "
         "works out the problem.",
         Remedy("--reward", "use a --reward that does not pay for brevity, or a weaker length penalty",
-               "the present one outweighs the task"),
+               "the present reward pays more for brevity than for the task"),
         needed=(("response_length",),),
     ),
     Alarm(
@@ -229,7 +229,7 @@ ALARMS = (
         "The policy gives the same response to nearly every prompt. If that response earns a high reward, the policy has "
         "exploited the reward.",
         Remedy("--reward", "use a --reward that compares with each problem's answer",
-               "a constant response can satisfy the present one"),
+               "a constant response can satisfy the present reward"),
     ),
     Alarm(
         "too_easy", ("groups_all_right",), above("groups_all_right", 0.9, over=LONG),

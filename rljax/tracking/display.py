@@ -90,7 +90,7 @@ class Display(Protocol):
 
 
 class ScreenStream(io.TextIOBase):
-    """A stream to a screen that may become unavailable: a stream, pipe or terminal is closed, or a disk is full.
+    """A stream to a screen that may become unavailable because the stream, pipe or terminal is closed, or the disk is full.
 
     Writing raises only if the stream cannot encode the text. Once a write has failed, all further output is discarded.
 

@@ -292,7 +292,7 @@ def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[
     if failed.total:
         lines.append(f"The reward failed on {counted(failed.total, 'response')} ({failed}), excluded from training.")
     if failed.unfinished:
-        lines.append(f"{failed.unfinished} answers took the verifier too long; they counted as wrong.")
+        lines.append(f"{counted(failed.unfinished, 'answer')} took the verifier too long and counted as wrong.")
     skipped = sum(row.get("skipped_updates", 0) > 0 for row in rows)
     if skipped:
         lines.append(f"{skipped} of {len(rows)} steps skipped updates that were far too large or not finite.")

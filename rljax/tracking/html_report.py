@@ -41,9 +41,9 @@ class ReportContents(NamedTuple):
     pictures: Mapping[str, bytes]
     """Title of each picture -> PNG."""
     answers: Sequence[Mapping[str, Any]]
-    """Held-out answers side by side: `prompt`, `answer`, `before`, `after`, `reward_before`, `reward_after`."""
+    """Held-out answers side by side; the keys are those of `rljax.tracking.display.Display.comparison`."""
     samples: Sequence[Mapping[str, Any]]
-    """The last samples of training: `step`, `prompt`, `completion`, `answer`, `reward`."""
+    """The last samples of training: `step`, `prompt`, `completion`, `answer`, `reward`, and perhaps `correct`."""
     settings: Mapping[str, Any]
     """Settings by option name."""
     overrides: Sequence[str]

@@ -221,7 +221,7 @@ class _StampedDisplay(PlainDisplay):
 
 
 def _call_both(name: str) -> Callable[..., None]:
-    """Make a method of `LoggedDisplay` that calls the method `name` of the log, and then that of the screen's display."""
+    """Make a method of `LoggedDisplay` that calls the method `name` of the log, and then of the screen's display."""
 
     def call(self: "LoggedDisplay", *arguments: object, **options: object) -> None:
         getattr(self.log, name)(*arguments, **options)

@@ -275,11 +275,10 @@ class RunFolder:
         return {path.name: describe_content(_read_content(path)) for path in self.growing}
 
     def rewind(self, file_states: Mapping[str, FileState]) -> list[str]:
-        """Truncate metrics, samples, held-out answers and rollouts to their lengths when a checkpoint was saved, so that no step
-        occurs twice.
+        """Truncate metrics, samples, held-out answers and rollouts to their lengths at a checkpoint, so that no step occurs twice.
 
         Args:
-            file_states: the result of `self.file_states()` at that time.
+            file_states: the result of `self.file_states()` when the checkpoint was saved.
 
         Returns:
             Messages about missing files, whose earlier rows are lost.

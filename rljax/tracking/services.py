@@ -154,7 +154,7 @@ def _import_package(package: str, service: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{service} needs the package {package}, and {package} is not installed; run `pip install {package}`, or turn it off: "
+            f"{service} needs the package {package}, which is not installed; run `pip install {package}`, or turn the service off: "
             "metrics.jsonl and TensorBoard are written without it."
         ) from error
 

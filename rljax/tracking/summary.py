@@ -40,7 +40,7 @@ class Summary(NamedTuple):
     status: Status
     """Whether the run is finished, is running (a process is training in its folder), or was stopped before its last step."""
     before: EvaluationPoint | None
-    """The evaluation before RL; None if there is none yet, also for `after` and `best`."""
+    """The evaluation before RL. This field, `after` and `best` are None until there is such an evaluation."""
     after: EvaluationPoint | None
     """The last evaluation."""
     best: EvaluationPoint | None

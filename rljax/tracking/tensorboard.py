@@ -30,7 +30,7 @@ class EventFile:
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        # The time in a name is in seconds, so a run that is resumed at once needs the number of earlier files for a new name.
+        # The number of earlier files keeps the name unique if a run is resumed within the same second.
         earlier = len(list(folder.glob("events.out.tfevents.*")))
         self._file = AppendFile(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{earlier}")
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))

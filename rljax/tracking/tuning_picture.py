@@ -1,4 +1,4 @@
-"""Plot of a hyperparameter search, with each candidate's held-out accuracy at the end of each of the candidate's rungs."""
+"""Plot of a search by successive halving: each candidate's held-out accuracy at the end of each rung that it trained in."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ def draw_tuning(
     """Plot the candidates' curves; each ends where the candidate was eliminated.
 
     Args:
-        curves: candidate -> (RL steps, mean held-out accuracy) at step 0 and at the end of each of its rungs.
+        curves: candidate -> (RL steps, mean held-out accuracy) at step 0 and at the end of each rung that it trained in.
         out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
         winner: the candidate that is emphasized.
         title: title of the plot.
