@@ -154,8 +154,8 @@ def _import_package(package: str, service: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{service} needs the package {package}, which is not installed; run `pip install {package}`, or turn the service off: "
-            "metrics.jsonl and TensorBoard are written without it."
+            f"{service} needs the package {package}, and {package} is not installed; run `pip install {package}`, or turn "
+            f"{service} off: metrics.jsonl and TensorBoard are written without it."
         ) from error
 
 
