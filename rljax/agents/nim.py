@@ -27,7 +27,7 @@ class NimState(NamedTuple):
 class Nim:
     """Nim: two players take 1 to `take` stones in turn; whoever takes the last one wins. The reward is 1 for a win, else 0.
 
-    The problem's answer is the number of stones at the beginning. If its column `first` is "other", the other player begins. An
+    The problem's answer is the number of stones at the beginning. If the column `first` is "other", the other player begins. An
     illegal move loses the game.
 
     Args:

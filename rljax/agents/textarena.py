@@ -30,8 +30,8 @@ class TextArenaEnvironment:
     correct if its reward is at least 1. A move that the game rejects is counted as `illegal_actions`.
 
     The problem's answer is the seed of its games. TextArena uses Python's global random generator, so each game keeps its own
-    generator state, and only one game moves at a time. So all episodes of a problem begin in the same state, and equal moves have
-    equal results.
+    generator state, and only one game moves at a time. All episodes of a problem therefore begin in the same state, and equal moves
+    have equal results.
 
     Args:
         name: name of the game, such as "GuessTheNumber-v0".

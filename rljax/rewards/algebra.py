@@ -2,8 +2,8 @@ r"""Equality of mathematical expressions. Import it in worker processes only: no
 
 math-verify's parser reads the expressions. Two expressions are equal if their values agree to at least 30 digits. With variables,
 they must agree at every test point where both have a value. Rational numbers are compared exactly. math-verify's own comparison
-is used only for what has no value, namely sets and matrices within expressions: it rounds to six decimals, which makes all small
-numbers equal, and its `simplify` is slow. SymPy has no type annotations, so its objects are `Any` here.
+is used only for what has no value, namely sets and matrices within expressions, because it rounds to six decimals, which makes all
+small numbers equal, and its `simplify` is slow. SymPy has no type annotations, so its objects are `Any` here.
 """
 
 import functools

@@ -238,7 +238,7 @@ def _unfenced_start(text: str) -> str:
 
 
 def _without_prose(program: str) -> str:
-    """Drop the lines before the first that can begin a program, unless the first line is indented or no line can begin one."""
+    """Drop the prose before the first line that can begin a program, unless the text begins indented or has no such line."""
     lines = program.split("\n")
     first = next((line for line in lines if line.strip()), " ")
     if first[0].isspace():
@@ -248,7 +248,7 @@ def _without_prose(program: str) -> str:
 
 
 def _without_trailing_fence(program: str) -> str:
-    """Drop backticks at the end of a program's last line: Python has no use for them, so they are a misplaced fence."""
+    """Drop backticks at the end of a program's last line; Python has no use for them, so they must be a misplaced fence."""
     bare = program.rstrip()
     last = bare.rpartition("\n")[2].lstrip()
     return bare.rstrip("`") if last.endswith("```") and not last.startswith("`") else program

@@ -259,7 +259,7 @@ def _last_value(text: str) -> str | None:
     value = _EQUALS.split(formula)[-1].strip(_END_OF_LINE)
     if residue := _MODULAR_RESIDUE.search(value):
         return residue[0]
-    # A sum of numbers may be the question repeated.
+    # A sum of numbers may just repeat the question.
     sum_of_numbers = value == formula.strip(_END_OF_LINE) and not _LETTER.search(value)
     if value and (_is_quantity(value) or not (sum_of_numbers or _WORDS.search(value))):
         return value

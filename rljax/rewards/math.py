@@ -154,7 +154,7 @@ def _read_reference(entry: object, position: int) -> str | None:
 
 
 def notes_on_references(references: Sequence[object]) -> list[str]:
-    """Warn of references that are long texts without a stated answer: a response would have to state the same text to be right.
+    """Warn of references that are long texts without a stated answer, because only a response with the same text would be right.
 
     Args:
         references: the references of all problems.

@@ -27,7 +27,7 @@ from rljax.rewards.result_line import LONGEST_LINE, decode_result
 from rljax.text import one_line
 
 _START_SECONDS = 120.0
-# A worker normally kills itself by a timer. In case the function stops the timer, this process kills the worker this much later.
+# A timer normally kills the worker. If the function has stopped the timer, this process kills the worker this much later.
 _GRACE_SECONDS = 1.0
 # A worker is replaced after this many items, because computer algebra leaks a few kilobytes per item.
 _LIFETIME = 20_000

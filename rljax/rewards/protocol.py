@@ -79,7 +79,7 @@ def minimum(
 
         r = min_k w_k r_k
 
-    The parts must score on the same scale, as reward models do that were trained in the same way on the same pairs.
+    The parts must score on the same scale, such as reward models that were trained in the same way on the same pairs.
 
     Args:
         values: r, rewards of K parts for N completions.
@@ -110,9 +110,9 @@ class Scores(NamedTuple):
     valid: Bool[np.ndarray, "N"]
     """Whether at least one part gave a reward and none failed."""
     parts: dict[str, Float32[np.ndarray, "N"]]
-    """The unweighted rewards of each part by name; NaN where it abstains or fails."""
+    """The unweighted rewards of each part by name; NaN where the part abstains or fails."""
     failures: dict[str, Failures]
-    """The failures of each part, counted by kind, by the part's name."""
+    """Name of each part -> its failures, counted by kind."""
     failed: Int8[np.ndarray, "N"]
     """The kind of failure of the first part that failed: 0 for none, else the position in `Failures`, counted from 1."""
     correct: Float32[np.ndarray, "N"] | None = None
@@ -288,7 +288,7 @@ def judge(
         columns: extra data by name, N entries each, including `answer` if the data has it.
         max_failure_share: the largest fraction of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
             one of several completions may always fail.
-        progress: called, by rewards that support it, with the number of completions judged and the number of all; or None.
+        progress: called with the number of completions judged and the total number, if the reward supports it; or None.
         chats: the messages of each prompt, None for a prompt that is plain text. A reward that is not built into rljax receives
             these prompts and their completions as lists of messages, as TRL passes them. If `chats` is None, every reward gets
             text.
@@ -298,8 +298,8 @@ def judge(
 
     Raises:
         ValueError: the completions or a column do not have one entry per prompt.
-        InputError: the function needs a column that the data lacks; it returns anything but finite numbers and None; more than
-            the allowed share of completions failed; or `max_failure_share` is not between 0 and 1.
+        InputError: the function needs a column that the data lacks, or returns anything but a list of numbers, None and `Failed`;
+            more completions failed than `max_failure_share` allows; or `max_failure_share` is not between 0 and 1.
 
     Example:
         >>> scores = judge(lambda completions: [len(c) or None for c in completions], ["a", "a"], ["bcd", ""], {})
@@ -379,7 +379,7 @@ def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share:
         max_failure_share: as in `judge`.
 
     Raises:
-        InputError: more than the allowed share of completions failed.
+        InputError: more completions failed than `max_failure_share` allows.
     """
     scores = _exact_scores(reward, answers, max_failure_share)
     parts = {name: values.astype(np.float32) for name, values in scores.parts.items()}
@@ -436,7 +436,7 @@ def _leaf_rewards(reward: Callable) -> list[Callable]:
 
 
 def _flatten(reward: Callable) -> Weighted:
-    """Flatten a `Weighted`, or wrap any other reward as the one part of a sum, under the function's name."""
+    """Flatten a `Weighted`, or wrap any other reward as the only part of a sum, under the function's name."""
     if isinstance(reward, Weighted):
         return reward.flat()
     name = short_name(reward)

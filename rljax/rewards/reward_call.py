@@ -397,7 +397,7 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
 
     Raises:
         FailedJudgeError: more completions failed than may fail.
-        OutOfRangeError: the same, if the reward of each of them is NaN, infinite or too large.
+        OutOfRangeError: the same, if the reward of each failed completion is NaN, infinite or too large.
 
     Example:
         >>> answer = read_answer([1.0, Failed("raised", "KeyError: 'x'")], "mine", 2)

@@ -31,7 +31,7 @@ def yes_or_no(
         model: name of the model; None selects the first model that the server lists.
 
     Returns:
-        (texts, progress) -> True for yes, False for no; `Failed` if the server sends no answer or a different one.
+        (texts, progress) -> for each text True for yes, False for no, or `Failed` if the server sends no answer or another one.
 
     Raises:
         InputError: the address does not begin with http:// or https://.

@@ -83,8 +83,8 @@ def same_word(word, wanted):
 def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
     r"""Turn a program that reads standard input into a program with one sandbox test per input.
 
-    The program runs once per input, in the candidate's process, which sees the inputs but no expected output. It passes a test if
-    it ends without an error (`sys.exit(0)` is not an error) and prints the expected words. White space and capitalization are
+    The program runs once per input, in a process that sees the inputs but no expected output. The program passes a test if it
+    ends without an error (`sys.exit(0)` is not an error) and prints the expected words. White space and capitalization are
     ignored. If one of two words has a decimal point, they also match as numbers that differ by less than 1e-5.
 
     The program may read with `input`, `sys.stdin`, `open(0)`, `open("/dev/stdin")` and `os.read(0, n)`, and print with `print`,

@@ -369,7 +369,7 @@ def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rto
         return "value", ". Its gradient is right in every case; its value alone differs."
     has_values = any(
         abs(right[0]) > ABSOLUTE for _, right in wrong
-    )  # at ratio 1, advantages of every size have the value 0
+    )  # at ratio 1, the loss is 0 however large the advantages are
     if base.surrogate == "clipped" and has_values and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
         return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
     return slot, _find_hint(found, base, rtol)

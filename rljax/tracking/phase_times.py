@@ -49,7 +49,7 @@ class PhaseSeconds(NamedTuple):
 class Stopwatch:
     """A stopwatch that sums the seconds of each phase. A nested phase interrupts the outer phase, so no time is counted twice.
 
-    The stopwatch measures only the thread that created it, the training loop's; phases in other threads are ignored.
+    The stopwatch measures only the thread that created it (the training loop's thread); phases in other threads are ignored.
 
     Args:
         clock: returns the time in seconds.

@@ -106,7 +106,7 @@ def adopt_orphans() -> None:
 
 
 def hide_memory() -> None:
-    """On Linux, keep this user's other processes from reading this one's memory and environment, from now on."""
+    """On Linux, keep this user's other processes from reading this process's memory and environment, from now on."""
     if sys.platform == "linux":
         _prctl(_DUMPABLE, 0)
 
@@ -121,7 +121,7 @@ def drop_rights(readable: Sequence[str]) -> None:
         readable: folders and files that the process may still read.
 
     Raises:
-        OSError: the kernel rejects it.
+        OSError: the kernel rejects a restriction.
     """
     if sys.platform != "linux":
         return

@@ -4,9 +4,9 @@ The tests run here, with this process's own builtins and modules. The program ru
 read from the program is requested from that process. The design guarantees the following, whatever the program does:
 
 - A comparison with a value of the tests is decided here, on plain data of exact builtin types. An object of the program may decide
-  a comparison only if all operands are the program's own (it could as well have returned equal values), or if the tests made the
-  object by calling a name that they treat as a class. In all other cases the test fails. It also fails if the value that it
-  asserts is an object that is not plain data.
+  a comparison only if all operands are the program's own (the program could as well have returned equal values), or if the tests
+  made the object by calling a name that they treat as a class. In all other cases the test fails. A test also fails if the value
+  that it asserts is an object that is not plain data.
 - No name of the program replaces a name of the tests: a builtin, an import, a standard module or a definition in the prompt. The
   function under test can have a builtin's name only if the tests use no other name.
 - No exception of the program is lost. Each exception must reach a handler, a `with` statement or an `assertRaises` in the tests'
@@ -165,7 +165,7 @@ def _run_statements(tree: ast.Module, space: dict, judge: Judge) -> bool:
 
 
 def _run_imports(space: dict, statements: Sequence[ast.stmt]) -> None:
-    """Run the tests' imports before the program is asked anything, so that it cannot make them fail."""
+    """Run the tests' imports before the program is asked anything, so that the program cannot make them fail."""
     try:
         exec(compile(ast.Module(list(statements), []), "<imports>", "exec"), space)
     except Exception as error:  # importing a module may raise anything

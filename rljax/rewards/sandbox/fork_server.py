@@ -2,7 +2,7 @@
 
 This process runs as `python -I -S fork_server.py FOLDER`. It receives orders over its standard input; each order to judge comes
 with a socket, which only the forked launcher reads (`rljax.rewards.sandbox.trial`). This process therefore never contains a
-program, a test or a secret of the trainer that a launcher could inherit. It ends when the trainer does.
+program, a test or a secret of the trainer that a launcher could inherit. The process ends when the trainer does.
 """
 
 import contextlib

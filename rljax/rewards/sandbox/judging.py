@@ -81,7 +81,7 @@ class Output(NamedTuple):
 
 
 def level() -> str:
-    """Find the strongest confinement that works on this machine, by trying each.
+    """Find the strongest confinement that works on this machine, by trying each level.
 
     The first call logs this level, why stronger levels do not work, and the threats that this level does not prevent.
 
@@ -164,7 +164,7 @@ def text_of(code: str, function: str, limits: Limits = Limits(), *, characters: 
         code: the source of the program.
         function: the name of the function.
         limits: the resources that the program may use.
-        characters: the maximum length of the text, which is cut to it.
+        characters: the maximum length of the text; a longer text is cut.
 
     Raises:
         InputError: a limit is not positive, or this machine cannot confine a program.

@@ -250,8 +250,8 @@ def _encloses(trees: Sequence[ast.Module], name: str, others: set[str]) -> bool:
 def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
     """Find the names that the tests treat as classes.
 
-    These are names in type checks, and names in CapWords that the tests use on the right of `in` or whose attributes they read, on
-    the class or on the result of calling it. Attributes that plain data also has do not count.
+    These are names in type checks, and names in CapWords that the tests use on the right of `in` or whose attributes they read,
+    either on the class or on the result of calling it. Attributes that plain data also has do not count.
 
     Args:
         trees: the tests.

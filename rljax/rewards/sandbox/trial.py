@@ -107,7 +107,7 @@ def _wait(clock: Clock, seconds: float, done: int, connection: int) -> dict[str,
         if done in ready:
             ended = os.read(done, 1)
             return {"ended": "done", "reason": ""} if ended else {"ended": "died", "reason": "the tests did not finish"}
-        if connection in ready:  # the trainer sends no third message, so it has ended
+        if connection in ready:  # the trainer sends no third message, so the trainer has ended
             return None
         os.write(connection, b"\n")
     return {"ended": "timeout", "reason": f"not done after {seconds} s"}

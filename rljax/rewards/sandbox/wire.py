@@ -23,7 +23,7 @@ LONGEST_FRAME = 8 * 2**20
 """The largest message that is accepted, in bytes."""
 
 _HEADER = struct.Struct(">Q")
-_NATIVE_INTEGERS = 2**63  # larger ones are sent in hexadecimal: decimal digits take quadratic time
+_NATIVE_INTEGERS = 2**63  # larger ones are sent in hexadecimal, because decimal digits take quadratic time
 _TYPES = MappingProxyType({name: kind for name, kind in vars(builtins).items() if isinstance(kind, type)})
 _CONSTANTS = MappingProxyType({"Ellipsis": ..., "NotImplemented": NotImplemented})
 _SEQUENCES: Mapping[str, type] = MappingProxyType({"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque})
