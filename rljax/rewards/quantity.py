@@ -274,8 +274,8 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     r"""Compare two numbers with their units.
 
     If only one of them has a unit, the unit is ignored; two different units do not match (see `rljax.rewards.units.same_unit`). A
-    percent sign is ignored like other units, so `5\%` matches `5`, and it may also divide by 100, so `50\%` matches `0.5`. But
-    `0.5\%` does not match the reference `0.5`, because a reference below 1 without a percent sign is never read as a percentage.
+    percent sign is ignored like other units, so `5%` matches `5`, and it may also divide by 100, so `50%` matches `0.5`. But
+    `0.5%` does not match the reference `0.5`, because a reference below 1 without a percent sign is never read as a percentage.
 
     Args:
         reference: the correct answer.
