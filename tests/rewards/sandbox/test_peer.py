@@ -202,7 +202,7 @@ def test_mutated_reports_of_a_launcher_give_a_verdict_or_a_documented_error(monk
         connection.shutdown(socket.SHUT_WR)
         return 0
 
-    monkeypatch.setattr(private_service, "_order", order)
+    monkeypatch.setattr(private_service, "_order_launcher", order)
     monkeypatch.setattr(judging, "shared_service", lambda: private_service)
     seen = set()
     for _ in range(10_000):
