@@ -40,7 +40,7 @@ class Rollout(NamedTuple, Generic[Data]):
     """Reward of each response's outcome, before any shaping."""
     policy_logp: Float[Data, "P G T"] | None = None
     """Log-probability under the policy before the update, if it differs from `behaviour_logp` (top-k, top-p, another engine).
-    If the sampler used older parameters and no correction is applied, this is under those parameters, before top-k or top-p."""
+    If the sampler used older parameters and no correction is applied, this is under the older ones, before top-k or top-p."""
     ref_logp: Float[Data, "P G T"] | None = None
     """Log-probability under the reference policy; for algorithms that need it."""
     truncated: Bool[Data, "P G"] | None = None
@@ -292,7 +292,7 @@ class Algorithm(NamedTuple):
     """The value function that computes advantages; None if there is none."""
     teacher_divergence: Callable[[Array, Array], Float[Array, "..."]] | None = None
     """(logits, teacher logits) `[..., V]`, at the sampling temperature -> divergence of each token over the full vocabulary; a
-    term adds it to the loss. It is called on chunks of tokens, so the full logits are never in memory."""
+    term adds it to the loss. The function is called on chunks of tokens, so the full logits are never in memory."""
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, fraction of training completed) -> advantage."""
     keep_tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
@@ -305,8 +305,8 @@ class Algorithm(NamedTuple):
     correction: Correction | None = None
     """Factor on each weight, for a sampling engine that computes different log-probabilities."""
     surrogate_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
-    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees complete rows
-    and may depend on the policy being trained. Weights and terms stay unchanged."""
+    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. The function
+    sees complete rows and may depend on the policy being trained. Weights and terms stay unchanged."""
     reference_rate: float = 0.0
     """Weight of the policy's parameters in the reference's moving average, per rollout (`ops.divergence.ema_update`)."""
     group_size: int | None = None

@@ -40,7 +40,7 @@ def mixture(*, heads: int = 4) -> ValueHead:
 
     ::
 
-        V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax of the other half of the outputs
+        V(s) = Σ_h w_h(s) V_h(s)        V_h: the first half of the outputs        w: softmax of the second half
 
     Args:
         heads: H, number of values, at least 2.

@@ -52,8 +52,8 @@ class CombinedPolicyConfig(NetworkConfig):
     """Whether the network is combined with rules, divided into sub-policies, or sharded over devices while it samples."""
 
     calculator_rate: float | None = None
-    """Learn the fraction that --calculator sets, starting from that value. The learning rate of its log-odds is this multiple of
-    --learning-rate, such as 100. Not with --lora-rank or a critic. By default, the fraction is fixed."""
+    """Learn the fraction that --calculator sets, starting from that value. The learning rate of the fraction's log-odds
+    is this multiple of --learning-rate, such as 100. Not with --lora-rank or a critic. By default, the fraction is fixed."""
     plan_end: str | None = None
     """Divide each response into a plan, which ends with this text, and the answer after it. The text must be a single token that
     occurs in no prompt. Requires --plans, --sub-policies or both."""
