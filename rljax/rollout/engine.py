@@ -189,9 +189,9 @@ class DecodingEngine:
         responses: dict[int, Response] = {}
         while True:
             left = sampling.max_tokens if decoding.room == sampling.max_tokens else decoding.room - decoding.written
-            decoding, ended, over = self.decode_some(params, decoding, requests, min_ended, left, sampling)
+            decoding, ended, free = self.decode_some(params, decoding, requests, min_ended, left, sampling)
             responses |= ended
-            if over >= min_ended:
+            if free >= min_ended:
                 return decoding, responses
             decoding = self.grow(decoding, sampling.max_tokens)
 
@@ -226,11 +226,11 @@ class DecodingEngine:
                 requests[request_of_row[row]], samples, row, cut.get(row)
             )
         request_of_row[finished] = -1
-        over = ended.copy()
-        over[list(cut)] = True
+        is_free = ended.copy()
+        is_free[list(cut)] = True
         if cut:
-            decoding = decoding._replace(rows=decoding.rows._replace(ended=put_rows(self.mesh, over)))
-        return decoding, responses, int(over.sum())
+            decoding = decoding._replace(rows=decoding.rows._replace(ended=put_rows(self.mesh, is_free)))
+        return decoding, responses, int(is_free.sum())
 
     def _find_stops(
         self,
@@ -270,10 +270,10 @@ class DecodingEngine:
         prompts: Sequence[Prompts],
         requests: Sequence[Request],
         free: Int[np.ndarray, "N"],
-        begun: "Sequence[tuple[int, int]]",
+        begun: Sequence[tuple[int, int]],
         sampling: Sampling,
     ) -> Decoding:
-        """Begin responses in free rows."""
+        """Begin responses in free rows; `begun` has the (request, prompt) pair of each of these rows."""
         slots, request_of_row = len(decoding.request_of_row), decoding.request_of_row.copy()
         request_of_row[free] = [index for index, _ in begun]
         source, limit, seeds = np.full(slots, -1, np.int32), np.zeros(slots, np.int32), np.zeros((slots, 2), np.uint32)

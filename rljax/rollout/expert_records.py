@@ -34,13 +34,13 @@ class RecordingEngine(DecodingEngine):
     ) -> tuple[Decoding, dict[int, Response], int]:
         """Sample tokens as `DecodingEngine.decode_some` does, and add the recorded experts to the responses that have ended."""
         row_of = {int(index): row for row, index in enumerate(decoding.request_of_row)}
-        decoding, responses, over = super().decode_some(params, decoding, requests, min_ended, max_steps, sampling)
+        decoding, responses, free = super().decode_some(params, decoding, requests, min_ended, max_steps, sampling)
         for index, response in responses.items():
             prompt, read = fetch(_row_records(decoding.rows.state, row_of[index]))
             last = np.full((1, *read.shape[1:]), UNKNOWN, read.dtype)  # the model does not read the last token
             experts = prompt[-len(requests[index].prompt_tokens) :], read[: len(response.tokens) - 1], last
             responses[index] = response._replace(experts=np.concatenate(experts))
-        return decoding, responses, over
+        return decoding, responses, free
 
 
 @jax.jit

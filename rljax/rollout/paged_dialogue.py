@@ -104,9 +104,9 @@ def read_paged_turns(
         blocks: number of pages of each copy, enough for all tokens.
         devices: D.
     """
-    each = len(state.pages.lengths) // devices
-    local = origin[None] - each * jnp.arange(devices)[:, None]
-    local = jnp.where((local >= 0) & (local < each) & (origin >= 0)[None], local, -1)
+    per_device = len(state.pages.lengths) // devices
+    local = origin[None] - per_device * jnp.arange(devices)[:, None]
+    local = jnp.where((local >= 0) & (local < per_device) & (origin >= 0)[None], local, -1)
     copies = jax.vmap(partial(copy_out_of_pages, blocks=blocks))(by_device(state, devices), local)
     copies = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), copies)  # each row is nonzero on one device only
     logits, cache = turns.extend(params, tokens, first, count, copies)
@@ -131,7 +131,7 @@ class PagedDialogue(TurnQueue):
         self.engine = with_paged_decoder(replace(engine, slots=slots))
         rows = self.engine.batch_rows(self.params, self.first_turns, self.length, self.budget)
         together = -(-len(self.first_turns) // len({request.prompt_tokens for request in self.first_turns}))
-        self.expected, self.ended = engine.share * self.budget, [0, 0]
+        self.expected, self.ended = engine.share * self.budget, [0, 0]  # ended turns, and the growth of their rows
         self.sizes = pool_sizes(rows // self.devices, self.length, self.budget, self.expected, together)
         options = {"budget": self.budget, "sizes": self.sizes, "kept": self.sampling.kept, "mesh": engine.mesh}
         empty = empty_paged_rows(self.engine.decoder, rows=rows, **options)

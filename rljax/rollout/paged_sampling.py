@@ -183,8 +183,9 @@ def move_paged_rows(
     devices = row_shards(mesh)
     move = jax.vmap(partial(move_pages, shared=sizes.shared, own=sizes.own))
     state = joined(move(by_device(others.state, devices), by_device(source, devices)))
-    each = len(others.ended) // devices
-    origin = jnp.where(source >= 0, source + each * jnp.repeat(jnp.arange(devices), len(source) // devices), -1)
+    per_device = len(others.ended) // devices
+    first = per_device * jnp.repeat(jnp.arange(devices), len(source) // devices)
+    origin = jnp.where(source >= 0, source + first, -1)
     return insert_rows(rows._replace(state=()), others._replace(state=()), origin)._replace(state=state)
 
 
@@ -280,7 +281,7 @@ class PagedSampler:
         self.engine = with_paged_decoder(engine)
         prompts = len({request.prompt_tokens for request in requests})
         self.together, self.planned = -(-len(requests) // prompts), engine.share * self.budget
-        self.expected, self.ended = self.planned, [0, 0]
+        self.expected, self.ended = self.planned, [0, 0]  # numbers of ended responses and of their tokens
         self.sizes = self.sizes_for(self.slots)
         self.decoding = Decoding(self._empty(self.slots, self.sizes), np.full(self.slots, -1), self.budget)
         self.order, self.count = np.zeros(self.slots, np.int64), 0
@@ -360,9 +361,9 @@ class PagedSampler:
     def decode(self, min_ended: int) -> dict[int, Response]:
         """Sample until `min_ended` live rows end or the pages may run out; return the ended responses and free their pages."""
         steps = self._plan_steps()
-        over = len(self.live) - int(self.live.sum())
+        free = len(self.live) - int(self.live.sum())
         self.decoding, ended, _ = self.engine.decode_some(
-            self.params, self.decoding, self.requests, over + min_ended, steps, self.sampling
+            self.params, self.decoding, self.requests, free + min_ended, steps, self.sampling
         )
         self.ended = [self.ended[0] + len(ended), self.ended[1] + sum(len(each.tokens) for each in ended.values())]
         if self.ended[0] >= FEWEST_ENDED:  # short responses end first, so their own mean would be too low
@@ -384,9 +385,8 @@ class PagedSampler:
             short = [device for device in range(self.devices) if steps[device] < FEWEST_STEPS and live[device].sum() > 1]
             if not short:
                 return max(1, min(steps))
-            each = live.shape[1]
             for device in short:
-                rows = device * each + np.flatnonzero(live[device])
+                rows = device * live.shape[1] + np.flatnonzero(live[device])
                 latest = int(rows[self.order[rows].argmax()])
                 self.returned.append(int(self.decoding.request_of_row[latest]))
                 request_of_row = self.decoding.request_of_row.copy()

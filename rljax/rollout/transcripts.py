@@ -81,8 +81,8 @@ def choose(trained: Groups, sampled: Groups, count: int) -> list[ResponseLocatio
         for member in extremes(trained, group)
     ]
     others = [ResponseLocation(sampled, group, member, False) for group in dropped for member in extremes(sampled, group)]
-    room = max(count - len(learned), min(count // 4, len(others)))
-    return learned[: count - room] + others[:room]
+    quota = max(count - len(learned), min(count // 4, len(others)))
+    return learned[: count - quota] + others[:quota]
 
 
 def extremes(groups: Groups, group: int) -> list[int]:
