@@ -157,7 +157,7 @@ def _vllm_publish(http: Http, folder: str, version: int) -> None:
 
 
 def _single_logp_limits(sampling: Sampling) -> str | None:
-    """Limits of servers that report only one log-probability per token, so that those before and after top-k must be equal."""
+    """Limits of servers that report one log-probability per token, so top-k and top-p, which would need two, must be off."""
     if sampling.top_k is not None or sampling.top_p is not None or sampling.kept is not None:
         return "it reports one log-probability per token, so top_k, top_p and sampling_mask must be left out"
     if sampling.strata is not None:

@@ -63,8 +63,8 @@ class ServerEngine:
         vocabulary: number of token ids of the model.
         key: API key of the server; None if it needs no key.
         patience: seconds for which requests to a server that does not answer are retried.
-        in_flight: the caller must publish weights with `publish_in_flight`, and running responses continue with them. Responses
-            then contain, for each token, the RL step of its weights.
+        in_flight: if True, the caller must publish weights with `publish_in_flight`, and running responses continue with them.
+            Responses then contain, for each token, the RL step of its weights.
 
     Raises:
         InputError: the server does not answer, or cannot sample what the run needs.

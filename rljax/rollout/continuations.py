@@ -40,7 +40,7 @@ class Prefix(NamedTuple):
     text: str
     """The text that a reward judges: these tokens decoded, followed by the end token if it decodes to text (see `--stop-ids`)."""
     logp: tuple[float, ...]
-    """Log-probability of each of these tokens under the policy before truncation, in nats. Some critics read it."""
+    """Log-probability of each of these tokens under the policy before top-k and top-p, in nats. Some critics read it."""
     ended: bool
     """Whether the response ends after these tokens."""
     end: int | None = None

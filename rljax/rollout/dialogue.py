@@ -34,7 +34,7 @@ class RowState(NamedTuple):
     """Decoder state of rows that may have different lengths."""
 
     lengths: Int[Array, "B"]
-    """Number of tokens that each row has read. A row whose turn has ended keeps reading; those tokens are discarded."""
+    """Number of tokens that each row has read. A row whose turn has ended keeps reading tokens, which are discarded."""
     state: PyTree
     """State of the `TurnDecoder`."""
 
@@ -120,7 +120,7 @@ class TurnQueue:
         engine: the engine that decodes the rows; its decoder must have `turns`.
         params: parameters of the policy.
         requests: the first turn of each episode, by episode index. The longest prompt and the largest budget of these requests and
-            `later` determine the room in a row; every later turn with its context must fit into it.
+            `later` determine the room in a row; every later turn with its context must fit into this room.
         later: first turns of episodes that begin later.
 
     Attributes:

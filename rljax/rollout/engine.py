@@ -43,7 +43,7 @@ class Decoding(NamedTuple):
     rows: Rows
     """The rows on the devices."""
     request_of_row: Int[np.ndarray, "B"]
-    """The request that each row answers; -1 for a free row."""
+    """Index of the request that each row answers; -1 for a free row."""
     room: int
     """Number of tokens after each prompt that the decoder's state has room for."""
     written: int = 0

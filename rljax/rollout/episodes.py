@@ -90,7 +90,7 @@ class _Episode(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """How the environment's answer to a turn, or its reset, changes an episode; hosts exchange replies as JSON."""
+    """How the environment's answer to a turn, or its `reset`, changes an episode; hosts exchange replies as JSON."""
 
     reward: float | None = None
     """Reward of the turn."""

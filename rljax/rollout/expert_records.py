@@ -49,7 +49,7 @@ def _row_records(state: RecordedState, row: Int[Array, ""] | int) -> tuple[Int16
 
 
 def recording_engine(engine: object) -> RecordingEngine | None:
-    """Return a copy of a built-in engine that records experts; None for other engines and for custom models."""
+    """Return a copy of a built-in engine that records experts; None for any other engine, or without the built-in transformer."""
     decoder = recording_decoder(engine.decoder) if type(engine) is DecodingEngine else None
     if type(engine) is not DecodingEngine or decoder is None:
         return None

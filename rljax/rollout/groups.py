@@ -36,7 +36,7 @@ class Groups(NamedTuple):
     turns: Int32[np.ndarray, "P G"]
     """Number of the policy's turns in each response; 0 for a missing response."""
     failed: Int8[np.ndarray, "P G"]
-    """How judging the response failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
+    """How judging the response failed: 0 for no failure, else the position in `rewards.correctness.Failures`, counted from 1."""
     kept: Int32[np.ndarray, "P G T N"] | None = None
     """Ids of the tokens that top-k and top-p kept at each token, padded with -1; None if they are not recorded."""
     experts: Int16[np.ndarray, "P G S Y C"] | None = None

@@ -85,7 +85,7 @@ class Verdicts(NamedTuple):
     valid: Bool[np.ndarray, "N"]
     """Whether the response has a reward; False if the reward function abstained or failed."""
     failed: Int8[np.ndarray, "N"]
-    """How judging failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
+    """How judging failed: 0 for no failure, else the position in `rewards.correctness.Failures`, counted from 1."""
     reward_parts: dict[str, Float32[np.ndarray, "N"]] | None = None
     """The parts of the reward by name, if there are several; NaN if a part abstains."""
     correct: Float32[np.ndarray, "N"] | None = None

@@ -1,9 +1,9 @@
 """Sampling with a paged key/value cache: memory is planned for the expected length of rows, which take pages as they grow.
 
-A row begins if there are free pages for its prompt and for the rows on its device to reach the expected length. A decode runs for
-as many tokens as the free pages certainly suffice for. If the pages of a device run out, its latest rows give their pages back and
-begin again later, from their prompts and seeds, so they get the same tokens. The oldest row keeps its pages, so every response
-ends.
+A row begins only if its device has free pages for the row's prompt, and for all rows of the device to reach the expected length.
+Each decoding call runs only for as many tokens as the free pages certainly suffice for. If the pages of a device run out, its
+latest rows give their pages back and begin again later, from their prompts and seeds, so they get the same tokens. The oldest row
+keeps its pages, so every response ends.
 
 Axes: B rows, D devices that share the rows.
 """

@@ -63,7 +63,7 @@ def tree_search(
     ::
 
         select   from the root, while W steps were sampled after s:  s <- argmax_a  Q(s, a) + c √(ln N(s) / N(s, a))
-        expand   sample one more step after s; V = the critic's value of the new prefix. If s cannot be continued, V = its value
+        expand   sample one more step after s; V = the critic's value of the new prefix, or of s if s cannot be continued
         back up  N += 1 and the sum of values += V on the path;  Q = sum of values / N
 
     Each simulation covers all problems, so their steps are sampled and evaluated together. A step that was sampled before counts

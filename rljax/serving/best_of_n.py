@@ -16,7 +16,7 @@ class Ranking(NamedTuple):
     """Scores of N answers to one prompt."""
 
     scores: Float[np.ndarray, "N"]
-    """The answer with the highest score is sent; ties go to the most confident answer. NaN ranks below every number."""
+    """Score of each answer. The highest is sent; ties go to the most confident answer. NaN ranks below every number."""
     name: str
     """Name of the score in the reply."""
 

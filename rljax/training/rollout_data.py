@@ -59,7 +59,7 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
 
 
 def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
-    """Return the number of responses to each prompt under the token budget; None without a budget: all groups are then equal.
+    """Return the number of responses to each prompt under the token budget; None without a budget, for groups of equal size.
 
     The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
     """

@@ -112,7 +112,7 @@ def make_gradient(
     Args:
         algorithm: the algorithm whose loss is differentiated.
         forward: scores the tokens of a micro-batch.
-        copy: see `Policy.copies`. Called once for several micro-batches; a single one casts parameters as it reads them.
+        copy: see `Policy.copies`. Called once per update, unless it has only one micro-batch, which casts what it reads.
         options: options that may set the algorithm's coefficients and change the gradient.
     """
 
