@@ -228,7 +228,7 @@ class FittingSlots:
         )
 
     def cache(self, rows: int, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
-        """Return the peak memory of the caches on each device, in bytes, for `rows` rows; `__call__` describes the other arguments."""
+        """Return the caches' peak memory on each device, in bytes, for `rows` rows; see `__call__` for the other arguments."""
         return self.cache_bytes(params, requests, prompts, length, budget)(rows)
 
     def _rows_per_device(self, rows: int) -> int:
