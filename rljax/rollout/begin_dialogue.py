@@ -64,8 +64,8 @@ def begin_dialogue(
 ) -> Dialogue:
     """Begin a dialogue for multi-turn episodes.
 
-    A `DialogueEngine` provides its own dialogue. A `DecodingEngine` caches the context of each episode between turns, in rows or
-    in pages, if its decoder has `turns`. It also needs at least one request here, because the requests determine the row length.
+    A `DialogueEngine` provides its own dialogue. A `DecodingEngine` whose decoder has `turns` caches the context of each episode
+    between turns, in rows or in pages; this needs at least one request, because the requests determine the length of a row.
     Otherwise, the full context is read again at each turn.
 
     Args:

@@ -42,7 +42,7 @@ class Patience(NamedTuple):
 
         Raises:
             FailedJudgeError: a call failed, and no retry is left or allowed; the last error is raised.
-            OutOfRangeError: a call returned invalid rewards; it is not repeated.
+            OutOfRangeError: a call returned invalid rewards; such a call is not repeated.
 
         Example:
             >>> answers = iter([FailedJudgeError("down"), 3])

@@ -49,7 +49,7 @@ ROUNDING = {"cpu": Rounding(16_384, 4), "accelerator": Rounding(262_144, 2)}
 LEAST_SAVED = 0.2
 """Fraction of the work that sharing must save; otherwise prompts are not shared."""
 ATTENTION_SLOTS = 4_096
-"""Row length at which attention costs as much as the other matrix products of a small language model. It grows with the model."""
+"""Row length at which attention costs as much as the other matrix products of a small language model; larger for a larger model."""
 
 
 class Sequences(NamedTuple):
@@ -264,7 +264,7 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
         sequences: rows `[B, L]` and `[B, T]`.
         mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without any are left out.
         rows: R, rows per micro-batch.
-        devices: number of devices that share a micro-batch's rows equally; their token counts are about equal, see `balance`.
+        devices: number of devices that share a micro-batch's rows equally, with about equal numbers of tokens; see `balance`.
     """
     count, length = sequences.tokens.shape
     slots = sequences.prompt_tokens.shape[-1] + length

@@ -340,7 +340,7 @@ def fill_rows(
 
 @partial(jax.jit, static_argnames=("decoder",), donate_argnames="rows")
 def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"]) -> Rows:
-    """Copy rows into those of another decode, which has the same prompt length, budget and room; they continue as before.
+    """Copy rows into the rows of another decode with the same prompt length, budget and room, where they continue as before.
 
     Args:
         decoder: how the model reads prompts and tokens.

@@ -194,7 +194,7 @@ class RolloutWorker:
         return self.with_sampling(temperature=0.0, top_k=None, top_p=None)
 
     def with_reports(self, progress: Progress, patience: Patience) -> "RolloutWorker":
-        """Return a worker that reports the progress of judging and retries a failing judge; its engine uses `patience.tell`."""
+        """Return a worker that reports judging progress and retries a failing judge; its engine reports to `patience.tell`."""
         if isinstance(self.engine, ReportingEngine):
             self.engine.report_to(patience.tell)
         further = {name: worker.with_reports(progress, patience) for name, worker in self.further.items()}

@@ -72,7 +72,7 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
 class DriftMonitor(Extension):
     """Compares each window of `WINDOW` answers with the held-out answers; keeps an alarm raised while the two differ.
 
-    A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). It contains only answers that
+    A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). Windows contain only answers that
     were sampled like the held-out answers: at the same temperature, from the full vocabulary, with the same stop strings, and
     with a token limit of at least the longest held-out answer's length. If a prompt has several samples, only the first counts,
     because they are not independent.

@@ -101,7 +101,7 @@ def _can_continue(path: Path) -> bool:
     """Return True if the folder has a run that can continue; remove the files of a run that saved nothing.
 
     Raises:
-        InputError: another process is training in the folder. It may not have saved anything yet.
+        InputError: another process, which may not have saved anything yet, is training in the folder.
     """
     if not RunFolder(path, {}).config_file.exists():
         return False
