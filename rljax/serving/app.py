@@ -116,6 +116,8 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
 
 
 class _Server:
+    """The handlers of the routes."""
+
     def __init__(self, served: ServerParts):
         self.served, self.metrics = served, Metrics(lambda: served.batcher.load)
         for extension in served.extensions:

@@ -95,10 +95,10 @@ def check_stop_ids(stop_ids: Sequence[int], tokenizer: Tokenizer) -> None:
 
 
 def all_ends(model: ModelConfig, tokenizer: Tokenizer, stop_ids: Sequence[int] = ()) -> tuple[int, ...]:
-    """Return the tokens that end a response: the tokenizer's end token; with chat on, the token with which the template ends a
-    turn; the end tokens of the model's folder; and `stop_ids`.
+    """Return the tokens that end a response, each once.
 
-    The folder's ids belong to its own tokenizer. Another tokenizer uses them only if its own end token is among them.
+    These are the tokenizer's end token; with chat on, the token with which the template ends a turn; the end tokens of the model's
+    folder, unless a tokenizer from elsewhere is used whose end token is not among them; and `stop_ids`.
 
     Args:
         model: settings of the model.
