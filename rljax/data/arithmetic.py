@@ -82,13 +82,13 @@ class _Difficulty:
 @lru_cache(maxsize=8)
 def _list_prompts(difficulty: _Difficulty, operands: int) -> dict[bool, list[tuple]]:
     """List every prompt with this many operands, and its parts. The key tells whether the prompts are held out."""
-    everything = itertools.product(
+    combinations = itertools.product(
         itertools.product(range(difficulty.smallest, difficulty.beyond), repeat=operands),
         itertools.product(difficulty.operators, repeat=operands - 1),
         _list_groupings(operands, difficulty.nesting, 0),
     )
     found: dict[bool, list[tuple]] = {False: [], True: []}
-    for parts in everything:
+    for parts in combinations:
         prompt = _write_prompt(*parts)
         found[is_heldout(prompt)].append((prompt, *parts))
     return found

@@ -43,11 +43,11 @@ class ChatFormat:
                 datetime.strptime(self.date, "%Y-%m-%d")
             except ValueError as error:
                 raise InputError(f"chat_date is {self.date!r}; a day such as 2026-01-31 is expected.") from error
-        own = {"messages", "tools", "add_generation_prompt", "tokenize", "conversation", "chat_template"} & set(
+        reserved = {"messages", "tools", "add_generation_prompt", "tokenize", "conversation", "chat_template"} & set(
             self.options
         )
-        if own:
-            raise InputError(f"chat_template_kwargs has {min(own)!r}, which the data or rljax sets; leave it out.")
+        if reserved:
+            raise InputError(f"chat_template_kwargs has {min(reserved)!r}, which the data or rljax sets; leave it out.")
 
 
 PLAIN = ChatFormat()

@@ -239,8 +239,8 @@ def _aime(first: Row) -> Format | None:
     """Recognize AIME in any capitalization: by an id such as 2024-I-3, a URL, or the year and number of the problem."""
     named = {name.lower(): name for name in first if isinstance(name, str)}
     prompt = next((named[name] for name in ("problem", "question") if name in named), None)
-    identity, address = (str(first[named[name]]) if name in named else "" for name in ("id", "url"))
-    is_dated = _AIME_ID.fullmatch(identity) or "AIME" in address or {"year", "problem number"} <= set(named)
+    problem_id, problem_url = (str(first[named[name]]) if name in named else "" for name in ("id", "url"))
+    is_dated = _AIME_ID.fullmatch(problem_id) or "AIME" in problem_url or {"year", "problem number"} <= set(named)
     if prompt is None or "answer" not in named or not is_dated:
         return None
 

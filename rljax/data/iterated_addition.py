@@ -77,8 +77,8 @@ def sample_problems(
     if split not in ("train", "heldout"):
         raise InputError(f"the split is {split!r}; choose 'train' or 'heldout'.")
     beginnings = [(x, y) for x in range(10) for y in range(10) if repeats_late(x, y)]
-    every = [(*beginning, n) for beginning in beginnings for n in range(low, high + 1)]
-    prompts = [parts for parts in every if is_heldout(_prompt(*parts)) == (split == "heldout")]
+    candidates = [(*beginning, n) for beginning in beginnings for n in range(low, high + 1)]
+    prompts = [parts for parts in candidates if is_heldout(_prompt(*parts)) == (split == "heldout")]
     if not 0 < count <= len(prompts):
         raise InputError(
             f"{split}_problems is {count}, but iterations={steps} can supply 1 to {len(prompts)} different {split} problems; lower "

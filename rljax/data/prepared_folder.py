@@ -105,16 +105,16 @@ def report_table(report: dict) -> Table:
     table.add_column("what")
     table.add_column("first")
 
-    def line(rows: int, what: str, first: str = "") -> None:
+    def add_line(rows: int, what: str, first: str = "") -> None:
         table.add_row(f"{rows:,}", f"{abs(rows) / report['rows_in']:.1%}", Text(what), Text(first))
 
-    line(report["rows_in"], "read")
+    add_line(report["rows_in"], "read")
     for reason, counted in report["dropped"].items():
-        line(-counted["rows"], f"{reason}: {REASONS[reason]}", f"{counted['first']}: {counted['detail']}")
+        add_line(-counted["rows"], f"{reason}: {REASONS[reason]}", f"{counted['first']}: {counted['detail']}")
     if report["kept_with_faults"]:
-        line(report["kept_with_faults"], "kept although faulty")
-    line(report["answers_checked"], "answers checked")
-    line(report["rows_out"], "written")
+        add_line(report["kept_with_faults"], "kept although faulty")
+    add_line(report["answers_checked"], "answers checked")
+    add_line(report["rows_out"], "written")
     return table
 
 
@@ -146,11 +146,11 @@ def _refuse_foreign_folder(recipe: Preprocess, source: dict) -> None:
             raise InputError(f"the output folder {str(folder)!r} contains files without a manifest; choose another folder.")
         return
     try:
-        before = json.loads(manifest.read_text(encoding="utf-8"))
-        same = before["options"] == json.loads(json.dumps(recipe.to_json())) and before["input"] == source
+        previous = json.loads(manifest.read_text(encoding="utf-8"))
+        is_same = previous["options"] == json.loads(json.dumps(recipe.to_json())) and previous["input"] == source
     except (ValueError, KeyError, TypeError):
-        same = False
-    if not same:
+        is_same = False
+    if not is_same:
         raise InputError(
             f"the output folder {str(folder)!r} contains the result of other options or of another input; choose another folder."
         )

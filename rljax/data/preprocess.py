@@ -241,10 +241,10 @@ def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[
             return [Verdict(False, "not judged", str(error))]
         middle = len(batch) // 2
         return [verdict for half in (batch[:middle], batch[middle:]) for verdict in _verdicts(half, verify, fatal=False)]
-    forms = unread[0] if unread else [False] * len(problems)
+    unread_flags = unread[0] if unread else [False] * len(problems)
     return [
         _rejection(problem, is_unread=bool(is_unread)) if is_judged and not reward > 0 else Verdict(bool(is_judged))
-        for problem, reward, is_judged, is_unread in zip(problems, rewards, judged, forms, strict=True)
+        for problem, reward, is_judged, is_unread in zip(problems, rewards, judged, unread_flags, strict=True)
     ]
 
 
@@ -346,20 +346,22 @@ def _make_rows(measured: Sequence[MeasuredProblem]) -> tuple[list[dict], list[di
     """Turn problems into output rows, and count the rows in each length bin."""
     problems = [item.problem for item in measured]
     lengths = [item.prompt_tokens + (0 if item.response_tokens is None else item.response_tokens) for item in measured]
-    numbers, edges = bins_of(lengths)
+    bin_indices, edges = bins_of(lengths)
     complexity = complexity_of(problems, [item.prompt_tokens for item in measured]).tolist()
     rows = []
-    for (problem, place, wording, prompt_length, length), number, score in zip(measured, numbers, complexity, strict=True):
+    for (problem, place, wording, prompt_length, length), bin_index, score in zip(
+        measured, bin_indices, complexity, strict=True
+    ):
         row: dict = {"prompt": problem.prompt if problem.messages is None else list(problem.messages)}
         row["answer"] = problem.answer
         if problem.demonstration is not None:
             row["demonstration"] = problem.demonstration if problem.turns is None else list(problem.turns)
         row |= {name: value for name, value in problem.columns.items() if name not in (*row, *MEASURED)}
-        row |= dict(zip(MEASURED, (prompt_length, length, number, score, place, wording), strict=True))
+        row |= dict(zip(MEASURED, (prompt_length, length, bin_index, score, place, wording), strict=True))
         rows.append(row)
     bins = [
-        {"up_to_tokens": round(edge, 2), "rows": numbers.count(number)}
-        for number, edge in enumerate([*edges, max(lengths)])
+        {"up_to_tokens": round(edge, 2), "rows": bin_indices.count(bin_index)}
+        for bin_index, edge in enumerate([*edges, max(lengths)])
     ]
     return rows, bins
 

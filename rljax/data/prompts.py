@@ -310,8 +310,8 @@ def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
     ]
     if not unread:
         return notes
-    columns, them = ("column", "it") if len(unread) == 1 else ("columns", "them")
-    return [f"the prompts leave out the {columns} {', '.join(unread)}; write {them} into the prompts", *notes]
+    columns, pronoun = ("column", "it") if len(unread) == 1 else ("columns", "them")
+    return [f"the prompts leave out the {columns} {', '.join(unread)}; write {pronoun} into the prompts", *notes]
 
 
 def _contents_of_others(chat: object) -> list[object]:

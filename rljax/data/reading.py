@@ -83,12 +83,12 @@ def locate(path_or_id: str | Path, split: str) -> Path | None:
     if not name:
         raise InputError("the name of the dataset is empty; give a file, a folder or the id of a dataset.")
     if path.is_dir():
-        inside = [path / f"{split}{suffix}" for suffix in SUFFIXES]
-        found = [file for file in inside if file.is_file()]
+        candidates = [path / f"{split}{suffix}" for suffix in SUFFIXES]
+        found = [file for file in candidates if file.is_file()]
         if len(found) != 1:
             state = f"contains {len(found)} of" if found else "contains none of"
             raise InputError(
-                f"the folder {name!r} {state} {', '.join(file.name for file in inside)}; give the path of the file to read."
+                f"the folder {name!r} {state} {', '.join(file.name for file in candidates)}; give the path of the file to read."
             )
         return found[0]
     if path.is_file():
@@ -140,9 +140,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         ) from error
     try:
         schema = parquet.read_schema(path)
-        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"{path} has the column {twice!r} more than once; give each column a unique name.")
+        repeated = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        if repeated is not None:
+            raise InputError(f"{path} has the column {repeated!r} more than once; give each column a unique name.")
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} is not a parquet file that can be read ({one_line(error)}); write it again.") from error

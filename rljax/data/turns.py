@@ -59,17 +59,19 @@ def text_between(
     prompt, columns = chat_messages(problem), columns_for_chat(problem.columns)
     messages = _adapt_messages(tokenizer, messages)
     has_tool_results = any(message["role"] == "tool" for message in messages)
-    opened = tokenizer.render(prompt, opens_turn=True, **columns)
-    turn, ended = _placeholder_turn(tokenizer, prompt, opened, calls if has_tool_results else NO_CALLS, columns)
+    prompt_text = tokenizer.render(prompt, opens_turn=True, **columns)
+    turn, dialogue_text = _placeholder_turn(
+        tokenizer, prompt, prompt_text, calls if has_tool_results else NO_CALLS, columns
+    )
     full = tokenizer.render([*prompt, turn, *messages], opens_turn=True, **columns)
     roles = " and ".join(dict.fromkeys(message["role"] for message in messages))
-    if not ended.startswith(opened) or not full.startswith(opened):
+    if not dialogue_text.startswith(prompt_text) or not full.startswith(prompt_text):
         raise InputError(
             f"the chat template of {tokenizer.name!r} writes the prompt differently once {roles} messages follow it (for example, "
             "it lists the tools before the last user message, or only the newest turn has an empty thought), so an episode cannot "
             "be continued as it was sampled; return the observations as plain text, give them another role, or change the template."
         )
-    if not full.startswith(ended):
+    if not full.startswith(dialogue_text):
         raise InputError(
             f"the chat template of {tokenizer.name!r} writes a turn of the assistant differently once {roles} messages follow it "
             "(for example, without its reasoning), so an episode cannot be continued as it was sampled; return the observations as "
@@ -77,19 +79,19 @@ def text_between(
         )
     end = tokenizer.turn_end
     closing = "" if end is None else str(tokenizer.inner.convert_ids_to_tokens(end))
-    tail = ended[len(opened) :].rpartition(closing)[2] if closing else ""
-    return tail + full[len(ended) :]
+    tail = dialogue_text[len(prompt_text) :].rpartition(closing)[2] if closing else ""
+    return tail + full[len(dialogue_text) :]
 
 
 def _placeholder_turn(
     tokenizer: HuggingFaceTokenizer,
     prompt: Sequence[Message],
-    opened: str,
+    prompt_text: str,
     calls: Sequence[ToolCall],
     columns: Mapping[str, Any],
 ) -> tuple[Message, str]:
     """Return a placeholder for the sampled turn, and the dialogue rendered up to its end; only the text after it is used."""
-    thinks = THINK_END in str(tokenizer.inner.chat_template) and not opened.rstrip().endswith(THINK_END)
+    thinks = THINK_END in str(tokenizer.inner.chat_template) and not prompt_text.rstrip().endswith(THINK_END)
     content = (THOUGHT if thinks else "") + ("" if calls and not thinks else STAND_IN)
     turn: dict[str, Any] = {"role": "assistant", "content": content}
     if not calls:
