@@ -16,7 +16,7 @@ class LossMetrics(NamedTuple):
     share: Float[Array, ""]
     """Fraction of the optimizer batch's trained tokens in these rows: 1 over all rows, 0 for a batch without trained tokens."""
     clip_fraction: Float[Array, ""]
-    """Fraction of tokens that get no gradient from the surrogate although their advantage is not 0."""
+    """Fraction of tokens at which the surrogate does not change with the log-ratio, although the advantage is not 0."""
     kl: Float[Array, ""]
     """k3 estimate of KL(policy before the update ‖ policy being trained), nats per token."""
     ratio: Float[Array, ""]
