@@ -238,7 +238,7 @@ def arithmetic(
 def unfinished(
     problems: Sequence[Problem], *, share: float | int, operands: int, never: int | None = None
 ) -> list[Problem]:
-    """Remove the final answer from a fraction of the longer problems' demonstrations, and from all of the longest.
+    """Remove the final answer from some demonstrations of longer problems, and from all demonstrations of the longest.
 
     A model that imitates these demonstrations can calculate but often does not finish; RL has to discover that finishing pays.
 

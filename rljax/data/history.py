@@ -1,7 +1,7 @@
 """The pass-rate history of the training prompts, and the choice of the next prompts from this history.
 
 Every function is pure and works on NumPy arrays. A checkpoint needs only the history and the stream position, because these two
-always give the same choice.
+determine the next choice.
 """
 
 from typing import NamedTuple
@@ -88,7 +88,7 @@ def record(
         lengths: tokens of each response, `[P, G]`.
         valid: whether each response has a reward, `[P, G]`; None means that all have one. Responses without a reward are ignored.
         threshold: a response passes if its reward is above this.
-        decay: factor on the earlier counts of each prompt in this step, in (0, 1]. Below 1, the pass rate follows the changing
+        decay: factor on the earlier counts of this step's prompts, in (0, 1]. Below 1, the pass rate follows the changing
             policy.
 
     Returns:

@@ -24,7 +24,7 @@ from rljax.text import did_you_mean, list_names, nearest_first, one_line
 
 PACKAGE = "reasoning_gym"
 COLUMN = "reasoning_gym"
-"""The problem's column that its scorer reads."""
+"""The column of a problem that the generator's scorer reads."""
 OPTIONS_OF_THE_RUN = ("seed", "size")
 """Generator options that the run sets itself."""
 LIST_GENERATORS = 'python -c "from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))"'

@@ -15,7 +15,7 @@ LONGEST_CHARACTER = 4
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the text of each token; joined, the texts are the text of the sequence, including its special tokens.
+    """Return the text of each token. Joined, the texts are the full text with special tokens, if it has no replacement character.
 
     A token that contains part of a character gets an empty text; the token that completes the character gets the character.
 

@@ -140,7 +140,7 @@ def read_turn(tokenizer: Tokenizer, ids: Sequence[int], *, is_first: bool) -> Tu
     Args:
         tokenizer: the policy's tokenizer.
         ids: the sampled tokens of the turn.
-        is_first: whether the turn follows the prompt directly; the prompt may already contain its first tokens.
+        is_first: whether the turn follows the prompt directly; the prompt may already contain the turn's first tokens.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         tokenizer = tokenizer.configured(tokenizer.chat, keeps_special=True)

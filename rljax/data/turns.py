@@ -34,7 +34,7 @@ def encode_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages:
         messages: the messages after the turn.
 
     Raises:
-        InputError: the template rejects the messages, or writes the text before them differently once they follow.
+        InputError: the template rejects the messages, or writes the text before the messages differently once they follow.
     """
     if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.chat.is_used):
         return tokenizer.encode("".join(f"{message['content']}\n" for message in messages))
@@ -54,7 +54,7 @@ def text_between(
         calls: the tool calls of the turn.
 
     Raises:
-        InputError: the template rejects the messages, or writes the text before them differently once they follow.
+        InputError: the template rejects the messages, or writes the text before the messages differently once they follow.
     """
     prompt, columns = chat_messages(problem), columns_for_chat(problem.columns)
     messages = _adapt_messages(tokenizer, messages)
@@ -90,7 +90,7 @@ def _placeholder_turn(
     calls: Sequence[ToolCall],
     columns: Mapping[str, Any],
 ) -> tuple[Message, str]:
-    """Return a placeholder for the sampled turn, and the dialogue rendered up to its end; only the text after it is used."""
+    """Return a placeholder for the sampled turn, and the dialogue rendered up to the end of that turn."""
     thinks = THINK_END in str(tokenizer.inner.chat_template) and not prompt_text.rstrip().endswith(THINK_END)
     content = (THOUGHT if thinks else "") + ("" if calls and not thinks else STAND_IN)
     turn: dict[str, Any] = {"role": "assistant", "content": content}

@@ -199,7 +199,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return True if an error may come from a lost connection, because it begins with the name of a status of JAX's runtime.
+    """Return True if an error begins with the name of a status of JAX's runtime, so that a lost connection may be the cause.
 
     Example:
         >>> is_connection_error(ValueError("UNKNOWN: Gloo AllGather failed")), is_connection_error(ValueError("steps is 0"))
