@@ -9,7 +9,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from importlib import metadata
 from operator import or_
@@ -36,6 +36,7 @@ from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.exit_watchdog import start_exit_watchdog
 from rljax.cli.explain import Explain, run_explain
+from rljax.cli.flag_names import setting_names, write_flags
 from rljax.cli.flags import check_flags, check_own_flags, with_values
 from rljax.cli.generate import Generate, run_generate
 from rljax.cli.pairs import Pairs, run_pairs
@@ -222,19 +223,32 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
         check_own_flags(arguments[0], arguments[1:], record)
     words = ["--help" if word == "--help-all" else word for word in with_values(arguments, record)]
     if not {"-h", "--help"} & set(words):
-        command = tyro.cli(_union(defaults), prog="rljax", args=words)
+        command = _parse_words(words, defaults)
         for name, value in vars(command).items():
             for path in value if isinstance(value, tuple) else (value,):
                 if isinstance(path, Path):
                     check_local(path, name)
         return command
-    printed = _HelpBuffer()
+    printed = _TerminalBuffer(sys.__stdout__)
     try:
         with contextlib.redirect_stdout(printed):
             return tyro.cli(_union(defaults), prog="rljax", args=words)
     finally:
         columns = columns_of(sys.stdout)
         print(fit_lines(rewrap_descriptions(_plain_types(printed.getvalue()), columns), columns), end="")
+
+
+def _parse_words(words: Sequence[str], defaults: Mapping[str, Any]) -> Any:
+    """Parse a command line with Tyro, which reports a record's own errors in a box with internal names; raise those instead."""
+    box = _TerminalBuffer(sys.stderr)
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(_union(defaults), prog="rljax", args=words)
+    except SystemExit as error:
+        if (refusal := _refusal(error)) is not None:
+            raise refusal from None
+        print(box.getvalue(), file=sys.stderr, end="")
+        raise
 
 
 def _start(arguments: Sequence[str]) -> Start:
@@ -257,11 +271,15 @@ def _plain_types(text: str) -> str:
     return re.sub(r"\{None\}\|(\S+)( *)", lambda found: found[1] + found[2] + " " * 7 * bool(found[2]), text)
 
 
-class _HelpBuffer(io.StringIO):
-    """A buffer that counts as a terminal if stdout is one, so that Tyro writes its help in color."""
+class _TerminalBuffer(io.StringIO):
+    """A buffer that counts as a terminal if a stream is one, so that Tyro writes in color."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._is_terminal = stream is not None and stream.isatty()
 
     def isatty(self) -> bool:
-        return sys.__stdout__ is not None and sys.__stdout__.isatty()
+        return self._is_terminal
 
 
 def run(arguments: list[str]) -> int:
@@ -292,11 +310,15 @@ def run(arguments: list[str]) -> int:
     return function(parse(arguments, start), start, arguments[1:])
 
 
+def _refusal(error: BaseException) -> InputError | None:
+    """Return the first `InputError` among an error and its causes."""
+    return next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
+
+
 def explain_error(error: Exception) -> str | None:
     """Return what the user should correct after this error; None if the error is a fault in rljax."""
     # An error raised while closing the run's files must not hide why the run ended.
-    refusal = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
-    if refusal is not None:
+    if (refusal := _refusal(error)) is not None:
         return str(refusal)
     if no_room(error) is not None:
         return f"nothing can be written ({one_line(error)}); free space on that disk, or choose another."
@@ -353,6 +375,7 @@ def _run_main(words: list[str]) -> int:
         text = explain_error(error)
         if text is None:
             raise
+        text = write_flags(text, setting_names(COMMANDS[words[0]][0])) if words[0] in COMMANDS else text
         print(_format_error(one_paragraph(text), sys.stderr), file=sys.stderr)
         return error.exit_code if isinstance(error, InputError) else InputError.exit_code
     except Interrupted:

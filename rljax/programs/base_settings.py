@@ -429,8 +429,8 @@ def _cut_warm_start(start: Start, base: Experiment, steps: int | None) -> Start:
     cut = max(1, -(-full * steps // planned))
     after = start.changed({"warm_start_steps": Setting(cut, f"{full} cut in proportion to --steps")})
     note = (
-        f"{steps} of {planned} RL steps are a trial, so the warm start has {cut} of {full} steps; "
-        f"--warm-start-steps {full} makes all of them."
+        f"--steps {steps} is far below the experiment's {planned} RL steps, so the warm start is also shortened, from {full} to "
+        f"{cut} steps; --warm-start-steps {full} runs all of them."
     )
     return after._replace(notes=(*start.notes, note))
 

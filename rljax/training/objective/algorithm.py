@@ -264,8 +264,8 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
         jax.eval_shape(_make_blank_loss(algorithm, sampling, config.optimization.minibatches, rewards))
     except ValueError as error:
         raise InputError(
-            f"{name}{_describe_changes(config.algorithm)} cannot train on "
-            f"{sampling.prompts} prompts x group_size={sampling.group_size} responses: {error}."
+            f"{name}{_describe_changes(config.algorithm)} cannot train with "
+            f"prompts={sampling.prompts} and group_size={sampling.group_size}: {error}."
         ) from error
 
 
