@@ -422,7 +422,7 @@ def _messages(first: Row) -> Format | None:
         if len(messages) < 2 or messages[-1]["role"] != "assistant":
             raise BadRowError(
                 "the conversation must end with the assistant's turn after at least one other message",
-                "complete it",
+                "complete it or, if the messages are the prompt, set prompt_column=messages",
                 column="messages",
             )
         return messages

@@ -96,7 +96,8 @@ def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str
         The arguments to call the function with.
 
     Raises:
-        InputError: the function has no readable signature, or needs an argument that is not available.
+        InputError: the function has no readable signature, has positional-only parameters, or needs an argument that is not
+            available.
 
     Example:
         >>> arguments_for(lambda completions, level=1: None, {"prompts": [], "completions": ["a"], "level": [7]})
@@ -107,6 +108,12 @@ def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str
         parameters = inspect.signature(reward).parameters.values()
     except ValueError as error:  # some functions written in C
         raise InputError(f"the reward {function} has no readable signature; wrap it in a Python function.") from error
+    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+    if by_position:
+        raise InputError(
+            f"the reward {function} takes {', '.join(by_position)} by position only, but arguments are passed by name; remove "
+            "the `/` from its parameters."
+        )
     by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     missing = [name for name, p in by_name.items() if p.default is p.empty and name not in available]
     if missing:

@@ -269,7 +269,7 @@ def test_every_format(tmp_path, row, name, problem):
         (
             {"messages": [USER, REPLY]},
             {"messages": [USER]},
-            "column 'messages': the conversation must end with the assistant",
+            "column 'messages': the conversation must end with the assistant.*are the prompt, set prompt_column=messages",
         ),
         (
             {"messages": [USER, REPLY]},

@@ -210,6 +210,13 @@ def test_reward_without_a_signature_is_refused():
         ask(dict)
 
 
+def test_reward_with_positional_only_parameters_is_refused():
+    with pytest.raises(InputError, match=r"takes completions by position only, .*; remove the `/` from its parameters"):
+        ask(lambda completions, /, **kwargs: [0.0, 0.0])
+    values, _ = ask(lambda scale=1.0, /, **kwargs: [scale, scale])
+    assert values.tolist() == [1.0, 1.0]
+
+
 def test_lengths_must_agree():
     with pytest.raises(ValueError, match="completions must have one entry per prompt, got 1 for 2 prompts"):
         score(exact, PROMPTS, ["#2"], COLUMNS)
