@@ -47,7 +47,7 @@ def test_preference_trains_a_model_that_other_commands_open(pairs, tmp_path, cap
     [
         (("--loss", "dop"), "The loss 'dop' is unknown"),
         (("--loss-options", "gamma=1"), "dpo has no option 'gamma'; it has beta"),
-        (("--max-tokens", "3"), "every pair has a side of more than max_tokens=3"),
+        (("--max-tokens", "3"), "every pair has a side of more than --max-tokens 3"),
         (("--model", "./nowhere"), "The model folder './nowhere' does not exist"),
         (("--chosen-column", "better"), "there is no column 'better'"),
     ],

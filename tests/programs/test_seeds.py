@@ -93,4 +93,4 @@ def test_invalid_options_for_seeds_are_refused(words, message, settings, tmp_pat
 def test_changed_setting_needs_another_folder(settings, tmp_path, capsys):
     words = ["train", "--config", settings, "--steps", "1", "--seeds", "0", "--run", str(tmp_path / "run")]
     printed(capsys, *words)
-    refused(capsys, "cannot change learning_rate", *words, "--learning-rate", "1")
+    refused(capsys, "cannot change --learning-rate", *words, "--learning-rate", "1")

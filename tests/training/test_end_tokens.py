@@ -133,7 +133,7 @@ def test_answers_stop_at_each_end_token(folder, tmp_path, capsys):
     text = printed(capsys, "sample", *command, "--prompt", "1+1=").strip().removeprefix("1+1=")
     assert not set(text[:-1]) & ends
     refused(
-        capsys, "stop_ids has 99, but there is no such token", "sample", str(folder), "--prompt", "1", "--stop-ids", "99"
+        capsys, "--stop-ids has 99, but there is no such token", "sample", str(folder), "--prompt", "1", "--stop-ids", "99"
     )
 
 

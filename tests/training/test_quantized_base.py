@@ -208,4 +208,4 @@ def test_runs_that_cannot_be_quantized_are_refused(config, capsys):
         first_state(config.replace(replicas=1, fsdp=8, prompts=8), reward=even_length)
     with pytest.raises(SystemExit):
         main(["train", "--quantize", "nf4", "--quiet"])
-    assert "Set lora_rank" in capsys.readouterr().err
+    assert "Set --lora-rank" in capsys.readouterr().err
