@@ -36,7 +36,6 @@ from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.exit_watchdog import start_exit_watchdog
 from rljax.cli.explain import Explain, run_explain
-from rljax.cli.flag_names import setting_names, write_flags
 from rljax.cli.flags import check_flags, check_own_flags, with_values
 from rljax.cli.generate import Generate, run_generate
 from rljax.cli.pairs import Pairs, run_pairs
@@ -375,7 +374,10 @@ def _run_main(words: list[str]) -> int:
         text = explain_error(error)
         if text is None:
             raise
-        text = write_flags(text, setting_names(COMMANDS[words[0]][0])) if words[0] in COMMANDS else text
+        if words[0] in COMMANDS:
+            from rljax.cli.flag_names import setting_names, write_flags  # noqa: PLC0415  needed only after an error
+
+            text = write_flags(text, setting_names(COMMANDS[words[0]][0]))
         print(_format_error(one_paragraph(text), sys.stderr), file=sys.stderr)
         return error.exit_code if isinstance(error, InputError) else InputError.exit_code
     except Interrupted:
