@@ -204,9 +204,13 @@ class RunFolder:
 
         Args:
             even_with_rows: also remove the files of a run that has logged steps, but saved nothing to continue from.
+
+        Raises:
+            InputError: the run has logged steps that are later than its first checkpoint, so its checkpoints were deleted.
         """
         if self.has_saved if even_with_rows else self.has_progress:
             return
+        self._check_not_deleted()
         last = self.checkpoints / "last"
         for save in last.glob("0*"):
             shutil.rmtree(save)
@@ -215,6 +219,15 @@ class RunFolder:
         for folder in (last, self.checkpoints, self.tensorboard, self.path):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+    def _check_not_deleted(self) -> None:
+        logged = max((row.get("step", 0) for row in read_rows(self.metrics, lambda row: None)), default=0)
+        every = self.config.get("run", self.config).get("checkpoint_every", logged)
+        if logged > every:
+            raise InputError(
+                f"the run in {self.path} has logged {logged} steps, but its checkpoints were deleted, so it cannot continue. "
+                "Restore the folder `checkpoints`, or move the run away to start again in its place."
+            )
 
     def remove_unfinished(self) -> None:
         """Remove files that a killed process left unfinished. Only a process that has locked the folder may call this."""
