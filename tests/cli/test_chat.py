@@ -88,7 +88,15 @@ def test_stop_string_ends_a_reply(folder, capsys):
 
 def test_ineffective_sampling_settings_are_refused(folder, capsys):
     refused(
-        capsys, "--top-k 3 and --top-p None apply to sampling", "sample", str(folder), "--chat", "--prompt", "a", "--top-k", "3"
+        capsys,
+        "--top-k 3 and --top-p None apply to sampling",
+        "sample",
+        str(folder),
+        "--chat",
+        "--prompt",
+        "a",
+        "--top-k",
+        "3",
     )
     refused(
         capsys,
