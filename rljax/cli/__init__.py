@@ -9,7 +9,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from importlib import metadata
 from operator import or_
@@ -237,7 +237,7 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
         print(fit_lines(rewrap_descriptions(_plain_types(printed.getvalue()), columns), columns), end="")
 
 
-def _parse_words(words: Sequence[str], defaults: Mapping[str, Any]) -> Any:
+def _parse_words(words: Sequence[str], defaults: dict[str, Any]) -> Any:
     """Parse a command line with Tyro, which reports a record's own errors in a box with internal names; raise those instead."""
     box = _TerminalBuffer(sys.stderr)
     try:
