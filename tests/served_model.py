@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from rljax.models import init_params
 from rljax.models.huggingface import save_pretrained
-from rljax.programs.serving import ServeSettings, listen, make_served, open_policy
+from rljax.programs.serving import ServeSettings, listen, make_server_parts, open_policy
 from rljax.serving.app import make_app
 from rljax.training.parts.policy import make_shape
 
@@ -54,7 +54,7 @@ def serving(folder: Path, **settings):
     chosen = ServeSettings(
         str(folder), **{"name": NAME, "port": 0, "context": 192, "most_tokens": 64, "rows": 8, **settings}
     )
-    served = make_served(chosen, open_policy(chosen, chosen.target), print)
+    served = make_server_parts(chosen, open_policy(chosen, chosen.target), print)
     listener = listen(chosen.host, chosen.port)
     served.batcher.start()
     server = uvicorn.Server(uvicorn.Config(make_app(served), log_level="warning", timeout_graceful_shutdown=1))

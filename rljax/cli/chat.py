@@ -94,7 +94,7 @@ def run_chat(command: Chat) -> int:
     )
     parts_for_chat(opened)
     worker = opened.sampler(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
-    opened.say_unused(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
+    opened.print_unused_settings(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
     start = [] if command.system is None else [{"role": "system", "content": command.system}]
     messages = list(start)
     for index, text in enumerate(turns_of(typed_lines())):

@@ -133,7 +133,7 @@ def run_sample(command: Sample) -> int:
             "prompt gets one turn; read the code, then add --trust.",
             file=sys.stderr,
         )
-    opened.say_unused(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
+    opened.print_unused_settings(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
     names = ("count", "temperature", "top_k", "top_p", "stop", "stop_ids", "seed")
     options = {name: getattr(command, name) for name in names}
     sampled = opened.sample(command.prompt, **options) if command.prompt else []

@@ -130,11 +130,11 @@ def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
     if not places:
         return [*map(FilePart, list_rotated(queue)), FilePart(queue)]
     last = places[-1]
-    if still_holds(queue, last):
+    if contains_line(queue, last):
         return [FilePart(queue, last.end, last.line)]
     older = list_rotated(queue)
     for number in reversed(range(len(older))):  # start with the newest: an older copy may also contain the last location
-        if still_holds(older[number], last):
+        if contains_line(older[number], last):
             return [FilePart(older[number], last.end, last.line), *map(FilePart, (*older[number + 1 :], queue))]
     if not queue.is_file() or not queue.stat().st_size:
         return []
@@ -166,7 +166,7 @@ def list_rotated(queue: Path) -> list[Path]:
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
 
 
-def still_holds(file: Path, place: LineLocation) -> bool:
+def contains_line(file: Path, place: LineLocation) -> bool:
     """Return True if a file still contains the bytes that were read up to a location."""
     if not file.is_file() or file.stat().st_size < place.end:
         return False

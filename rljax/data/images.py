@@ -115,14 +115,14 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
     return pixels
 
 
-def check_whole_images(text: str, *, height: int, width: int) -> None:
+def check_complete_images(text: str, *, height: int, width: int) -> None:
     """Reject a text with an incomplete image: each run of Braille characters must consist of complete images.
 
     Raises:
         InputError: a run of Braille characters is not a whole number of images.
 
     Example:
-        >>> check_whole_images("⣇⣀+⣿⣿=", height=4, width=4)
+        >>> check_complete_images("⣇⣀+⣿⣿=", height=4, width=4)
     """
     rows, columns = patch_counts(height, width)
     for run in _RUN.findall(text):

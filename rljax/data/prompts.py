@@ -209,14 +209,14 @@ def count_assistant_turns(problem: Problem) -> int:
     return sum(turn["role"] == "assistant" for turn in problem.turns or ())
 
 
-def whole_dialogue(problem: Problem) -> Problem:
+def move_turns_to_demonstration(problem: Problem) -> Problem:
     """Move all turns from the assistant's first answer on into the demonstration, to train on all of the assistant's turns.
 
     In `problem`, the prompt contains all turns except the last, because RL samples only the last turn.
 
     Example:
         >>> chat = [{"role": role, "content": text} for role, text in (("user", "1+1="), ("assistant", "2"), ("user", "2+1="))]
-        >>> full = whole_dialogue(Problem("1+1=\\n2\\n2+1=", "3", "3", messages=tuple(chat)))
+        >>> full = move_turns_to_demonstration(Problem("1+1=\\n2\\n2+1=", "3", "3", messages=tuple(chat)))
         >>> full.prompt, [turn["content"] for turn in full.turns]
         ('1+1=', ['2', '2+1=', '3'])
     """
@@ -529,8 +529,8 @@ def encode_demonstrations(
         prompt_length: P, the maximum number of tokens of a prompt.
         response_length: T, the maximum number of tokens of a response, its end token included.
         chat: format the prompts with the tokenizer's chat template.
-        dialogues: train on all of the assistant's turns, not only the last; see `whole_dialogue`. A dialogue with several
-            assistant turns may have P + T tokens in total. (A row of token ids always may.)
+        dialogues: train on all of the assistant's turns, not only the last; see `move_turns_to_demonstration`. A dialogue with
+            several assistant turns may have P + T tokens in total. (A row of token ids always may.)
 
     Returns:
         The arrays, and the number of problems whose prompt or response was too long. Prompts are padded to P tokens, responses to
@@ -546,7 +546,7 @@ def encode_demonstrations(
                 f"`demonstration`, or turn the warm start off."
             )
     if dialogues:
-        problems = [whole_dialogue(problem) for problem in problems]
+        problems = [move_turns_to_demonstration(problem) for problem in problems]
     prompts = encode_prompts(problems, tokenizer, max_length=prompt_length, chat=chat)
     limits = [
         prompt_length + response_length - len(tokens)

@@ -97,12 +97,12 @@ def kind_column(problems: Sequence[Problem]) -> str | None:
     return next((name for name in columns if 2 <= len(set(labels_of(problems, name))) <= MOST_KINDS), None)
 
 
-def kind_numbers(problems: Sequence[Problem]) -> Int[np.ndarray, "N"] | None:
+def kind_indices(problems: Sequence[Problem]) -> Int[np.ndarray, "N"] | None:
     """Return the index of each problem's kind; None if no column defines kinds (see `kind_column`).
 
     Example:
         >>> sums = [Problem("1+1+1=", "3", columns={"operands": 3}), Problem("1+1=", "2", columns={"operands": 2})]
-        >>> kind_numbers([*sums, sums[0]]).tolist()
+        >>> kind_indices([*sums, sums[0]]).tolist()
         [1, 0, 1]
     """
     column = kind_column(problems)

@@ -291,11 +291,11 @@ def open_weights(file: Path) -> Generator[Any]:
         raise InputError(f"{file} cannot be read ({one_line(error)}); download or export it again.") from error
 
 
-def _check_all_used(files: Mapping[str, Path], config: TransformerConfig, folder: Path, besides: Collection[str]) -> None:
+def _check_all_used(files: Mapping[str, Path], config: TransformerConfig, folder: Path, also_read: Collection[str]) -> None:
     """Refuse a checkpoint with a tensor that this transformer would not use."""
     # A tied head may be stored as well; older checkpoints contain the rotary frequencies, which config.json defines.
     copies = {HEAD} if config.tied_head else set()
-    known = set(stored_together(config)) | copies | set(besides)
+    known = set(stored_together(config)) | copies | set(also_read)
     unused = []
     for name in sorted(set(files) - known):
         if name.endswith(FREQUENCIES):
@@ -330,7 +330,7 @@ def load_params(
     folder: Path,
     config: TransformerConfig,
     *,
-    besides: Collection[str] = (),
+    also_read: Collection[str] = (),
     shardings: PyTree[Sharding] | None = None,
     convert: Callable[[KeyPath, Array], Any] | None = None,
 ) -> Params:
@@ -341,7 +341,7 @@ def load_params(
     Args:
         folder: folder of the model.
         config: configuration of the model.
-        besides: names of additional tensors that the caller reads itself, such as a value head.
+        also_read: names of additional tensors that the caller reads itself, such as a value head.
         shardings: sharding of each parameter; None: the default device.
         convert: (path, parameter) -> the parameter's replacement; the parameter is freed before the next one is read. None:
             parameters are not replaced.
@@ -352,7 +352,7 @@ def load_params(
     """
     stored = _find_files(folder)
     files = with_packed_names(stored)
-    _check_all_used(files, config, folder, besides)
+    _check_all_used(files, config, folder, also_read)
     for note in notes_on_folder(folder, set(stored.values())) if jax.process_index() == 0 else ():
         print(f"note: {note}.", file=sys.stderr)
     names = _stored_names(files, config)

@@ -151,7 +151,7 @@ def load_value_model(
     _check_shapes(folder, config.width, head, direction)
     model = ValueModel(Model(config), head.shape[0], direction is not None)
     _check_fits(folder, model, vocab_size=vocab_size, size=size, surprisal=surprisal)
-    params = {"trunk": load_params(folder, config, besides=(HEAD, SURPRISAL)), "head": head}
+    params = {"trunk": load_params(folder, config, also_read=(HEAD, SURPRISAL)), "head": head}
     return model, params if direction is None else params | {"surprisal": direction}
 
 

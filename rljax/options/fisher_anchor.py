@@ -49,7 +49,11 @@ def install(setup: Setup) -> Setup:
     """Add the anchor."""
     weight = required(setup.config.algorithm.anchor, "anchor")
     option = Option(
-        NAME, init=anchor_at, from_start=True, begin=lambda state: begin(setup, state), gradient=make_pull(weight)
+        NAME,
+        init=anchor_at,
+        from_start=True,
+        begin=lambda state: begin(setup, state),
+        gradient=make_penalty_gradient(weight),
     )
     return setup.with_option(option)
 
@@ -68,7 +72,7 @@ def begin(setup: Setup, state: TrainState) -> TrainState:
 
 
 @cache_results
-def make_pull(weight: float) -> Callable[..., tuple[Params, dict[str, Array]]]:
+def make_penalty_gradient(weight: float) -> Callable[..., tuple[Params, dict[str, Array]]]:
     """Build the function that adds the gradient of the penalty, λ F (θ - θ*), where θ* are the anchor's parameters.
 
     Source:

@@ -14,7 +14,7 @@ from rljax.algorithms import Algorithm, Credit, Rollout
 from rljax.algorithms.algorithm import outcomes
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_numbers
+from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_indices
 from rljax.models import Params
 from rljax.ops.arrays import Number
 from rljax.parallel import put
@@ -39,7 +39,7 @@ def install(setup: Setup) -> Setup:
         )
     if setup.tokenizer is None:  # a plan loads no problems, so their kinds are unknown
         return setup
-    kinds = kind_numbers(setup.train.prompts.problems)
+    kinds = kind_indices(setup.train.prompts.problems)
     if kinds is None:
         raise InputError(
             f"worst_kind={rate} compares kinds of problems, but no column of the training problems has 2 to {MOST_KINDS} kinds; "

@@ -137,11 +137,11 @@ def teacher_problem(problem: Problem, text: str, template: str = TEMPLATE) -> Pr
     return replace(problem, messages=(*others, {**last, "content": fill(last["content"])}))
 
 
-def successes(right: Bool[np.ndarray, "P G"]) -> Int[np.ndarray, "P G"]:
+def next_right_responses(right: Bool[np.ndarray, "P G"]) -> Int[np.ndarray, "P G"]:
     """Choose for each response the next right response of its group, wrapping around; -1 if there is no other.
 
     Example:
-        >>> successes(np.array([[True, False, True, False], [False, True, False, False]])).tolist()
+        >>> next_right_responses(np.array([[True, False, True, False], [False, True, False, False]])).tolist()
         [[2, 2, 0, 0], [1, -1, 1, 1]]
     """
     size = right.shape[1]
@@ -164,7 +164,7 @@ def texts_shown(setup: Setup, groups: Groups) -> list[str]:
         else groups.rollout._replace(valid=np.ones(groups.turns.shape, bool))
     )
     right, known = right_and_known(rollout)
-    chosen = successes(right & known)
+    chosen = next_right_responses(right & known)
 
     def text(group: int, member: int) -> str:
         return "" if member < 0 else setup.train.text(groups.tokens[group, member], groups.attention[group, member])

@@ -127,7 +127,7 @@ def answer_problems(
         opened = opened._replace(worker=force_budget(opened.worker, settings.least_tokens, settings.continuation))
     options = {name: getattr(settings, name) for name in ("top_k", "top_p", "stop", "stop_ids")}
     worker = opened.sampler(temperature=settings.sampling_temperature, **options)
-    opened.say_unused(temperature=settings.sampling_temperature, top_k=settings.top_k, top_p=settings.top_p)
+    opened.print_unused_settings(temperature=settings.sampling_temperature, top_k=settings.top_k, top_p=settings.top_p)
     columns = choose_columns(worker.prompts.problems, settings.by)
     named = opened.config.reward.environment or opened.config.reward.name
     judged_by = judge_name(reward if parts.environment is None else parts.environment, named)
@@ -178,7 +178,7 @@ def open_sampler(
         InputError: the target cannot be opened, an argument cannot be used, or its reward or environment is missing.
     """
     opened = _open(target, settings, problems=problems, limit=limit, reward=settings.reward)
-    opened.say_unused(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
+    opened.print_unused_settings(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
     return opened, opened.sampler(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
 
 
@@ -196,7 +196,7 @@ def _open(target: str | Path, settings: AnswerSettings, **options: Any) -> OpenP
     )
     shared = {name: getattr(settings, name) for name in names}
     opened = load(target, which=settings.checkpoint, **shared, **options)
-    opened.check_rewards_and_kinds()
+    opened.check_can_judge()
     return opened
 
 

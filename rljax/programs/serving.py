@@ -107,7 +107,7 @@ def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
         quantize=settings.quantize,
         cache_dtype=settings.cache_dtype,
     )
-    opened.say_unused(temperature=1.0, top_k=None, top_p=None)  # what requests use by default
+    opened.print_unused_settings(temperature=1.0, top_k=None, top_p=None)  # what requests use by default
     return opened
 
 
@@ -200,7 +200,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[str], None]) -> "ServerParts":
+def make_server_parts(settings: ServeSettings, opened: OpenPolicy, report: Callable[[str], None]) -> "ServerParts":
     """Build everything that the routes need, and compile every program.
 
     Args:
@@ -260,7 +260,7 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
         raise InputError(f"the package {error.name} is missing; type `pip install -e '.[serve]'`.") from error
     listener = listen(settings.host, settings.port)
     try:
-        served = make_served(settings, open_policy(settings, settings.target), report)
+        served = make_server_parts(settings, open_policy(settings, settings.target), report)
         config = uvicorn.Config(
             make_app(served),
             log_level="warning",

@@ -16,7 +16,7 @@ import numpy as np
 
 from rljax.data.plain_text import is_text
 from rljax.data.problem import Problem
-from rljax.data.prompts import Demonstrations, count_assistant_turns, encode_demonstrations, whole_dialogue
+from rljax.data.prompts import Demonstrations, count_assistant_turns, encode_demonstrations, move_turns_to_demonstration
 from rljax.data.text_blocks import cut_blocks
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
@@ -320,7 +320,7 @@ def heldout_notes(setup: Setup) -> list[str]:
 def with_dialogues(setup: Setup) -> Setup:
     """Return the setup with every turn of the assistant as a demonstration, although RL samples only the last turn."""
     problems, budget = setup.train.prompts.problems, setup.config.sampling.max_response_tokens
-    if not any(count_assistant_turns(whole_dialogue(problem)) > 1 for problem in problems):
+    if not any(count_assistant_turns(move_turns_to_demonstration(problem)) > 1 for problem in problems):
         return setup
     length, tokenizer = setup.prompt_length, setup.tokenizer
     return setup._replace(

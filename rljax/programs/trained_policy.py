@@ -91,7 +91,7 @@ class OpenPolicy(NamedTuple):
     model_folder: Path | None = None
     """Folder of the model; None for a run."""
 
-    def check_rewards_and_kinds(self) -> None:
+    def check_can_judge(self) -> None:
         """Reject a policy whose answers cannot be judged.
 
         Raises:
@@ -99,7 +99,7 @@ class OpenPolicy(NamedTuple):
         """
         _refuse_to_judge(self.missing, self.untrusted, [])
 
-    def say_unused(self, *, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    def print_unused_settings(self, *, temperature: float, top_k: int | None, top_p: float | None) -> None:
         """Print to stderr which generation settings of the model's folder are ignored when sampling with these settings."""
         if self.model_folder is not None and is_first():
             sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}

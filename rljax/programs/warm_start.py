@@ -2,7 +2,7 @@
 
 The result depends on the settings that a warm start reads, rljax's code, the packages and the machine. The name of the cached file
 is a hash of all of these, so the file contains bit for bit what the run would compute. A result is cached only if nothing else can
-affect it (see `place_of`): for example, the model must start from random weights, and the problems must be generated.
+affect it (see `cache_file_of`): for example, the model must start from random weights, and the problems must be generated.
 """
 
 import hashlib
@@ -119,7 +119,7 @@ SETTINGS_UNREAD = MappingProxyType(
         "devices": ("host_timeout",),
     }
 )
-"""Settings of these groups that cannot change a warm start that `place_of` allows to be cached. New settings count as read."""
+"""Settings of these groups that cannot change a warm start that `cache_file_of` allows to be cached. New settings count as read."""
 
 
 class CachedWarmStart(NamedTuple):
@@ -158,7 +158,7 @@ def local_programs() -> Path | None:
     return Path(folder) if is_local else None
 
 
-def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
+def cache_file_of(run: Run, checkpoint: Checkpoint) -> Path | None:
     """Return the cache file of this run's warm start; None if it must not be cached."""
     config, folder, own_parts = run.config, local_programs(), run.folder.config.get("seams", ())
     is_generated = config.model.path is None and config.generated_task is not None and not own_parts
@@ -215,14 +215,14 @@ def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
 
 
 def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
-    """Return the warm-start phase. Unless `place_of` is None, it uses an earlier run's cached result, or caches its own."""
-    phase, place = warm_start_phase(run), place_of(run, checkpoint)
+    """Return the warm-start phase. Unless `cache_file_of` is None, it uses an earlier run's cached result, or caches its own."""
+    phase, place = warm_start_phase(run), cache_file_of(run, checkpoint)
     if place is None:
         return phase
-    return replace(phase, enter=partial(take_cached, run, place), leave=partial(keep, run, place))
+    return replace(phase, enter=partial(load_cached, run, place), leave=partial(cache_result, run, place))
 
 
-def take_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
+def load_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint after the cached warm start, and log its metrics; `checkpoint` unchanged if there is none.
 
     A damaged file is removed.
@@ -245,7 +245,7 @@ def take_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint._replace(state=place_state(run.setup, state))
 
 
-def keep(run: Run, place: Path, checkpoint: Checkpoint) -> None:
+def cache_result(run: Run, place: Path, checkpoint: Checkpoint) -> None:
     """Cache the result of a warm start for later runs, unless it is cached already."""
     if place.is_file():
         return
@@ -253,4 +253,4 @@ def keep(run: Run, place: Path, checkpoint: Checkpoint) -> None:
         rows = rows_of_warm_start(run.folder.metrics, int(checkpoint.state.warm_step))
         write_cache(place, CachedWarmStart(checkpoint.state.params, rows))
     except (OSError, InputError) as error:
-        run.display.warning(f"The warm start could not be kept for later runs: {error}")
+        run.display.warning(f"The warm start could not be cached for later runs: {error}")

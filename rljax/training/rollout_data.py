@@ -20,7 +20,7 @@ from rljax.data.history import Choice, History, Window, choose, curriculum, mean
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
-from rljax.evaluation.kinds import kind_numbers
+from rljax.evaluation.kinds import kind_indices
 from rljax.lazy import warn_renamed
 from rljax.models import Params, Scores
 from rljax.models.distribution_scores import over_vocabulary, square_sum
@@ -311,7 +311,7 @@ def make_square_sum(setup: Setup) -> Score:
 
 def make_kinds(setup: Setup) -> Score:
     """Build the function that looks up the kind of each problem; a padding group gets an arbitrary kind."""
-    kinds = required(kind_numbers(setup.train.prompts.problems), "kinds of the problems")
+    kinds = required(kind_indices(setup.train.prompts.problems), "kinds of the problems")
     return lambda inputs: kinds[inputs.groups.prompt_ids]
 
 

@@ -21,9 +21,9 @@ from rljax.data.prompts import (
     encode_demonstrations,
     list_columns_left_out,
     list_prompt_omissions,
+    move_turns_to_demonstration,
     prompt_tokens,
     response_tokens,
-    whole_dialogue,
 )
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
@@ -134,7 +134,7 @@ def test_whole_dialogue_trains_every_assistant_turn(rows):
     (problem,) = rows({"messages": [QUESTION, TOOL_CALL, TOOL_RESULT, REPLY], "tools": TOOLS})
     tokenizer = make_tokenizer(date="2026-01-31")
     assert mark_trained(problem, tokenizer) == "[It is 4.<|im_end|>]"
-    whole = whole_dialogue(problem)
+    whole = move_turns_to_demonstration(problem)
     call = json.dumps(CALL)
     assert mark_trained(whole, tokenizer) == (
         f"[<call>{call}<|im_end|>]\n<|im_start|>tool add\nfour<|im_end|>\n<|im_start|>assistant\n[It is 4.<|im_end|>]"
@@ -153,7 +153,7 @@ def test_whole_dialogue_trains_every_assistant_turn(rows):
     ]
     greeting = {"role": "assistant", "content": "Hello."}
     (problem,) = rows({"messages": [greeting, QUESTION, REPLY]})
-    assert whole_dialogue(problem) == problem
+    assert move_turns_to_demonstration(problem) == problem
 
 
 def test_message_weight_0_is_not_trained(rows):
@@ -161,8 +161,10 @@ def test_message_weight_0_is_not_trained(rows):
     (problem,) = rows(
         {"messages": [QUESTION, {**TOOL_CALL, "weight": 0}, TOOL_RESULT, {**REPLY, "weight": 1}], "tools": TOOLS}
     )
-    assert mark_trained(whole_dialogue(problem), tokenizer).endswith("<|im_start|>assistant\n[It is 4.<|im_end|>]")
-    assert not mark_trained(whole_dialogue(problem), tokenizer).startswith("[")
+    assert mark_trained(move_turns_to_demonstration(problem), tokenizer).endswith(
+        "<|im_start|>assistant\n[It is 4.<|im_end|>]"
+    )
+    assert not mark_trained(move_turns_to_demonstration(problem), tokenizer).startswith("[")
     assert list_prompt_omissions([problem], tokenizer, chat=True) == []
     with pytest.raises(
         InputError, match=r"the weight of a chat message must be 1 \(trained on\) or 0 \(not trained on\), not 0\.5"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.data.images import DOTS, PATTERNS, check_whole_images, has_patch, patch_counts, pixels_of, text_of
+from rljax.data.images import DOTS, PATTERNS, check_complete_images, has_patch, patch_counts, pixels_of, text_of
 from rljax.errors import InputError
 
 
@@ -46,7 +46,7 @@ def test_patches_in_reading_order():
         (lambda: text_of([[True] * 3] * 4), "the width of an image is 3 pixels"),
         (lambda: pixels_of("x", height=4, width=2), "the character 'x' .* is not a patch"),
         (lambda: pixels_of(PATTERNS[:3], height=4, width=4), "has 3 patches, and 4 x 4 pixels have 2"),
-        (lambda: check_whole_images(f"{PATTERNS[:3]}=", height=4, width=4), "has 3 consecutive patches, and .* has 2"),
+        (lambda: check_complete_images(f"{PATTERNS[:3]}=", height=4, width=4), "has 3 consecutive patches, and .* has 2"),
     ],
 )
 def test_invalid_images(call, message):
@@ -56,5 +56,5 @@ def test_invalid_images(call, message):
 
 def test_check_whole_images_accepts_complete_images():
     for text in ("3+4=", PATTERNS[:4], f"{PATTERNS[5:7]}+{PATTERNS[:2]}=", ""):
-        check_whole_images(text, height=4, width=4)
+        check_complete_images(text, height=4, width=4)
         assert has_patch(text) == (set(text) & set(PATTERNS) != set())

@@ -239,7 +239,7 @@ def test_an_unknown_tensor_is_named(llama, name):
     save_file(tensors | {name: np.ones(16, np.float32)}, llama / "model.safetensors")
     with pytest.raises(InputError, match=rf"contain the tensor '{name}', which this transformer does not have"):
         load_params(llama, LLAMA)
-    jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA, besides=[name]), random_params(LLAMA))
+    jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA, also_read=[name]), random_params(LLAMA))
 
 
 def test_redundant_tensors_are_ignored(llama):

@@ -14,7 +14,7 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Model
 from rljax.models.language_model import logits
-from rljax.options.self_distillation import NAME, successes, teacher_problem, teacher_sequences, text_shown
+from rljax.options.self_distillation import NAME, next_right_responses, teacher_problem, teacher_sequences, text_shown
 from rljax.rollout import sequences_of
 from rljax.training.parts.policy import make_shape
 from rljax.training.rollout_data import ScoreInputs, make_rollout_scorer
@@ -77,7 +77,7 @@ def test_teacher_reads_another_success_or_is_absent():
 def test_successes_are_the_next_other_right_responses():
     rng = np.random.default_rng(0)
     right = rng.random((20, 5)) < 0.4
-    for group, row in enumerate(successes(right).tolist()):
+    for group, row in enumerate(next_right_responses(right).tolist()):
         for member, chosen in enumerate(row):
             others = [(member + step) % 5 for step in range(1, 5) if right[group, (member + step) % 5]]
             assert chosen == (others[0] if others else -1)

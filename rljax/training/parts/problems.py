@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rljax.data.bad_rows import Fault
-from rljax.data.images import check_whole_images, has_patch
+from rljax.data.images import check_complete_images, has_patch
 from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem
 from rljax.data.prompts import PromptStream
@@ -184,7 +184,7 @@ def check_images(config: ModelConfig, problems: Sequence[Problem]) -> None:
         return
     height, width = config.images
     for problem in problems:
-        check_whole_images(problem.prompt, height=height, width=width)
+        check_complete_images(problem.prompt, height=height, width=width)
         if has_patch(problem.demonstration or ""):
             raise InputError(
                 f"the demonstration {problem.demonstration!r:.60} contains an image patch, and the model never generates patches; "
