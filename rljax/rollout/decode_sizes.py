@@ -83,7 +83,7 @@ def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) ->
 
     Each size needs its own program. On CPUs, where the time is proportional to the rows, the sizes are powers of two and three
     quarters of them. On accelerators, which take longer to compile and gain less from fewer rows, they are powers of four. For a
-    small batch or budget there are no sizes: the last responses stay in the full batch.
+    small batch or budget there are no sizes, so the last responses stay in the full batch.
 
     Args:
         rows: number of rows in the full batch.

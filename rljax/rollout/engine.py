@@ -1,4 +1,4 @@
-"""The built-in engine: it reads each prompt once and decodes a limited number of rows; new requests reuse rows that have ended."""
+"""The built-in engine, which reads each prompt once and decodes a limited number of rows; new requests reuse ended rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

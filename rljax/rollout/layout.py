@@ -228,8 +228,8 @@ def _count_micro_batches(parts: int, most: int) -> int:
 def balance(tokens: Int[np.ndarray, "N"], *, rows: int, devices: int) -> list[list[int]]:
     """Distribute rows over micro-batches and their devices, so that all devices get about the same number of tokens.
 
-    Rows are handed out in rounds, in order, one per device: the device with the fewest tokens so far gets the fullest row of the
-    round. So the totals of two devices never differ by more than two rows of one round do.
+    Rows are handed out in rounds, in order, one per device. The device with the fewest tokens so far gets the fullest row of the
+    round, so the totals of two devices never differ by more than two rows of one round do.
 
     Args:
         tokens: number of tokens in each row.

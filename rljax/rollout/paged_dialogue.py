@@ -191,7 +191,7 @@ class PagedDialogue(TurnQueue):
             key = (row if first else None, prompt)
             reading = readings.get(key, Reading(row, first, prompt[first:], []))
             if not self._take_pages(episode, row, reading, pages, begun):
-                is_full[self._device(row)] = True
+                is_full[self._device_of(row)] = True
                 continue
             self.episodes[row], self.requests[row] = episode, self.waiting.pop(episode)
             begun.add(row)
@@ -214,11 +214,11 @@ class PagedDialogue(TurnQueue):
         Returns:
             Whether the pages were taken; if they do not suffice, none are taken.
         """
-        device = self._device(row)
+        device = self._device_of(row)
         running = {*np.flatnonzero(self.running).tolist(), *begun}
-        is_idle = all(self._device(other) != device for other in running)
-        between = [other for other in self._between_turns(device) if other not in {row, *begun}]
-        later = [other for other in between if is_idle or self._arrival(other) > self.arrival[episode]]
+        is_idle = all(self._device_of(other) != device for other in running)
+        between = [other for other in self._rows_between_turns(device) if other not in {row, *begun}]
+        later = [other for other in between if is_idle or self._arrival_of_row(other) > self.arrival[episode]]
         shared, own = self._pages_needed(row, reading, self.waiting[episode].sampling.max_tokens)
         earlier = [] if reading.first else [other for other in between if other not in later]
         spare = sum(self._growth(len(self.read[other])) for other in earlier)  # for their next turns
@@ -241,15 +241,15 @@ class PagedDialogue(TurnQueue):
         """
         if episode in self.episodes:
             row = self.episodes.index(episode)
-            return None if is_full[self._device(row)] else row
-        free = [row for row, owner in enumerate(self.episodes) if owner is None and not is_full[self._device(row)]]
+            return None if is_full[self._device_of(row)] else row
+        free = [row for row, owner in enumerate(self.episodes) if owner is None and not is_full[self._device_of(row)]]
         taken = [row for row, owner in enumerate(self.episodes) if owner is not None]
         if not free and not begun and not self.running.any() and not self.waiting.keys() & {*self.episodes}:
-            return max(taken, key=self._arrival)
-        load = np.bincount([self._device(row) for row in taken], minlength=self.devices)
-        return min(free, key=lambda row: load[self._device(row)], default=None)
+            return max(taken, key=self._arrival_of_row)
+        load = np.bincount([self._device_of(row) for row in taken], minlength=self.devices)
+        return min(free, key=lambda row: load[self._device_of(row)], default=None)
 
-    def _device(self, row: int) -> int:
+    def _device_of(self, row: int) -> int:
         return row * self.devices // len(self.read)
 
     def _pages_needed(self, row: int, reading: Reading, limit: int) -> tuple[int, int]:
@@ -258,7 +258,7 @@ class PagedDialogue(TurnQueue):
         growth = self._growth(length, limit)
         if reading.first:
             return 0, -(-length // PAGE) + len(self.read[row]) // -PAGE + growth
-        count = sum(self._device(other) == self._device(row) for other in reading.rows)
+        count = sum(self._device_of(other) == self._device_of(row) for other in reading.rows)
         after, before = (pages_needed(length, rows, self.sizes.sharers) if rows else (0, 0) for rows in (count + 1, count))
         return after[0] - before[0], after[1] - before[1] + growth
 
@@ -267,13 +267,13 @@ class PagedDialogue(TurnQueue):
         more = int(self.expected) if limit is None else min(int(self.expected), limit)
         return -(-min(length + more, self.room) // PAGE) + length // -PAGE
 
-    def _arrival(self, row: int) -> int:
+    def _arrival_of_row(self, row: int) -> int:
         return self.arrival[required(self.episodes[row], "episode")]
 
-    def _between_turns(self, device: int) -> list[int]:
+    def _rows_between_turns(self, device: int) -> list[int]:
         """Return the rows of a device that have pages and are not running, the latest episode first."""
-        rows = [row for row in np.flatnonzero(~self.running).tolist() if self._device(row) == device and self.read[row]]
-        return sorted(rows, key=self._arrival, reverse=True)
+        rows = [row for row in np.flatnonzero(~self.running).tolist() if self._device_of(row) == device and self.read[row]]
+        return sorted(rows, key=self._arrival_of_row, reverse=True)
 
     def _free_pages(self) -> FreePages:
         """Count the pages of each device that are neither taken nor reserved for the growth of running turns."""
@@ -294,7 +294,7 @@ class PagedDialogue(TurnQueue):
             request_of_row[row] = -1
             self.decoding = self.decoding._replace(request_of_row=request_of_row)
             self.restarted += 1
-        pages.own[self._device(row)] += pages.of_row[row]
+        pages.own[self._device_of(row)] += pages.of_row[row]
         pages.of_row[row] = 0
         self.episodes[row], self.read[row] = None, ()
 
@@ -339,7 +339,7 @@ class PagedDialogue(TurnQueue):
 
     def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
         """Choose the row that gives its pages back: the latest one between two turns, or the latest of several running ones."""
-        between = self._between_turns(device)
+        between = self._rows_between_turns(device)
         if between:
             return between[0]
-        return max(running.tolist(), key=self._arrival) if len(running) > 1 else None
+        return max(running.tolist(), key=self._arrival_of_row) if len(running) > 1 else None

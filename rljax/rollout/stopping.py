@@ -1,7 +1,7 @@
 """Stop strings: find where the text of a response first contains one.
 
 A stop string may begin and end inside a token, so the decoded text is searched, and never the token ids. The response ends
-with the token that completes the string. The text is not tokenized again: the response is a prefix of the sampled tokens.
+with the token that completes the string. The text is not tokenized again, so the response is a prefix of the sampled tokens.
 """
 
 from bisect import bisect_left

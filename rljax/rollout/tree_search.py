@@ -1,4 +1,4 @@
-"""Tree search over reasoning steps with visit counts (UCT): it continues the prefixes whose value plus uncertainty is highest."""
+"""Tree search over reasoning steps with visit counts (UCT), which continues the prefix whose value plus uncertainty is highest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

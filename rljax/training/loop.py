@@ -208,7 +208,7 @@ def discard_on_error(folder: RunFolder) -> Generator[None]:
     try:
         yield
     except InputError:
-        if is_first():  # not with `run_on_first`, which waits for the other hosts: they may not get here
+        if is_first():  # `run_on_first` would wait for the other hosts, which may not get here
             folder.discard()
         raise
 

@@ -344,7 +344,7 @@ def check_room(
 
     def needs_of(config: TrainConfig, mesh: Mesh) -> MemoryNeeds:
         held = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))
-        return _needs(config, policy, mesh, prompt_length, environment, held)
+        return _measure_needs(config, policy, mesh, prompt_length, environment, held)
 
     if policy.shapes is None:
         return None
@@ -353,7 +353,7 @@ def check_room(
         return None
     left = (room := available // mesh.size) - needs.held - needs.weights
     if needs.cache <= left:
-        return _left(needs, room)
+        return _cache_room(needs, room)
     changes: list[Change] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
     changes += [*sharding_changes(config, mesh.size), *adapter_changes(config)]
     trial = try_changes(config, changes, lambda changed: needs_of(changed, mesh_of(changed.devices)).total, room)
@@ -401,7 +401,7 @@ def check_loaded(
     held = bytes_on_a_device(parameter_shapes(policy, mesh))
     if config.adapter.rank is not None:
         held += bytes_on_a_device(place_shapes(policy, mesh, base_shapes(config, policy, mesh)))
-    needs = _needs(config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, held)
+    needs = _measure_needs(config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, held)
     if available is None:
         return None
     room = available // mesh.size
@@ -410,10 +410,10 @@ def check_loaded(
             f"{needs.refusal('model', mesh, room)} It needs devices with more memory, or several devices and a run whose "
             "parameters are sharded over them (--fsdp, --tensor)."
         )
-    return _left(needs, room)
+    return _cache_room(needs, room)
 
 
-def _needs(
+def _measure_needs(
     config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int | None, environment: Environment | None, held: int
 ) -> MemoryNeeds:
     if prompt_length is None or policy.decoder is None:
@@ -422,7 +422,7 @@ def _needs(
     return MemoryNeeds(held, sampled.weights, sampled.cache)
 
 
-def _left(needs: MemoryNeeds, room: int) -> int:
+def _cache_room(needs: MemoryNeeds, room: int) -> int:
     """Return the bytes per device that the cache may take."""
     return int(USABLE * room) - needs.held - needs.weights
 

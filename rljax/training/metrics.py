@@ -304,7 +304,7 @@ def repetition(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) 
     runs, count = _hashes(tokens), np.maximum(lengths - RUN + 1, 0)
     used = np.arange(runs.shape[1]) < count[:, None]
     ordered = np.sort(np.where(used, runs, np.iinfo(np.uint64).max), axis=1)
-    repeated = (ordered[:, 1:] == ordered[:, :-1]) & used[:, 1:]  # `used` is valid after sorting: the padding is still last
+    repeated = (ordered[:, 1:] == ordered[:, :-1]) & used[:, 1:]  # `used` is still valid, because sorting puts padding last
     return float((repeated.sum(1) / np.maximum(count, 1)).mean())
 
 

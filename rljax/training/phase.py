@@ -246,7 +246,7 @@ class Phase:
 def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
     """Run the remaining steps of a phase.
 
-    When a phase reaches its goal, no checkpoint is saved: a resumed run repeats the last step and then reaches the goal again.
+    When a phase reaches its goal, no checkpoint is saved, because a resumed run repeats the last step and reaches the goal again.
 
     Args:
         run: files, screen, trackers and signals of the run.

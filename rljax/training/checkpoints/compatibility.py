@@ -118,8 +118,8 @@ def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
             ) from error
         raise InputError(
             f"{argument}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
-            f"{'/'.join(first.path)!r} has the structure {_brief(first.saved)} in the checkpoint and {_brief(first.own)} now. Pass "
-            f"the same {argument} as when the run was started."
+            f"{'/'.join(first.path)!r} has the structure {_outline(first.saved)} in the checkpoint and {_outline(first.own)} now. "
+            f"Pass the same {argument} as when the run was started."
         ) from error
 
 
@@ -149,17 +149,17 @@ def _first_difference(saved: object, own: object, path: tuple[str, ...] = ()) ->
     return next((difference for difference in differences if difference is not None), None)
 
 
-def _brief(node: object) -> str:
+def _outline(node: object) -> str:
     """Describe a structure briefly, such as `[None, {count: array}]`; a long one is cut, and its number of entries is added."""
-    text = _text(node)
+    text = _describe(node)
     count = f" ({len(_entries(node) or ())} entries)" if len(text) > LONGEST_STRUCTURE else ""
     return shorten(text, LONGEST_STRUCTURE) + count
 
 
-def _text(node: object) -> str:
+def _describe(node: object) -> str:
     entries = _entries(node)
     if entries is None:
         return "array" if hasattr(node, "shape") else "None"
     if isinstance(node, Mapping):
-        return "{" + ", ".join(f"{name}: {_text(entry)}" for name, entry in entries.items()) + "}"
-    return "[" + ", ".join(map(_text, entries.values())) + "]"
+        return "{" + ", ".join(f"{name}: {_describe(entry)}" for name, entry in entries.items()) + "}"
+    return "[" + ", ".join(map(_describe, entries.values())) + "]"

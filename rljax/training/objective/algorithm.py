@@ -50,7 +50,7 @@ def _run_lengths(config: TrainConfig) -> dict[str, int]:
 
 
 def with_paper_lengths(config: TrainConfig) -> TrainConfig:
-    """Set the algorithm's lengths, unless they are already set, to the paper's, the defaults of rljax 0.3.0 and earlier.
+    """Set the algorithm's lengths, unless they are already set, to the paper's lengths, the defaults of rljax up to 0.3.0.
 
     Example:
         >>> with_paper_lengths(TrainConfig.flat(algorithm="dapo")).algorithm.options
