@@ -126,6 +126,7 @@ def _is_relation(expression: object) -> bool:
 
 
 def _same_number(reference: str, left: Any, answer: str, right: Any) -> bool:
+    """Compare two expressions without variables; the texts show whether one of them is a decimal, which may be rounded."""
     exact = (left.doit(), right.doit())
     if all(number.is_Rational for number in exact):
         return exact[0] == exact[1]

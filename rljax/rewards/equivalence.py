@@ -134,6 +134,7 @@ def _read_choice(text: str) -> tuple[str | None, str]:
 
 
 def _equal(reference: str, answer: str) -> bool:
+    """Compare two answers in canonical notation, first by their form, then by their value."""
     reference, answer = _unwrap(reference), _unwrap(answer)
     if not (reference and answer) or _as_prose(reference) == _as_prose(answer):
         return bool(reference and answer)
@@ -244,6 +245,7 @@ def _match_all(reference: list, answer: list, same: Callable) -> bool:
 
 
 def _same_lists(reference: list[str], answer: list[str]) -> bool:
+    """Compare two lists, one of which may be a tuple if the other has named values, as in `(1,2)` and `x=1,y=2`."""
     if len(reference) == 1 and len(answer) == len(_names_in(answer)) > 1:
         reference = _split_tuple_equation(reference[0])
     names = _names_in(reference)
@@ -290,6 +292,7 @@ def _same_rows(reference: list[list[str]], answer: list[list[str]]) -> bool:
 
 
 def _same_relations(reference: str, answer: str) -> bool:
+    """Compare two answers, at least one of which is an equation or another relation."""
     (expected, signs), (actual, answer_signs) = relation(reference), relation(answer)
     if not signs:
         return set(answer_signs) <= {"=", r"\approx"} and _states(reference, actual)

@@ -73,6 +73,7 @@ def report_text(job: Mapping, link: Link, report: int) -> None:
 
 
 def _run_tests(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
+    """Run the tests; yield (number passed, number counted) for each entry of `tests`, and for the `check`."""
     setup = _parse(job["setup"], "the setup")
     tests = [_parse(test, f"test {position}") for position, test in enumerate(job["tests"])]
     check = _parse(job["check"], "the check")
@@ -116,7 +117,7 @@ def _make_hooks(judge: Judge) -> dict[str, Callable]:
         reference = reference_of(value)
         return type(value) if reference is None or isinstance(value, BaseException) else judge.ask("type", reference.number)
 
-    def answer(value: object) -> object:
+    def check_answer(value: object) -> object:
         reference = reference_of(value)
         if isinstance(value, types.CoroutineType):
             raise judge.broken("a coroutine is not an answer")
@@ -126,7 +127,7 @@ def _make_hooks(judge: Judge) -> dict[str, Callable]:
             judge.refuse(reference, "an assertion")
         return value
 
-    def following(iterator: Any, *default: object) -> object:
+    def next_entry(iterator: Any, *default: object) -> object:
         try:
             return next(iterator, *default)
         except StopIteration as error:
@@ -134,11 +135,11 @@ def _make_hooks(judge: Judge) -> dict[str, Callable]:
                 judge.owe(error)
             raise
 
-    def examined(value: object) -> object:
+    def record_examined(value: object) -> object:
         judge.examined.append(value)
         return value
 
-    def settled(before: list[BaseException], value: object) -> object:
+    def forget_errors(before: list[BaseException], value: object) -> object:
         judge.owed = before
         return value
 
@@ -146,11 +147,11 @@ def _make_hooks(judge: Judge) -> dict[str, Callable]:
         "__handled__": lambda: judge.settle(sys.exception()),
         "__guarded__": lambda manager, asserts: Guarded(judge, manager, asserts),
         "__owed__": lambda: list(judge.owed),
-        "__settled__": settled,
-        "__answer__": answer,
-        "__examined__": examined,
+        "__settled__": forget_errors,
+        "__answer__": check_answer,
+        "__examined__": record_examined,
         "__type__": kind_of,
-        "next": following,  # the program's iterator may end a loop, but a test that calls `next` must handle its end
+        "next": next_entry,  # the program's iterator may end a loop, but a test that calls `next` must handle its end
     }
 
 

@@ -198,6 +198,7 @@ class Peer:
         return known
 
     def _refer(self, value: Any) -> list[object]:
+        """Return what is sent in place of a value that is not plain data."""
         reference = reference_of(value)
         if reference is not None and reference.peer is self:
             return ["yours", reference.number]
@@ -214,6 +215,7 @@ class Peer:
         return ["object", self._register(value), class_number, abilities(value)]
 
     def _revive(self, form: str, number: int, *parts: Any) -> object:
+        """Return what represents a value here, from the list that `_refer` returned at the other end."""
         if type(number) is not int or number < 0:
             raise wire.WireError("not a number of an object")
         match form, parts:

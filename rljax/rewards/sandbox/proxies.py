@@ -298,6 +298,8 @@ def _remote_or_native(action: str, native: Callable | None) -> Callable:
 
 
 def _action_method(action: str) -> Callable:
+    """Make a method that requests an action, or refuses it if the object may not decide its result."""
+
     def method(proxy: object, *operands: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")
         if action in _TWO_OPERANDS or action in ("__bool__", "__hash__"):

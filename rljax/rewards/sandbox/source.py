@@ -292,6 +292,7 @@ def _checked_types(node: ast.AST) -> list[str]:
 
 
 def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
+    """List the names that a node uses as objects; `made` maps a variable to the name whose call is its value."""
     match node:
         case ast.Attribute(value=subject, attr=attribute) if attribute not in _PLAIN_ATTRIBUTES:
             subjects = [subject]
