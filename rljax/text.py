@@ -28,6 +28,16 @@ def one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+def encodable(text: str) -> str:
+    r"""Replace lone surrogates, which UTF-8 cannot encode and a tool can return, by the replacement character.
+
+    Example:
+        >>> encodable("é \ud83d") == "é \N{REPLACEMENT CHARACTER}"
+        True
+    """
+    return text.encode("utf-16", errors="surrogatepass").decode("utf-16", errors="replace")
+
+
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON, and reject an object in which a name occurs twice; the standard library would keep only the last value.
 

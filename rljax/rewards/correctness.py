@@ -98,6 +98,10 @@ class Failures(NamedTuple):
         return ", ".join(f"{count} {name}" for name, count in named.items() if count)
 
 
+TAKEN_NAMES = (*Failures._fields, "variance", "length_correlation")
+"""Names that no part of a reward may have, because `reward_NAME` is a metric of every run."""
+
+
 UNFINISHED, UNSTATED = (1 + Failures._fields.index(kind) for kind in ("unfinished", "unstated"))
 """Codes of these two kinds of wrong answers in an array that otherwise has codes of failures."""
 

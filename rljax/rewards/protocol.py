@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int8
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import Failures, form_of, is_verifier, lowest_right
+from rljax.rewards.correctness import TAKEN_NAMES, Failures, form_of, is_verifier, lowest_right
 from rljax.rewards.reward_call import (
     Answer,
     Progress,
@@ -133,7 +133,7 @@ class Weighted:
         name: the name of this reward as a part of another reward.
 
     Raises:
-        InputError: there are no rewards, or the weights do not match them.
+        InputError: there are no rewards, the weights do not match them, or a part has the name of a metric.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -156,6 +156,10 @@ class Weighted:
                 f"give each reward one weight."
             )
         for name, weight in self.weights.items():
+            if name in TAKEN_NAMES:
+                raise InputError(
+                    f"a part of the reward must not be called {name!r}, because reward_{name} is a metric of the run; rename it."
+                )
             if not math.isfinite(weight):
                 raise InputError(f"the weight of the reward {name!r} is {weight}; it must be a finite number.")
 

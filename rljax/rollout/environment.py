@@ -21,6 +21,7 @@ from rljax.importing import import_function, is_custom, names_function
 from rljax.lazy import LazyTable
 from rljax.models import Params
 from rljax.records import is_finite_number
+from rljax.rewards.correctness import TAKEN_NAMES
 from rljax.rewards.reward_call import called_name, place_of
 from rljax.rollout.engine_protocols import Engine
 from rljax.text import nearest_first, one_line, parse_json, texts_of
@@ -62,7 +63,7 @@ class Step(NamedTuple):
     """What the policy sees before its next turn: plain text, or messages (`{"role": "tool", "content": ...}`) that the
     chat template formats; without a template, the policy sees the text of the messages. Ignored if `done`. An observation
     that leaves no room for another token ends the episode (`Response.finish` is "length", and the metric `episode_overflow`
-    counts it)."""
+    counts it). A lone surrogate, which UTF-8 cannot encode, becomes the replacement character."""
     reward: float | None = None
     """Reward of this turn; None for no verdict. The reward of a response is the sum over its turns."""
     done: bool = True
@@ -225,6 +226,7 @@ def make_environment(name: str, options: str | None = None) -> Environment:
         build = partial(ADAPTERS["trl"], build)
     try:
         environment = build(**arguments)
+        check_environment(environment)
     except InputError:
         raise
     except Exception as error:  # the class is user code
@@ -232,7 +234,6 @@ def make_environment(name: str, options: str | None = None) -> Environment:
             f"the environment {name!r} cannot be built with the arguments {arguments} ({one_line(error)}{place_of(error)}); "
             "correct environment_options, or the class."
         ) from error
-    check_environment(environment)
     return environment
 
 
@@ -313,8 +314,7 @@ def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenize
 
 
 def _with_messages(problem: Problem, begin: Callable[[Problem], object]) -> Problem:
-    messages = begin(copy_problem(problem))
-    refuse_awaitable(messages, "first_messages")
+    messages = call_plain("first_messages", begin, copy_problem(problem))
     if not _are_messages(messages) or not messages:
         raise InputError(f"environment.first_messages: a list of messages is expected; got {messages!r:.80}.")
     listed: Any = messages
@@ -322,12 +322,25 @@ def _with_messages(problem: Problem, begin: Callable[[Problem], object]) -> Prob
     return replace(problem, prompt=text, messages=tuple(dict(message) for message in listed))
 
 
-def refuse_awaitable(result: object, method: str) -> None:
-    """Refuse an awaitable result of a method that is called as a plain function.
+def call_plain(method: str, function: Callable, *arguments: object) -> Any:
+    """Call a method of an environment that must be a plain function, and return its result.
+
+    Args:
+        method: the method's name, for messages.
+        function: the method.
+        *arguments: its arguments.
 
     Raises:
-        InputError: the result is awaitable.
+        InputError: it raised an exception, or its result is awaitable.
     """
+    try:
+        result = function(*arguments)
+    except InputError:
+        raise
+    except Exception as error:  # the environment is user code
+        raise InputError(
+            f"environment.{method}: it raised {one_line(error)}{place_of(error)}; correct the method."
+        ) from error
     if iscoroutine(result):
         result.close()
     if isawaitable(result):
@@ -335,6 +348,7 @@ def refuse_awaitable(result: object, method: str) -> None:
             f"environment.{method}: it must be a plain function, but it returned {result!r:.80}; write it as `def`, not `async "
             "def`. Only reset, step and tools may be `async def`."
         )
+    return result
 
 
 def check_environment(environment: Environment) -> None:
@@ -391,11 +405,19 @@ def check_step(environment: Environment, step: object) -> None:
             f"environment.step: the observation in {name} must be a string, or a list of messages such as "
             f"{{'role': 'tool', 'content': '4'}}; got {step.observation!r:.80}."
         )
+    if not isinstance(step.done, bool | np.bool_):
+        raise InputError(f"environment.step: done in {name} must be True or False; got {step.done!r:.80}.")
     if not (step.correct is None or isinstance(step.correct, bool | np.bool_)):
         raise InputError(f"environment.step: correct in {name} must be True, False or None; got {step.correct!r:.80}.")
     for field, numbers in (("parts", step.parts), ("metrics", step.metrics)):
         if not (numbers is None or _are_numbers(numbers)):
             raise InputError(f"environment.step: {field} in {name} must be finite numbers by name; got {numbers!r:.80}.")
+    for field, numbers, taken in (("parts", step.parts, TAKEN_NAMES), ("metrics", step.metrics, ("overflow", "no_turn"))):
+        for key in sorted({*(numbers or ())} & {*taken}):
+            metric = f"{'reward' if field == 'parts' else 'episode'}_{key}"
+            raise InputError(
+                f"environment.step: {field} in {name} must not contain {key!r}, because {metric} is a metric of the run; rename it."
+            )
 
 
 def _are_messages(observation: object) -> bool:

@@ -31,15 +31,15 @@ from rljax.rollout.environment import (
     Environment,
     Message,
     Player,
+    call_plain,
     check_environment,
     check_step,
     copy_problem,
     read_call_settings,
-    refuse_awaitable,
 )
 from rljax.rollout.environment_calls import Batch, Overdue, Raised, StepRunner
 from rljax.rollout.judging import Verdicts
-from rljax.text import one_line
+from rljax.text import encodable, one_line
 
 
 class _Episode(NamedTuple):
@@ -402,11 +402,10 @@ def _is_others_turn(context: EpisodeContext, state: object) -> bool:
     """Return True if another policy takes the turn in this state.
 
     Raises:
-        InputError: `is_others_turn` returns neither True nor False.
+        InputError: `is_others_turn` raises an exception, or returns neither True nor False.
     """
     function = getattr(context.environment, "is_others_turn", None)
-    answer = function is not None and function(state)
-    refuse_awaitable(answer, "is_others_turn")
+    answer = function is not None and call_plain("is_others_turn", function, state)
     if not isinstance(answer, bool):
         raise InputError(f"environment.is_others_turn: True or False is expected; got {answer!r:.80}.")
     return answer
@@ -530,12 +529,19 @@ def _turn_text(context: EpisodeContext, episode: _Episode) -> str:
 
 
 def _encode_observation(context: EpisodeContext, episode: _Episode, observation: str | Sequence[Message]) -> Sequence[int]:
-    """Return the token ids of an observation."""
-    if isinstance(observation, str):
-        return context.tokenizer.encode(observation)
-    from rljax.data.turns import encode_messages  # noqa: PLC0415  most runs have no messages between turns
+    """Return the token ids of an observation.
 
-    return encode_messages(context.tokenizer, episode.problem, _turn_text(context, episode), observation)
+    Raises:
+        InputError: the tokenizer cannot encode the observation.
+    """
+    try:
+        if isinstance(observation, str):
+            return context.tokenizer.encode(encodable(observation))
+        from rljax.data.turns import encode_messages  # noqa: PLC0415  most runs have no messages between turns
+
+        return encode_messages(context.tokenizer, episode.problem, _turn_text(context, episode), observation)
+    except InputError as error:
+        raise InputError(f"the observation of the environment {called_name(context.environment)}: {error}") from error
 
 
 def _join_pieces(episode: _Episode) -> Response:

@@ -9,7 +9,7 @@ import pytest
 
 from rljax.agents import ToolEnvironment
 from rljax.data.problem import Problem
-from rljax.data.tokenizer import ByteTokenizer
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failures
 from rljax.rollout import Request, Response, Sampling, Step
@@ -244,3 +244,100 @@ def test_async_method_raises_where_not_allowed():
         run(AsyncQuestion(), [["a"]])
     with pytest.raises(InputError, match=rf"^environment\.first_messages: {advice}"):
         prompts_for(Problems([Problem("1", "1")], []), AsyncQuestion(), TOKENIZER)
+
+
+class OneStep:
+    """An environment of one or more turns that returns the given step."""
+
+    max_turns = 3
+
+    def __init__(self, **fields):
+        self.fields = fields
+
+    def reset(self, problem):
+        return None
+
+    def step(self, state, completion):
+        return Step(state, **self.fields)
+
+
+@pytest.mark.parametrize("done", ["no", None, 0, 1])
+def test_done_that_is_not_a_boolean_is_refused(done):
+    with pytest.raises(InputError, match=r"^environment\.step: done in .*OneStep must be True or False; got"):
+        run(OneStep(reward=1.0, done=done), [["a"]])
+
+
+def test_numpy_boolean_ends_an_episode():
+    responses, _ = run(OneStep(reward=1.0, done=np.bool_(True)), [["a"]])
+    assert responses[0].turns == 1
+
+
+@pytest.mark.parametrize("observation", ["1\ud83d2", [{"role": "tool", "content": "1\ud83d2"}]])
+def test_lone_surrogate_becomes_the_replacement_character(observation):
+    plan = ["a", "b", "c"]
+    responses, _ = run(OneStep(observation=observation, reward=1.0, done=False), [plan])
+    end = "" if isinstance(observation, str) else "\n"
+    assert TOKENIZER.decode(responses[0].tokens) == f"a1\N{REPLACEMENT CHARACTER}2{end}b1\N{REPLACEMENT CHARACTER}2{end}c"
+
+
+def test_observation_outside_the_alphabet_names_the_environment():
+    problem, sampling = Problem("1", "1"), Sampling(40, (CharacterTokenizer.eos_token_id,))
+    requests = [Request((3,), 0, 0, sampling, 0)]
+
+    class Engine:
+        def generate(self, params, requests):
+            logp = np.zeros(1, np.float32)
+            tokens = np.array([CharacterTokenizer.eos_token_id], np.int32)
+            return [Response(0, 0, tokens, np.ones(1, bool), logp, logp, "stop") for _ in requests]
+
+    with pytest.raises(
+        InputError,
+        match=r"^the observation of the environment .*OneStep: the character 'x' in 'x1' is not in the tokenizer's",
+    ):
+        play(
+            Engine(),
+            OneStep(observation="x1", done=False),
+            {},
+            requests,
+            [problem],
+            CharacterTokenizer("01"),
+            max_failure_share=1.0,
+        )
+
+
+@pytest.mark.parametrize(
+    ("fields", "metric"),
+    [
+        ({"parts": {"variance": 1.0}}, "reward_variance"),
+        ({"parts": {"raised": 1.0}}, "reward_raised"),
+        ({"metrics": {"overflow": 1.0}}, "episode_overflow"),
+        ({"metrics": {"no_turn": 1.0}}, "episode_no_turn"),
+    ],
+)
+def test_name_of_a_metric_of_the_run_is_refused(fields, metric):
+    with pytest.raises(
+        InputError, match=rf"OneStep must not contain '\w+', because {metric} is a metric of the run; rename"
+    ):
+        run(OneStep(reward=1.0, **fields), [["a"]])
+
+
+class RaisingQuestion(OneStep):
+    """An environment two of whose methods raise."""
+
+    def is_others_turn(self, state):
+        raise KeyError("who")
+
+    def first_messages(self, problem):
+        return [{"role": "system", "content": problem.columns["rules"]}]
+
+
+def test_method_that_raises_is_named_with_its_line():
+    with pytest.raises(
+        InputError,
+        match=r"^environment\.is_others_turn: it raised KeyError: 'who' at .*test_bad_environments\.py:\d+; correct",
+    ):
+        run(RaisingQuestion(), [["a"]])
+    with pytest.raises(
+        InputError, match=r"^environment\.first_messages: it raised KeyError: 'rules' at .*\.py:\d+; correct"
+    ):
+        prompts_for(Problems([Problem("1", "1")], []), RaisingQuestion(), TOKENIZER)

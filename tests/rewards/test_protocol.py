@@ -14,6 +14,7 @@ from rljax.rewards import BY_NAME
 from rljax.rewards.correctness import UNFINISHED, Failed, Failures, Unfinished, form_of, verifier
 from rljax.rewards.exact import exact
 from rljax.rewards.protocol import Weighted, forms_of, judge, score
+from rljax.training.metrics import RolloutMetrics
 
 PROMPTS, COMPLETIONS = ["1+1=", "1+2="], ["#2", "#4"]
 COLUMNS = {"answer": ["2", "3"], "level": [1, 7]}
@@ -392,3 +393,15 @@ def test_built_in_rewards_declare_the_form_of_their_answers():
         assert form_of(reward), name
     both = Weighted({"right": BY_NAME["math"], "own": lambda completions: [0.0]}, {"right": 1.0, "own": 1.0})
     assert list(forms_of(both)) == ["math"]
+
+
+@pytest.mark.parametrize("name", [field for field in RolloutMetrics.__annotations__ if field.startswith("reward_")])
+def test_part_with_the_name_of_a_metric_of_the_run_is_refused(name):
+    part = name.removeprefix("reward_")
+    with pytest.raises(InputError, match=rf"^a part of the reward must not be called '{part}', because {name} is a metric"):
+        Weighted({part: BY_NAME["exact"]}, {part: 1.0})
+
+
+def test_part_with_the_name_of_a_count_of_failures_is_refused():
+    with pytest.raises(InputError, match="because reward_raised is a metric of the run; rename it"):
+        Weighted({"raised": BY_NAME["exact"]}, {"raised": 1.0})
