@@ -130,8 +130,9 @@ def install(setup: Setup) -> Setup:
     """Add the controller, and the entropy bonus that it weights."""
     check_controller(setup.config, setup.algorithm, own_optimizer=setup.own_optimizer)
     algorithm = with_bonus(setup.algorithm)
-    option = Option(NAME, init=first_control, adjust=with_control, after_updates=make_steer(algorithm))
-    return setup._replace(algorithm=algorithm, optimizer=scale_updates(setup.optimizer)).with_option(option)
+    steer = make_steer(algorithm)
+    option = Option(NAME, init=first_control, adjust=with_control, wrap_optimizer=scale_updates, after_updates=steer)
+    return setup._replace(algorithm=algorithm).with_option(option)
 
 
 def first_control(params: Params) -> Control:

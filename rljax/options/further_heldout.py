@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from rljax.data.dataset import read_problems
 from rljax.data.problem import Problem
-from rljax.data.prompts import EncodedPrompts
+from rljax.data.prompts import EncodedPrompts, list_prompt_omissions
 from rljax.errors import InputError
 from rljax.models.huggingface import check_length, locate
+from rljax.rewards import RUN_PROGRAMS
 from rljax.rollout.environment import prompts_for
 from rljax.training.parts.problems import COMPARING, Problems, note_omission
-from rljax.training.parts.reward import notes_on_reward
+from rljax.training.parts.reward import has_tests, notes_on_reward
 from rljax.training.setup import Setup, encode_answerable
 
 
@@ -61,16 +62,23 @@ def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
     """Reject problems that the run's reward cannot judge.
 
     Raises:
-        InputError: the reward compares with answers that the problems lack, or is a reward model and the prompts are chats.
+        InputError: the reward needs answers or tests that the problems lack, or is a reward model and the prompts are chats.
     """
     if setup.heldout.environment is not None:
         return
-    answered = any(problem.answer for problem in setup.heldout.prompts.problems)
+    judged = setup.heldout.prompts.problems
+    answered = any(problem.answer for problem in judged)
     comparing = [name for name in setup.config.reward.names if name.removeprefix("brier:") in COMPARING]
     if comparing and answered and not any(problem.answer for problem in problems):
         raise InputError(
             f"{source}: the reward {comparing[0]!r} compares with reference answers, but no problem of this set has one; name the "
             "column with --answer-column, or leave the set out."
+        )
+    programs = [name for name in setup.config.reward.names if name in RUN_PROGRAMS]
+    if programs and any(map(has_tests, judged)) and not any(map(has_tests, problems)):
+        raise InputError(
+            f"{source}: the reward {programs[0]} needs tests, but no problem of this set has any; rename its columns to `tests`, "
+            "`test` with `entry_point`, or `stdin` with `stdout`, or leave the set out."
         )
     if any(problem.messages is not None and len(problem.messages) > 1 for problem in problems) and any(
         name.startswith("model:") for name in setup.config.reward.names
@@ -82,8 +90,9 @@ def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
 
 
 def notes_on_set(setup: Setup, prompts: EncodedPrompts) -> list[str]:
-    """Return notes on problems that the reward does not judge, and on prompts that are also training prompts."""
+    """Return notes on what the prompts omit, on problems that are not judged, and on prompts that are also training prompts."""
     trained = {problem.prompt for problem in setup.train.prompts.problems}
     count = sum(problem.prompt in trained for problem in prompts.problems)
     overlap = [f"{count} of {len(prompts.problems)} prompts are also training prompts"] if count else []
-    return [*notes_on_reward(setup.config, prompts.problems), *overlap]
+    lost = list_prompt_omissions(prompts.problems, setup.tokenizer, chat=setup.config.model.chat)
+    return [*lost, *notes_on_reward(setup.config, prompts.problems), *overlap]

@@ -1,12 +1,17 @@
 """`--keep-zeros`: weights that are zero stay zero, so that a pruned model stays pruned during RL."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from rljax.caching import cache_results
 from rljax.errors import InputError
+from rljax.models import Params
 from rljax.training.setup import Setup
+from rljax.training.state import Option
 
 
 def install(setup: Setup) -> Setup:
@@ -25,11 +30,12 @@ def install(setup: Setup) -> Setup:
             f"keep_zeros is for RL, but the warm start of {config.warm_start.steps} steps would fill the zeros first; set "
             "warm_start_steps=0, or do the warm start in a run of its own and prune its model."
         )
-    return setup._replace(optimizer=optax.chain(setup.optimizer, masked_updates()))
+    return setup.with_option(Option("keep_zeros", wrap_optimizer=mask_updates))
 
 
-def masked_updates() -> optax.GradientTransformation:
-    """Set the update to zero wherever the weight is exactly zero, in arrays with two or more axes.
+@cache_results
+def mask_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Set an optimizer's update to zero wherever the weight is exactly zero, in arrays with two or more axes.
 
     ::
 
@@ -38,10 +44,11 @@ def masked_updates() -> optax.GradientTransformation:
     The mask needs no memory, because it is read from the weights themselves. Vectors, such as biases, are updated as usual.
 
     Example:
-        >>> update, weights = {"w": jnp.ones((1, 2)), "b": jnp.ones(2)}, {"w": jnp.array([[0.0, 3.0]]), "b": jnp.zeros(2)}
-        >>> masked, _ = masked_updates().update(update, optax.EmptyState(), weights)
-        >>> masked["w"].tolist(), masked["b"].tolist()
-        ([[0.0, 1.0]], [1.0, 1.0])
+        >>> gradient, weights = {"w": jnp.ones((1, 2)), "b": jnp.ones(2)}, {"w": jnp.array([[0.0, 3.0]]), "b": jnp.zeros(2)}
+        >>> optimizer = mask_updates(optax.sgd(1.0))
+        >>> update, _ = optimizer.update(gradient, optimizer.init(weights), weights)
+        >>> update["w"].tolist(), update["b"].tolist()
+        ([[0.0, -1.0]], [-1.0, -1.0])
 
     Source:
         Fine-tuning with the mask of a pruned network: Han et al., arXiv:1506.02626, Section 3.
@@ -50,4 +57,12 @@ def masked_updates() -> optax.GradientTransformation:
     def mask(update: Array, weight: Array) -> Array:
         return jnp.where(weight == 0, 0, update) if weight.ndim > 1 else update
 
-    return optax.stateless(lambda updates, params: jax.tree.map(mask, updates, params))
+    inner = optax.with_extra_args_support(optimizer)
+
+    def update(
+        updates: Params, state: optax.OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Params, optax.OptState]:
+        updates, state = inner.update(updates, state, params, **extra)
+        return jax.tree.map(mask, updates, params), state
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)

@@ -39,7 +39,7 @@ def install(setup: Setup) -> Setup:
     if setup.tokenizer is None:  # the command `rljax plan` loads no prompts
         return setup
     marker = marker_token(setup.tokenizer.encode, end)
-    for worker in (setup.train, setup.heldout):
+    for worker in (setup.train, setup.heldout, *setup.heldout.further.values()):
         for problem, tokens in zip(worker.prompts.problems, worker.prompts.tokens, strict=True):
             if marker in tokens:
                 raise InputError(

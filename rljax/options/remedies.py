@@ -6,6 +6,7 @@ a resumed run has the same settings at the same steps. The first step with a cha
 
 import math
 from collections.abc import Collection, Sequence
+from functools import reduce
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -146,8 +147,12 @@ def revise(setup: Setup, checkpoint: Checkpoint) -> Setup:
     made = remedies_of(checkpoint)
     if not made:
         return setup
-    config = apply_remedies(setup.config, made)
-    return setup._replace(config=config, optimizer=setup.optimizer if setup.own_optimizer else policy_optimizer(config))
+    setup = setup._replace(config=apply_remedies(setup.config, made))
+    if setup.own_optimizer:
+        return setup
+    built_in = policy_optimizer(setup.config)
+    optimizer = reduce(lambda optimizer, option: option.wrap_optimizer(optimizer), setup.options, built_in)
+    return setup._replace(optimizer=optimizer)
 
 
 def react(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:

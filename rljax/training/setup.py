@@ -98,8 +98,8 @@ class Setup(NamedTuple):
     """The teacher, in a run of distillation."""
 
     def with_option(self, option: Option) -> "Setup":
-        """Return a setup with one more option."""
-        return self._replace(options=(*self.options, option))
+        """Return a setup with one more option, and with the optimizer that the option wraps."""
+        return self._replace(options=(*self.options, option), optimizer=option.wrap_optimizer(self.optimizer))
 
     def full_params(self, params: Params | None) -> Params:
         """Return the policy's full parameters from the trained ones, merging an adapter into its base; None gives the base."""
@@ -161,9 +161,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     check_freeze(config, policy)
     freeze = config.optimization.freeze
     optimizer = None if custom.optimizer is None else without_frozen(custom.optimizer, freeze)
-    problems = problems_of_run(config, custom)
-    if custom.environment is not None:
-        problems = prompts_for(problems, custom.environment, tokenizer)
+    problems = prompts_for(problems_of_run(config, custom), custom.environment, tokenizer)
     train = encode_answerable(config, problems.train, tokenizer)
     heldout = encode_answerable(config, problems.heldout, tokenizer, name="held-out prompt")
     prompt_length = max(map(len, train.tokens + heldout.tokens))
@@ -204,7 +202,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
                 train.dropped + heldout.dropped, f"prompt longer than max_prompt_tokens={config.data.max_prompt_tokens}"
             ),
             *([describe_faults(problems.faults)] if problems.faults else []),
-            *notes_on_model(config, train.problems, tokenizer),
+            *notes_on_model(config, (*train.problems, *heldout.problems), tokenizer),
             *notes_on_reward(config, (*train.problems, *heldout.problems)),
             *(["the algorithm learns from the rewards of steps; the reward is only measured"] * learns_steps),
         ],

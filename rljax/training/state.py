@@ -63,6 +63,8 @@ class Option(NamedTuple):
     """(state, scored rollout) -> state, before the updates of a rollout."""
     measure: Callable[[Rollout, Batch], dict[str, float]] | None = None
     """(rollout, prepared batch) -> metrics."""
+    wrap_optimizer: Callable[[optax.GradientTransformation], optax.GradientTransformation] = lambda optimizer: optimizer
+    """Optimizer of the policy in RL -> the optimizer that replaces it, with the same state. Equal arguments give equal results."""
     stop: Callable[[Sequence[Any]], bool] | None = None
     """Metrics of the updates made so far -> whether to make no further update on this rollout."""
     restart: Callable[[Any, Any], None] | None = None

@@ -202,6 +202,12 @@ def test_advantages_are_planned(part):
     assert batch.advantage.shape == (2 * 4, 12)
 
 
+def test_masked_update_is_planned():
+    """`keep_zeros` changes the optimizer but not its state, so the plan's state fits the run's update."""
+    plain, masked = (policy_update(CONFIG.replace(keep_zeros=kept), SHAPE, make_mesh(1, 1), 20) for kept in (False, True))
+    assert temporaries(masked) == pytest.approx(temporaries(plain), rel=0.05)
+
+
 def test_step_work_matches_a_hand_count():
     """16 responses of 20 + 12 tokens, in two rounds of decoding, without reference and without remat."""
     config = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=4)

@@ -151,3 +151,24 @@ def test_unusable_sets_are_refused(tmp_path, sets):
     (tmp_path / "bare.jsonl").write_text('{"prompt": "1+1=", "tests": ["assert True"]}\n')
     with pytest.raises(InputError, match=r"also_heldout bare=.*no problem of this set has one"):
         first_state(replace(CONFIG.replace(also_heldout={"bare": str(tmp_path / "bare.jsonl")})))
+    rows = [{"prompt": f"{n}+1=", "tests": ["assert True"]} for n in range(12)]
+    (tmp_path / "tested.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    code = CONFIG.replace(task=None, dataset=str(tmp_path / "tested.jsonl"), reward="code", warm_start_steps=0)
+    first_state(code.replace(also_heldout={"bare": str(tmp_path / "bare.jsonl")}))
+    with pytest.raises(
+        InputError, match=r"also_heldout easy=.*the reward code needs tests, but no problem of this set has any"
+    ):
+        first_state(code.replace(also_heldout={"easy": sets["easy"]}))
+
+
+def test_what_held_out_prompts_leave_out_is_reported(tmp_path, sets):
+    (tmp_path / "choices.jsonl").write_text('{"prompt": "1+1=", "answer": "2", "choices": ["2", "3"]}\n')
+    note, choices = "the prompts leave out the column choices; write it into the prompts", str(tmp_path / "choices.jsonl")
+    rows = {"task": None, "dataset": sets["easy"], "warm_start_steps": 0}
+    for changes, expected in (
+        ({"also_heldout": {"mine": choices}}, f"mine: {note}"),
+        ({"heldout_dataset": choices, **rows}, note),
+        ({**rows}, None),
+    ):
+        setup, _ = first_state(CONFIG.replace(**changes), reward=even_length)
+        assert [text for text in setup.omissions if "choices" in text] == [expected] * (expected is not None)

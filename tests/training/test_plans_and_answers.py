@@ -247,3 +247,11 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
 def test_invalid_plans_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         first_state(RUN.replace(**changes), reward=digit_reward)
+
+
+@pytest.mark.parametrize("plans", [2, None])
+def test_a_marker_in_a_prompt_of_an_extra_set_is_refused(tmp_path, plans):
+    (tmp_path / "extra.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "5+2=", "answer": "7"}\n')
+    config = RUN.replace(also_heldout={"extra": str(tmp_path / "extra.jsonl")}, plans=plans, train_problems=40)
+    with pytest.raises(InputError, match=r"plan_end is '5', which the prompt '5\+2=' contains"):
+        first_state(config, reward=digit_reward, problems=without_five(config))

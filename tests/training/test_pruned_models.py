@@ -1,15 +1,22 @@
 """`keep_zeros`: the zero weights of a pruned model stay zero during training."""
 
+import json
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from run_states import first_state
 from safetensors.numpy import load_file
 from small_runs import SMALL, even_length
 
 import rljax
+from rljax.data.history import no_history
 from rljax.errors import InputError
+from rljax.options.remedies import NAME, revise
 from rljax.programs.export import export
+from rljax.training.checkpoints.checkpoint import Checkpoint
 
 TINY = SMALL.replace(train_problems=16, heldout_problems=4, prompts=4, group_size=4)
 SHORT = {"steps": 2, "warm_start_steps": 0, "learning_rate": 1e-2, "weight_decay": 0.1, "eval_every": 0, "sample_every": 0}
@@ -48,6 +55,36 @@ def test_zero_weights_stay_zero_and_the_others_learn(pruned, tmp_path, optimizer
         assert all(np.abs(after[name] - before[name]).max() > 1e-4 for name in before)
     assert zeros[True] == pytest.approx(0.5, abs=1e-3)
     assert zeros[False] < 0.01
+
+
+def test_zero_weights_stay_zero_after_a_remedy(pruned, tmp_path):
+    """The first updates are too large, so the learning rate falls after step 5, and the run continues with a new optimizer."""
+    run = tmp_path / "run"
+    changes = {"minibatches": 2, "learning_rate": 0.9, "learning_rate_warmup": 0, "steps": 7, "remedy": "auto"}
+    config = TINY.replace(model=str(pruned), algorithm="grpo", keep_zeros=True, run=str(run), **SHORT | changes)
+    rljax.train(config, reward=even_length)
+    (remedy,) = map(json.loads, (run / "remedies.jsonl").read_text().splitlines())
+    assert (remedy["step"], remedy["setting"]) == (5, "learning_rate")
+    export(run, run / "model", which="last")
+    before, after = matrices(pruned), matrices(run / "model")
+    assert np.mean([(value == 0).mean() for value in after.values()]) == pytest.approx(0.5, abs=1e-3)
+    assert all(np.abs(after[name] - before[name]).max() > 1e-4 for name in before)
+
+
+def test_a_remedy_wraps_the_optimizer_once_per_learning_rate(tmp_path):
+    """Steps with equal settings share one optimizer object, so that JAX compiles the update once."""
+    config = TINY.replace(**SHORT, keep_zeros=True, remedy="auto", run=str(tmp_path / "run"))
+    setup, state = first_state(config, reward=even_length)
+    slower = [[5, "large_steps", "learning_rate", 1e-2, rate] for rate in (3e-3, 1e-3)]
+    journals = [[], slower[:1], slower[:1], slower]
+    found = [revise(setup, Checkpoint(state, no_history(16), journal={NAME: made})).optimizer for made in journals]
+    assert found[1] is found[2]
+    assert len({id(optimizer) for optimizer in found}) == 3
+    params, gradient = {"w": jnp.array([[0.0, 1.0]])}, {"w": jnp.ones((1, 2))}
+    for optimizer, rate in zip(found[1:], (3e-3, 3e-3, 1e-3), strict=True):
+        update, _ = optimizer.update(gradient, found[0].init(params), params)
+        assert update["w"][0, 0] == 0
+        assert update["w"][0, 1] == pytest.approx(-rate * 1.1, rel=1e-4), "AdamW's first update, with a weight decay of 0.1"
 
 
 def test_zeros_that_could_not_be_kept_are_refused(pruned, tmp_path):
