@@ -54,6 +54,10 @@ CONFIG = rljax.TrainConfig.flat(
     sample_every=0,
     models="last",
 )
+DAPO = {"algorithm": "dapo", "algorithm_options": {}}
+LORA = {"lora_rank": 16, "learning_rate": 2e-4}
+LARGE = {"prompts": 16, "group_size": 16, "minibatches": 2, "max_tries": 1, "steps": 80}
+"""Four times the responses and two updates per step; groups with equal rewards are dropped, but not sampled again."""
 
 
 def last_number(completions: Sequence[str], answer: Sequence[str], **columns: Any) -> list[float]:
@@ -80,9 +84,10 @@ ADDITION = Experiment(
     config=CONFIG,
     arms={
         "GRPO": {},
-        "DAPO": {"algorithm": "dapo", "algorithm_options": {}},
-        "GRPO, LoRA": {"lora_rank": 16, "learning_rate": 2e-4},
-        "DAPO, LoRA": {"algorithm": "dapo", "algorithm_options": {}, "lora_rank": 16, "learning_rate": 2e-4},
+        "DAPO": DAPO,
+        "GRPO, LoRA": LORA,
+        "DAPO, LoRA": DAPO | LORA,
+        "DAPO, LoRA, 256 responses": DAPO | LORA | LARGE,
     },
     reward=last_number,
     write_problems=write_sums,

@@ -14,11 +14,9 @@ from pathlib import Path
 import tyro
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab and real
-from real.addition import CONFIG, MAX_RESPONSE_TOKENS, last_number, write_sums
+from real.addition import CONFIG, DAPO, LORA, MAX_RESPONSE_TOKENS, last_number, write_sums
 from real.curves import Arguments, Experiment, run_experiment
 
-DAPO = {"algorithm": "dapo", "algorithm_options": {}}
-LORA = {"lora_rank": 16, "learning_rate": 2e-4}
 COMPARISON = Experiment(
     name="addition_algorithms",
     caption="greedy accuracy on 256 held-out sums",

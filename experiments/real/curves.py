@@ -171,13 +171,16 @@ def arms_of(experiment: Experiment, rows: Rows) -> dict[str, list[Mapping[str, A
 
 def report(experiment: Experiment, rows: Rows) -> str:
     """Format in Markdown the held-out accuracy over RL steps, as means over seeds with 95 % t intervals, and some responses."""
-    shown = [*rows[0]["accuracy"]]
+    shown = [*max((row["accuracy"] for row in rows), key=len)]
     lines = [
         f"| arm | seeds | {' | '.join(f'{step} steps' for step in shown)} | minutes per seed |",
         "| --- |" + " --- |" * (len(shown) + 2),
     ]
     for arm, own in arms_of(experiment, rows).items():
-        cells = [mean_text({row["seed"]: row["accuracy"][step] for row in own}) for step in shown]
+        cells = [
+            mean_text({row["seed"]: row["accuracy"][step] for row in own}) if step in own[0]["accuracy"] else ""
+            for step in shown
+        ]
         minutes = np.mean([row["seconds"] for row in own]) / 60
         lines.append(f"| {arm} | {len(own)} | {' | '.join(cells)} | {minutes:.0f} |")
     for name in experiment.measures:
