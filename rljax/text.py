@@ -42,7 +42,7 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON, and reject an object in which a name occurs twice; the standard library would keep only the last value.
 
     Raises:
-        ValueError: the text is not JSON in UTF-8, or a name occurs twice in an object.
+        ValueError: the text is not JSON in UTF-8, is nested too deeply, or a name occurs twice in an object.
 
     Example:
         >>> parse_json('{"prompt": "1+1="}')
@@ -51,7 +51,10 @@ def parse_json(text: str | bytes) -> Any:
         Traceback (most recent call last):
         ValueError: the name 'prompt' occurs twice in an object
     """
-    return json.loads(text, object_pairs_hook=unique_names)
+    try:
+        return json.loads(text, object_pairs_hook=unique_names)
+    except RecursionError as error:
+        raise ValueError("the values are nested too deeply") from error
 
 
 def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -227,6 +227,7 @@ def test_ctrl_c_keeps_complete_calls_and_prints_how_to_continue(
         (("--checkpoint", "last"), 'checkpoint was "best" and is now "last"'),
         (("--reward", "math"), "reward "),
         (("--batch", "4"), "rows_per_call was 8 and is now 4"),
+        (("--cache-dtype", "int8"), "cache_dtype "),
     ],
 )
 def test_resuming_with_different_settings_is_refused(run, shared_flags, undisturbed, changed, message):

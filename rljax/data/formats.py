@@ -128,7 +128,7 @@ def _answer_of_verl(row: Row) -> str:
     answer = answer_of(row, column)
     try:
         answers = json.loads(answer) if answer.lstrip().startswith('["') else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return answer
     if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
         return answer
@@ -146,7 +146,7 @@ def _inputs_of_verl(row: Row) -> dict[str, object]:
     truth = lookup(row, "reward_model.ground_truth")
     try:
         tests = json.loads(truth) if isinstance(truth, str) and truth.lstrip().startswith("{") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     match tests:
         case {"assert_case": [str(), *_] as assertions}:
@@ -352,7 +352,7 @@ def _folio(first: Row) -> Format | None:
 
     def answer(row: Row) -> str:
         label = require(row, "label")
-        if label not in _FOLIO_LABELS:
+        if not isinstance(label, str) or label not in _FOLIO_LABELS:
             raise BadRowError(
                 f"a label of FOLIO is True, False, Uncertain or Unknown, not {short_repr(label)}",
                 "correct it",

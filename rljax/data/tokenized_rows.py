@@ -91,10 +91,10 @@ def _read_numbers(row: Mapping[str, object], name: str) -> list[int]:
     values: Any = require(row, name)
     if not isinstance(values, list | tuple):
         raise BadRowError(f"a list of whole numbers is expected, not {describe_value(values)}", "rewrite it", column=name)
-    wrong = next((value for value in values if not isinstance(value, int) or (value < 0 and name != LABELS)), None)
-    if wrong is not None:
+    wrong = [value for value in values if not isinstance(value, int) or (value < 0 and name != LABELS)]
+    if wrong:
         numbers = "whole numbers" if name == LABELS else "whole numbers of at least 0"
-        raise BadRowError(f"{numbers} are expected, not {short_repr(wrong)}", "rewrite it", column=name)
+        raise BadRowError(f"{numbers} are expected, not {short_repr(wrong[0])}", "rewrite it", column=name)
     return [int(value) for value in values]
 
 

@@ -208,7 +208,7 @@ def _arguments(call: Mapping[str, Any]) -> Any:
     if isinstance(found, str):
         try:
             return json.loads(found)
-        except ValueError:
+        except (ValueError, RecursionError):
             return found
     return {} if found is None else found
 

@@ -96,10 +96,9 @@ def relative_rewards(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray,
         [1.333, -1.333]
     """
     combined = np.concatenate([rewards, earlier])
-    scale = combined.std()
-    if scale == 0:
+    if combined.min() == combined.max():  # the standard deviation of equal rewards need not be exactly 0
         return np.zeros_like(rewards)
-    return (rewards - (combined.sum() - rewards) / (combined.size - 1)) / scale
+    return (rewards - (combined.sum() - rewards) / (combined.size - 1)) / combined.std()
 
 
 class BatchLearner(NamedTuple):

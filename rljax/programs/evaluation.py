@@ -137,7 +137,10 @@ def answer_problems(
     source |= {"target": str(target), "reward": judged_by}
     forced = {"least_tokens": settings.least_tokens, "continuation": settings.continuation}
     source |= {} if settings.least_tokens is None else forced
-    source |= {} if settings.quantize is None else {"quantize": settings.quantize}
+    changed = {
+        name: getattr(settings, name) for name in ("quantize", "cache_dtype", "reward_messages", "environment_options")
+    }
+    source |= {name: value for name, value in changed.items() if value is not None}
     sampling = {"seed": settings.seed, "batch": settings.batch, "out": settings.out, "watch": watch}
     sampled = sample_answers(opened, worker, samples, source=source, scores=scores, **sampling)
     prompts = worker.prompts

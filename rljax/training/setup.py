@@ -161,7 +161,9 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     check_freeze(config, policy)
     freeze = config.optimization.freeze
     optimizer = None if custom.optimizer is None else without_frozen(custom.optimizer, freeze)
-    problems = prompts_for(problems_of_run(config, custom), custom.environment, tokenizer)
+    problems = problems_of_run(config, custom)
+    if custom.environment is not None:
+        problems = prompts_for(problems, custom.environment, tokenizer)
     train = encode_answerable(config, problems.train, tokenizer)
     heldout = encode_answerable(config, problems.heldout, tokenizer, name="held-out prompt")
     prompt_length = max(map(len, train.tokens + heldout.tokens))

@@ -230,6 +230,7 @@ def test_every_format(tmp_path, row, name, problem):
         (AIME, {"Answer": -1}, "column 'Answer': an AIME answer"),
         (STRATEGY, {"answer": "maybe"}, "column 'answer': a StrategyQA answer is true or false, not text"),
         (FOLIO, {"label": "Maybe"}, "column 'label': a label of FOLIO is True, False, Uncertain or Unknown, not 'Maybe'"),
+        (FOLIO, {"label": ["True"]}, "column 'label': a label of FOLIO is True, False, Uncertain or Unknown, not "),
         (FOLIO, {"premises": []}, "column 'premises': premises must be a list of texts, not an empty list"),
         (COMMONSENSE, {"answerKey": "F"}, "column 'answerKey': the answer 'F' is not one of the labels"),
         (COMMONSENSE, {"choices": ["bank"]}, "column 'choices': choices must have as many labels as texts"),

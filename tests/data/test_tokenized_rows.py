@@ -55,6 +55,7 @@ def test_read_tokens_first_token_is_prompt():
         ({"input_ids": IDS, "loss_mask": [0, 0, 2, 0, 1]}, "loss_mask", "0 or 1 is expected for each token, not 2"),
         ({"input_ids": IDS, "loss_mask": [0, 0, 0.5, 0, 1]}, "loss_mask", "whole numbers .* not 0.5"),
         ({"input_ids": IDS, "loss_mask": None}, "loss_mask", "list of whole numbers is expected, not null"),
+        ({"input_ids": [5, None], "loss_mask": [0, 1]}, "input_ids", "whole numbers of at least 0 are expected, not None"),
         ({"input_ids": [5, -6], "loss_mask": [0, 1]}, "input_ids", "whole numbers of at least 0 are expected, not -6"),
         ({"input_ids": IDS, "assistant_masks": [1, 0, 0, 0, 0]}, "input_ids", "no token is trained on"),
         ({"input_ids": [], "assistant_masks": []}, "input_ids", "no token is trained on"),

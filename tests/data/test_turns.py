@@ -8,7 +8,7 @@ import pytest
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from rljax.data.chat import ChatFormat
+from rljax.data.chat import ChatFormat, columns_for_chat
 from rljax.data.problem import Problem
 from rljax.data.prompts import chat_messages, prompt_tokens
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer
@@ -302,6 +302,15 @@ def test_parse_turn_malformed_call(family, text, fault):
     assert not turn.calls
     assert len(turn.malformed) == 1
     assert fault in turn.malformed[0]
+
+
+@pytest.mark.parametrize("depth", [2_000, 200_000])
+def test_deeply_nested_arguments_are_a_malformed_call(depth):
+    turn = parse_turn(f'<tool_call>{{"name": "add", "arguments": "{"[" * depth}"}}</tool_call>')
+    assert not turn.calls
+    assert turn.malformed
+    with pytest.raises(InputError, match="nested too deeply"):
+        columns_for_chat({"tools": "[" * 200_000})
 
 
 def test_parse_turn_several_calls():

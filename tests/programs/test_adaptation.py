@@ -363,7 +363,8 @@ def test_relative_rewards_match_formula():
     expected = [(reward - (sum(everyone) - reward) / 4) / scale for reward in batch]
     np.testing.assert_allclose(relative_rewards(batch, earlier), expected)
     np.testing.assert_allclose(relative_rewards(5 * batch + 1, 5 * earlier + 1), expected)
-    np.testing.assert_array_equal(relative_rewards(np.ones(3), np.ones(2)), np.zeros(3))
+    for reward in (1.0, 0.1, 0.7):
+        np.testing.assert_array_equal(relative_rewards(np.full(3, reward), np.full(2, reward)), np.zeros(3))
 
 
 def test_clipped_feedback_loss_matches_formula():

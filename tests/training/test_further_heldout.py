@@ -171,4 +171,4 @@ def test_what_held_out_prompts_leave_out_is_reported(tmp_path, sets):
         ({**rows}, None),
     ):
         setup, _ = first_state(CONFIG.replace(**changes), reward=even_length)
-        assert [text for text in setup.omissions if "choices" in text] == [expected] * (expected is not None)
+        assert [text for text in setup.omissions if "leave out" in text] == [expected] * (expected is not None)

@@ -73,7 +73,7 @@ def test_zero_weights_stay_zero_after_a_remedy(pruned, tmp_path):
 
 def test_a_remedy_wraps_the_optimizer_once_per_learning_rate(tmp_path):
     """Steps with equal settings share one optimizer object, so that JAX compiles the update once."""
-    config = TINY.replace(**SHORT, keep_zeros=True, remedy="auto", run=str(tmp_path / "run"))
+    config = TINY.replace(**SHORT, keep_zeros=True, remedy="auto", learning_rate_warmup=0, run=str(tmp_path / "run"))
     setup, state = first_state(config, reward=even_length)
     slower = [[5, "large_steps", "learning_rate", 1e-2, rate] for rate in (3e-3, 1e-3)]
     journals = [[], slower[:1], slower[:1], slower]
