@@ -185,5 +185,10 @@ def test_an_exported_run_can_be_sampled_from(tmp_path, capsys):
     assert rljax.load(out, problems=[rljax.Problem("1+1=", "2")], max_response_tokens=4).sample(["1+1="])
     flags = ("--adapter", "--quantize", "int4")
     refused(
-        capsys, "quantize='int4' cannot apply to an adapter", "export", str(tmp_path / "run"), str(tmp_path / "no"), *flags
+        capsys,
+        "--quantize 'int4' cannot apply to an adapter",
+        "export",
+        str(tmp_path / "run"),
+        str(tmp_path / "no"),
+        *flags,
     )

@@ -209,7 +209,7 @@ def test_tuning_flags_are_parsed_and_removed():
         (["--try", "learning_rate=1e-4"], "one candidate"),
         ([], "one candidate"),
         (["--try", "steps=1,2"], "all candidates have the same steps"),
-        (["--try", "schedule=constant,cosine"], "schedule=cosine cannot be tuned"),
+        (["--try", "schedule=constant,cosine"], "--schedule cosine cannot be tuned"),
         (["--try", "learning_rate=1,2", "--learning-rate", "3"], "both tried and set"),
         (["--try", "learning_rate=1,2", "--run", "x"], "--out"),
         (["--try", "learning_rate=1,2", "--steps", "1"], "at least 2"),
