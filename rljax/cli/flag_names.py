@@ -33,7 +33,8 @@ def write_flags(message: str, names: Set[str]) -> str:
     """Write settings as flags: `kl_limit=0.1` and `kl_limit is 0.1` become `--kl-limit 0.1` and `--kl-limit is 0.1`.
 
     A name without an underscore can also be an ordinary word, so it is a setting only before `=`, or as the first word before
-    "is". A message about a line of a settings file keeps the names. Text in quotes, backticks and paths does not change, nor do the keys in a flag's value, as in `--column score=points`.
+    "is". A message about a line of a settings file keeps its names. Text in quotes, backticks and paths does not change, nor do the
+    keys in a flag's value, as in `--column score=points`.
 
     Args:
         message: an error message.
@@ -46,7 +47,7 @@ def write_flags(message: str, names: Set[str]) -> str:
     if re.match(r"\S+:\d+", message):  # FILE:LINE
         return message
     left_out = r"`[^`]*`|--[\w-]+ [\w.-]+=|[\w.-]*[/'\"][^\s,;]*"
-    name = r"(?<![\w.-])(?P<name>[a-z]\w*)(?:(?P<value>=)(?=\S)|(?P<verb> is )|(?![\w(=]|\.\w))"
+    name = r"(?<![\w.,=-])(?P<name>[a-z]\w*)(?:(?P<value>=)(?=\S)|(?P<verb> is )|(?![\w(=]|\.\w))"
 
     def rewrite(match: re.Match[str]) -> str:
         name = match["name"]

@@ -126,7 +126,7 @@ def test_docstrings_describe_arguments_and_deviations(name):
         ("minillm", ("T - t - 1", "its Eq. 4", "--auxiliary")),
         ("nash_md", ("take at least 4", "P = 1/2 for equal rewards")),
         ("xpo", ("all responses are the policy's", "all pairs seen so far")),
-        ("dppo", ("Section 5.2", "Appendix C.1", "that of verl 20")),
+        ("dppo", ("Section 5.2", "Appendix C.1", "verl has 20")),
     ],
 )
 def test_docstrings_mention_source_details(name, phrases):

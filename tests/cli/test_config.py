@@ -153,7 +153,7 @@ def test_trial_run_shortens_the_warm_start():
     assert starting_config(["--steps", "20"]).warm_start.steps == 480
     assert starting_config(["--steps", "3"]).warm_start.steps == 15
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
-    assert "15 of 480 steps" in start_from_flags(["--steps", "3"]).notes[0]
+    assert "from 480 to 15 steps" in start_from_flags(["--steps", "3"]).notes[0]
     assert not start_from_flags(["--steps", "3", "--warm-start-steps", "9"]).notes
 
 
