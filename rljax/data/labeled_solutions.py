@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.cells import MISSING, Messages, columns_of, lookup, prompt_of, require
@@ -58,8 +58,11 @@ def read_solutions(
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows.
 
     Raises:
-        InputError: the file or a package is missing, or the dataset is empty or has bad rows; the message locates them.
+        InputError: the file or a package is missing, the dataset is empty or has bad rows (the message locates them), or `on_error`
+            is neither of the two.
     """
+    if on_error not in get_args(OnBadPair):
+        raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnBadPair))}.")
     source, rows = open_rows(path_or_id, split)
     solutions: list[LabeledSolution] = []
     faults: list[Fault] = []

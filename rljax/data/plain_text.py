@@ -41,9 +41,15 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
         split: "train" or "test".
 
     Raises:
-        InputError: there is no file, or one of them does not exist, is not in UTF-8, or is too short to hold a tenth out.
+        InputError: the names are not quoted as in a shell, there is no file, or one of them does not exist, is not in UTF-8, or is
+            too short to hold a tenth out.
     """
-    files = [Path(file).expanduser() for file in shlex.split(name.removeprefix(TEXT))]
+    try:
+        files = [Path(file).expanduser() for file in shlex.split(name.removeprefix(TEXT))]
+    except ValueError as error:
+        raise InputError(
+            f"the names of the texts, {name!r:.80}, cannot be split as in a shell ({error}); quote them."
+        ) from error
     if not files:
         raise InputError("there is no text to learn; name at least one file: `rljax pretrain FILE.txt`.")
     for number, file in enumerate(files):

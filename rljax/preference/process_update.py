@@ -77,6 +77,8 @@ def encode_solutions(
     """
     rows = [solution_tokens(problem_of(s), s.steps, tokenizer, chat=chat, separator=separator) for s in solutions]
     fitting = [(*row, s.labels) for row, s in zip(rows, solutions, strict=True) if len(row[0]) <= max_tokens]
+    if not rows:
+        raise InputError("there are no solutions to train on; give at least one.")
     if not fitting:
         shortest = min(len(tokens) for tokens, _ in rows)
         raise InputError(

@@ -98,7 +98,8 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
 
 def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:
     """Return True if the worker's reward judges a response as right."""
-    scores = judge(worker.judge.reward, [problem.prompt], [response], reward_columns([problem]))
+    chats = [problem.messages] if worker.judge.messages else None
+    scores = judge(worker.judge.reward, [problem.prompt], [response], reward_columns([problem]), chats=chats)
     return bool(scores.valid[0] and (scores.total if scores.correct is None else scores.correct)[0] > 0)
 
 

@@ -276,7 +276,8 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
             signal.signal(signal_number, stop)  # before uvicorn's own handlers, which raise the signal again at the end
         served.batcher.start()
         host, port = listener.getsockname()[:2]
-        report(f"serving {served.limits.model!r} (fingerprint {served.fingerprint}) on http://{host}:{port}")
+        shown = f"[{host}]" if ":" in host else host  # an IPv6 address
+        report(f"serving {served.limits.model!r} (fingerprint {served.fingerprint}) on http://{shown}:{port}")
         server.run(sockets=[listener])
         is_complete = served.batcher.close(timeout=5.0)
     finally:

@@ -212,7 +212,8 @@ class Batcher:
         for job in jobs:
             job.deliver(DecodingFailure(reason))
         for change in changes:
-            change.done.set_exception(ServerClosed(reason))
+            if change.done.set_running_or_notify_cancel():
+                change.done.set_exception(ServerClosed(reason))
 
     def _wait(self) -> bool:
         """Wait for work, and install new weights if no response is running or the weights may change in flight.
@@ -226,8 +227,10 @@ class Batcher:
                     return False
                 self.condition.wait()
             while self.changes and (self.changes[0].in_flight or not any(self.jobs)):
-                self.decoder.params, self.version, done, _ = self.changes.popleft()
-                done.set_result(None)
+                change = self.changes.popleft()
+                if change.done.set_running_or_notify_cancel():  # else its request was cancelled while it waited
+                    self.decoder.params, self.version = change.params, change.version
+                    change.done.set_result(None)
         return True
 
     def _take(self) -> list[tuple[int, Job]]:

@@ -9,19 +9,19 @@ def read_options(words: list[str]) -> dict[str, int | float]:
     """Parse words of the form `name=number`.
 
     Raises:
-        ValueError: a word does not have this form.
+        ValueError: a word does not have this form, or a name occurs twice.
 
     Example:
         >>> read_options(["clip_high=0.3", "cache=8"])
         {'clip_high': 0.3, 'cache': 8}
     """
     options: dict[str, int | float] = {}
-    for word in words:
-        name, _, number = word.partition("=")
+    for name, value in read_words(words).items():
+        number = str(value)
         try:
             options[name] = int(number) if number.lstrip("+-").isdigit() else float(number)
         except ValueError as error:
-            raise ValueError(f"{word!r} is not name=number") from error
+            raise ValueError(f"{f'{name}={number}'!r} is not name=number") from error
     return options
 
 

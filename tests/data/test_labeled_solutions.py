@@ -46,11 +46,14 @@ def test_read_solution_without_prompt():
         read_solution({"completions": ["1"], "labels": [1]})
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_read_solutions_on_error(tmp_path):
     file = tmp_path / "steps.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in (ROW, {**ROW, "labels": []}, ROW)))
     with pytest.raises(InputError, match=r"line 2, column 'labels': 2 steps have 0 labels"):
         read_solutions(file)
+    with pytest.raises(InputError, match="on_error is 'oops'; choose one of fatal, drop"):
+        read_solutions(file, on_error="oops")
     loaded = read_solutions(file, on_error="drop")
     assert len(loaded.solutions) == 2
     assert len(loaded.faults) == 1

@@ -64,6 +64,10 @@ def test_unusable_text_files(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             read_problems(text_dataset([file]))
+    with pytest.raises(
+        InputError, match=r"'text:it's\.txt', cannot be split as in a shell|\"text:it's\.txt\", cannot be split"
+    ):
+        read_problems("text:it's.txt")
     with pytest.raises(InputError, match="name at least one file"):
         read_problems("text:")
 

@@ -1,14 +1,16 @@
 """`rljax pairs`: pairs of right and wrong responses of a run's policy, in the form that `rljax reward-model` reads."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 from small_cli import printed, refused
 
 from rljax.data.preferences import read_preferences
 from rljax.data.problem import Problem
-from rljax.programs.labeled_pairs import row_of
+from rljax.programs.labeled_pairs import is_right, row_of
 from rljax.programs.trained_policy import load
+from rljax.rollout.worker import RolloutWorker
 from rljax.training.parts.problems import make_problems
 
 REWARDS = """
@@ -58,6 +60,16 @@ def test_demonstration_is_chosen_if_no_response_is_right(finished, tmp_path, cap
     pairs = read_preferences(out).preferences
     assert len({pair.prompt for pair in pairs}) == 4
     assert all(pair.chosen == demonstrations[pair.prompt] != pair.rejected for pair in pairs)
+
+
+def test_reward_that_reads_messages_judges_a_demonstration():
+    def last_character(completions, **columns):
+        return [float(completion[-1]["content"].endswith("2")) for completion in completions]
+
+    problem = Problem("1+1", "2", messages=({"role": "user", "content": "1+1"},))
+    worker = Mock(spec=RolloutWorker, judge=Mock(reward=last_character, messages=True))
+    assert is_right(worker, problem, "12")
+    assert not is_right(worker, problem, "13")
 
 
 def test_chat_pair_is_read_back(tmp_path):

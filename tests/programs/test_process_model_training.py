@@ -244,3 +244,5 @@ def test_overlong_solutions_are_dropped_or_refused():
     assert encode_solutions(rows, TOKENIZER, max_tokens=16, **options).dropped == 1
     with pytest.raises(InputError, match="every solution has more than max_tokens=2 tokens"):
         encode_solutions(rows, TOKENIZER, max_tokens=2, **options)
+    with pytest.raises(InputError, match="there are no solutions to train on"):
+        encode_solutions([], TOKENIZER, max_tokens=2, **options)

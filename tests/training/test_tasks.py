@@ -20,7 +20,7 @@ from rljax.importing import check_optional
 from rljax.rewards.protocol import judge
 from rljax.rewards.reasoning_gym import final_answer
 from rljax.rollout.environment import make_environment
-from rljax.settings.options import read_words
+from rljax.settings.options import read_options, read_words
 from rljax.tasks.puzzles import ReasoningGymConfig
 from rljax.tasks.sums import SumsConfig
 from rljax.training.config import TrainConfig
@@ -124,6 +124,10 @@ def test_texts_are_converted_to_the_option_types():
 def test_an_option_that_appears_twice_is_refused():
     with pytest.raises(ValueError, match="'count' appears twice"):
         read_words(["count=1", "count=2"])
+    with pytest.raises(ValueError, match="'count' appears twice"):
+        read_options(["count=1", "count=2"])
+    with pytest.raises(ValueError, match="'=3' is not name=value"):
+        read_options(["=3"])
 
 
 @pytest.mark.parametrize(
