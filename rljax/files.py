@@ -220,6 +220,8 @@ def moved_paths(settings: Mapping[str, Any], old: str, new: str) -> dict[str, An
     Example:
         >>> moved_paths({"dataset": "/a/rows.jsonl", "reward": "/a/own.py:judge", "model": "/ab"}, "/a", "/b")
         {'dataset': '/b/rows.jsonl', 'reward': '/b/own.py:judge'}
+        >>> moved_paths({"reward": "exact, model:/m"}, "/a", "/b")
+        {}
     """
     begin = f"{old.rstrip('/')}/"
 
@@ -233,8 +235,10 @@ def _changed_paths(settings: Mapping[str, Any], change: Callable[[str], str]) ->
     """Apply `change` to all paths in the settings, and return only the settings that differ."""
     folders = [name for name in FOLDERS if settings.get(name) not in (None, *NO_FOLDERS)]
     found: dict[str, Any] = {name: _change_dataset(settings[name], change) for name in folders}
-    named = {name: settings[name].split(",") for name in CODE if ":" in (settings.get(name) or "")}
-    found |= {name: _change_sources(",".join(map(str.strip, names)), change) for name, names in named.items()}
+    for name in CODE:
+        names = ",".join(map(str.strip, (settings.get(name) or "").split(",")))
+        if ":" in names and (moved := _change_sources(names, change)) != names:  # spaces alone are no change
+            found[name] = moved
     found |= {
         name: {key: change(path) for key, path in settings[name].items()} for name in NAMED_FOLDERS if settings.get(name)
     }

@@ -378,7 +378,8 @@ def _code_contests(first: Row) -> Format | None:
         languages, texts = solutions.get("language"), solutions.get("solution")
         if not isinstance(languages, Sequence) or not isinstance(texts, Sequence):
             return None
-        return next((text for language, text in zip(languages, texts, strict=False) if language == _PYTHON_3), None)
+        python = (text for language, text in zip(languages, texts, strict=False) if language == _PYTHON_3)
+        return next((text for text in python if isinstance(text, str)), None)
 
     def columns(row: Row) -> dict[str, object]:
         for name in ("input_file", "output_file"):

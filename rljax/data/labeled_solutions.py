@@ -12,6 +12,7 @@ from rljax.data.formats import PROMPT_COLUMNS
 from rljax.data.preferences import OnBadPair
 from rljax.data.prompts import COLUMNS_NOT_IN_PROMPTS
 from rljax.data.reading import check_loaded, check_row, open_rows
+from rljax.errors import InputError
 from rljax.records import is_finite_number
 
 STEPS, LABELS = "completions", "labels"

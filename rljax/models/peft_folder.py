@@ -166,6 +166,8 @@ def read_adapter_config(folder: Path) -> StoredAdapter:
     base, rank, alpha = (raw.get(name) for name in ("base_model_name_or_path", "r", "lora_alpha"))
     if not isinstance(base, str) or type(rank) is not int or not isinstance(alpha, int | float):
         raise InputError(f"{file} must contain base_model_name_or_path, r and lora_alpha; restore the original file.")
+    if rank < 1:
+        raise InputError(f"{file} has r {rank}; the rank of an adapter is at least 1. Restore the original file.")
     return StoredAdapter(base, rank, alpha)
 
 
@@ -192,7 +194,11 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
         _check_not_expert(entry)
         shape, inputs = get_at(expected, entry.path).shape, INPUT_AXES[str(entry.path[-1])]
         sides = (*shape[:inputs], rank), (rank, *shape[inputs:])
-        found = [tensors.pop(name, np.zeros((0, 0), np.float32)).T for name in names]
+        if absent := [name for name in names if name not in tensors]:
+            raise InputError(
+                f"{file} has no {absent[0]!r}, the other factor of an adapter in it; export the adapter again."
+            )
+        found = [tensors.pop(name).T for name in names]
         for name, matrix, side in zip(names, found, sides, strict=True):
             size = int(np.prod(side)) // rank
             if matrix.shape != ((size, rank) if side is sides[0] else (rank, size)):

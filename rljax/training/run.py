@@ -232,8 +232,6 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         f"run folder {folder.path}",
         "what a metric means: rljax explain METRIC",
     ]
-    if setup.train.environment is None:
-        lines[2:2] = [f"reward {name} reads {form}" for name, form in forms_of(setup.train.judge.reward).items()]
     if setup.base is not None:
         quantized = "" if config.adapter.quantize is None else f", on a model in {config.adapter.quantize}"
         trainable = f"{count_parameters(state.params):,} trainable parameters"
@@ -242,4 +240,6 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start
         lines.insert(3, f"critic from {start}: {trained:,} trainable parameters")
+    if setup.train.environment is None:
+        lines[2:2] = [f"reward {name} reads {form}" for name, form in forms_of(setup.train.judge.reward).items()]
     return lines

@@ -330,9 +330,10 @@ def test_folio_labels_become_letters(tmp_path, label, letter):
 def test_contest_without_python_solution(tmp_path):
     rows = [
         {**CONTEST, "solutions": {"language": [1, 2], "solution": ["a", "b"]}},
+        {**CONTEST, "solutions": {"language": [3], "solution": [7]}},
         {n: v for n, v in CONTEST.items() if n != "solutions"},
     ]
-    assert [problem.demonstration for problem in load(tmp_path, *rows).problems] == [None, None]
+    assert [problem.demonstration for problem in load(tmp_path, *rows).problems] == [None, None, None]
 
 
 def test_math_solution_is_optional_with_answer(tmp_path):

@@ -98,13 +98,19 @@ def test_unreadable_adapters_are_refused_by_name(stored):
         load_adapter(folder, config)
     file.write_text(json.dumps({**raw, "revision": "v1.1", "base_model_name_or_path": str(folder)}))
     load_adapter(folder, config)
+    file.write_text(json.dumps({**raw, "r": 0}))
+    with pytest.raises(InputError, match="has r 0; the rank of an adapter is at least 1"):
+        load_adapter(folder, config)
     file.write_text(json.dumps(raw))
     tensors = load_file(folder / "adapter_model.safetensors")
     name = next(iter(tensors))
     for changed, message in (
         ({**tensors, "base_model.model.lm_head.lora_A.weight": np.zeros((3, 16), np.float32)}, "'lm_head.lora_A.weight'"),
         ({**tensors, name: np.zeros((2, 2), np.float32)}, "does not fit its model"),
-        ({key: tensor for key, tensor in tensors.items() if key != name}, "does not fit its model"),
+        (
+            {key: tensor for key, tensor in tensors.items() if key != name},
+            "has no '.*', the other factor of an adapter in it",
+        ),
         ({}, "has no adapter tensors; restore the original file"),
     ):
         save_file(changed, folder / "adapter_model.safetensors")
