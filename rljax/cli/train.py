@@ -192,7 +192,7 @@ def run_pretrain(command: Pretrain, start: Start, arguments: list[str]) -> int:
         raise InputError("write the files first, before all flags: `rljax pretrain FILES --steps 500`.")
     if not is_text(command.config.data.dataset):
         raise InputError("name at least one text file, as in `rljax pretrain FILES --steps 500`, or use --resume RUN.")
-    return _run("sft", command, start, arguments)
+    return _run("pretrain", command, start, arguments)
 
 
 def run_train(command: Train, start: Start, arguments: list[str]) -> int:
@@ -204,15 +204,16 @@ def run_train(command: Train, start: Start, arguments: list[str]) -> int:
     return _run("train", command, start, arguments)
 
 
-def _run(program: str, command: Train, start: Start, arguments: list[str], **options: object) -> int:
-    """Run `rljax.train` or `rljax.sft`."""
+def _run(name: str, command: Train, start: Start, arguments: list[str], **options: object) -> int:
+    """Run `rljax.train`, or `rljax.sft` for the commands `sft` and `pretrain`."""
     if command.restarts < 0:
         raise InputError(f"restarts is {command.restarts}; it must not be negative.")
     if command.restarts:
-        return run_with_restarts(arguments, command.restarts, program=program)
+        return run_with_restarts(arguments, command.restarts, program=name)
     with loading(quiet=command.config.run.quiet):
         import rljax  # noqa: PLC0415  --help need not wait for JAX
 
+        program = "train" if name == "train" else "sft"
         train: Callable = getattr(rljax, program)
 
     if command.seeds:

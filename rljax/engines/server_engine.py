@@ -223,8 +223,9 @@ class ServerEngine:
                 f"{policy.size} of the policy; there must be one of each per token, and at least one token."
             )
         if tokens.max() >= self._vocabulary or tokens.min() < 0:
+            wrong = tokens.min() if tokens.min() < 0 else tokens.max()
             raise InputError(
-                f"the server {self.http.url} returned the token id {tokens.max()}, but the model has only {self._vocabulary} "
+                f"the server {self.http.url} returned the token id {wrong}, but the model has only {self._vocabulary} "
                 "token ids: the server has another model."
             )
         if reply.finish not in ("stop", "length"):

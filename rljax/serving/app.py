@@ -123,7 +123,7 @@ class _Server:
         for extension in served.extensions:
             extension.register(self.metrics.registry)
         self.created = int(time.time())
-        self.weights_lock = asyncio.Lock()
+        self.weights_lock, self.weights_folder = asyncio.Lock(), ""
 
     def wrap_handler(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """Wrap a handler: check the API key, report errors in OpenAI's format, and count the request."""
@@ -403,6 +403,8 @@ class _Server:
             raise ApiError(400, "version must be an integer of at least 0.", param="version")
         batcher = self.served.batcher
         async with self.weights_lock:
+            if (folder, version) == (self.weights_folder, batcher.version):  # repeated, because the reply to the first request was lost
+                return JSONResponse({"weights_version": version})
             if version <= batcher.version:
                 message = f"version {version} must be above the current version, {batcher.version}."
                 raise ApiError(409, message, param="version", code="version_not_newer")
@@ -413,6 +415,7 @@ class _Server:
             done: Future[None] = batcher.replace_weights(params, version, in_flight=in_flight)
             del params
             await asyncio.wrap_future(done)
+            self.weights_folder = folder
         return JSONResponse({"weights_version": version})
 
 

@@ -62,8 +62,8 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
     """
     difference = float(new.mean() - reference.mean())
     first, second = (float(values.var(ddof=1)) / len(values) for values in (new, reference))
-    if first + second == 0:
-        return (0.0, 1.0) if difference == 0 else (math.copysign(math.inf, difference), 0.0)
+    if np.ptp(new) == np.ptp(reference) == 0:  # the variance of equal values need not be exactly 0
+        return (0.0, 1.0) if new[0] == reference[0] else (math.copysign(math.inf, difference), 0.0)
     freedom = (first + second) ** 2 / (first**2 / (len(new) - 1) + second**2 / (len(reference) - 1))
     t = difference / math.sqrt(first + second)
     return t, float(2 * scipy.stats.t.sf(abs(t), freedom))

@@ -11,6 +11,7 @@ import pytest
 from small_cli import refused
 
 import rljax
+from rljax.cli import main
 from rljax.cli.restarting import note, run_with_restarts
 
 
@@ -131,6 +132,16 @@ def test_ctrl_c_reaches_the_training_process_once(tmp_path):
         process.kill()
         process.wait()
     assert (tmp_path / "received").read_text() == "1"
+
+
+@pytest.mark.parametrize("command", ["train", "sft", "pretrain"])
+def test_a_command_restarts_itself(command, tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("abc " * 50)
+    started = []
+    monkeypatch.setattr("rljax.cli.train.run_with_restarts", lambda *arguments, program: started.append(program) or 0)
+    data = [str(tmp_path / "text.txt")] if command == "pretrain" else ["--task", "sums"]
+    assert main([command, *data, "--steps", "2", "--restarts", "1", "--run", str(tmp_path / "run")]) == 0
+    assert started == [command]
 
 
 def test_restarts_need_a_run_folder(capsys):

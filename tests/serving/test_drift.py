@@ -113,6 +113,7 @@ def test_welch_test_matches_scipy_and_accepts_zero_variance():
     expected = scipy.stats.ttest_ind(one, other, equal_var=False)
     np.testing.assert_allclose(welch_test(one, other), (expected.statistic, expected.pvalue))
     assert welch_test(np.ones(3), np.ones(4)) == (0, 1)
+    assert welch_test(np.full(100, -0.3), np.full(55, -0.3)) == (0, 1)
     assert welch_test(np.zeros(3), np.ones(4)) == (-np.inf, 0)
 
 

@@ -262,6 +262,7 @@ def test_new_weights_get_a_new_version(folder, tmp_path):
         assert token_ids_of(before) != token_ids_of(after)
         expected = sample_tokens(load(second, problems=[Problem("", "")], max_response_tokens=64), [[9, 10]], 12)
         assert token_ids_of(after) == expected
+        assert load_weights(folder=str(second), version=3).json() == {"weights_version": 3}, "the same request again"
         assert load_weights(folder=str(folder), version=3).status_code == 409
         response = load_weights(folder=str(wider), version=4)
         assert response.status_code == 400
