@@ -274,6 +274,6 @@ def test_a_run_without_an_adapter_has_none_to_export(config):
 
 
 def test_the_command_line_refuses_patterns_that_match_nothing(capsys):
-    message = r"lora_targets: 'q_proj' matches no parameter; the parameters are layers/\*/attention/key"
+    message = r"--lora-targets: 'q_proj' matches no parameter; the parameters are layers/\*/attention/key"
     small = ["--train-problems", "8", "--heldout-problems", "2", "--layers", "1", "--width", "32", "--hidden", "32"]
     refused(capsys, message, "train", *small, "--lora-rank", "2", "--lora-targets", "q_proj", "--quiet")
