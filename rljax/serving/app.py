@@ -403,7 +403,7 @@ class _Server:
             raise ApiError(400, "version must be an integer of at least 0.", param="version")
         batcher = self.served.batcher
         async with self.weights_lock:
-            if (folder, version) == (self.weights_folder, batcher.version):  # repeated, because the reply to the first request was lost
+            if (folder, version) == (self.weights_folder, batcher.version):  # the reply to the first request was lost
                 return JSONResponse({"weights_version": version})
             if version <= batcher.version:
                 message = f"version {version} must be above the current version, {batcher.version}."
