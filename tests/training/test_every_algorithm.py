@@ -184,7 +184,7 @@ def test_several_rewards_reach_the_advantage():
 
     config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("advantage=reliability_quality",)})
     with pytest.raises(
-        InputError, match=r"cannot train on .*: the reliability of a reward needs at least two rewards .*, got 1"
+        InputError, match=r"cannot train with .*: the reliability of a reward needs at least two rewards .*, got 1"
     ):
         start_rl(config)
     setup, state = start_rl(config, [even_length, length])
@@ -225,7 +225,7 @@ def test_the_advantage_has_its_own_flag(capsys):
 )
 def test_an_invalid_option_of_a_part_is_refused_at_the_start(part, message):
     config = ONE_STEP.replace(algorithm="dapo", **{"with": (part,)})
-    with pytest.raises(InputError, match=rf"and --with {part} cannot train on .*: {message}"):
+    with pytest.raises(InputError, match=rf"and --with {part} cannot train with .*: {message}"):
         check_algorithm(make_algorithm(config), config)
 
 
