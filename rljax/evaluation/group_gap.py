@@ -30,11 +30,11 @@ class Gap(NamedTuple):
     def text(self) -> str:
         """Describe the gap in words."""
         value, low, high, _ = self.difference
+        interval = f"95 % interval of all pairs of groups {100 * low:+z.1f} to {100 * high:+z.1f}"
+        if math.isnan(low):
+            interval = "no interval, because the accuracy varies within neither group"
         small = f"; groups of fewer than {FEWEST} problems left out: {self.left_out}" if self.left_out else ""
-        return (
-            f"{self.best} is {100 * value:.1f} points above {self.worst} (95 % interval of all pairs of groups "
-            f"{100 * low:+z.1f} to {100 * high:+z.1f}{small})"
-        )
+        return f"{self.best} is {100 * value:.1f} points above {self.worst} ({interval}{small})"
 
 
 def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
@@ -42,7 +42,8 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
 
     With a probability of at least 95 %, the intervals for all m pairs of G groups contain the true differences (Bonferroni). If the
     interval contains 0, all groups may be equally accurate. If the fractions in both groups are all 0 or 1, the interval combines
-    their Wilson intervals [l, u] at the Bonferroni level; otherwise it is Welch's interval from the variances v of the fractions.
+    their Wilson intervals [l, u] at the Bonferroni level; otherwise it is Welch's interval from the variances v of the fractions,
+    or NaN if the fractions in each group are equal.
     Groups with fewer than 20 problems are omitted, because their extremes are mostly chance, and their variances are too uncertain.
 
     ::
@@ -76,7 +77,8 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
     binary = np.isin(np.concatenate([first, second]), (0, 1)).all()
     low, high = (_newcombe if binary else _welch)(first, second, tail)
     value = float(first.mean() - second.mean())
-    difference = Estimate(value, max(low, -1.0), min(high, 1.0), len(first) + len(second))
+    low, high = np.clip((low, high), -1.0, 1.0).tolist()  # keeps NaN
+    difference = Estimate(value, low, high, len(first) + len(second))
     return Gap(best, worst, difference, len(known) - len(large))
 
 
@@ -89,11 +91,11 @@ def _newcombe(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float
 
 
 def _welch(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float, float]:
-    """Interval for the difference between two means."""
+    """Interval for the difference between two means; NaN if neither group varies."""
+    if np.ptp(first) == np.ptp(second) == 0:  # the variance of equal values need not be exactly 0
+        return math.nan, math.nan
     variances = [float(group.var(ddof=1)) / len(group) for group in (first, second)]
     error, difference = math.sqrt(sum(variances)), float(first.mean() - second.mean())
-    if error == 0:
-        return difference, difference
     freedom = sum(variances) ** 2 / sum(v**2 / (len(g) - 1) for v, g in zip(variances, (first, second), strict=True))
     half_width = -float(stdtrit(freedom, tail)) * error
     return difference - half_width, difference + half_width

@@ -269,8 +269,8 @@ def ratio_over_problems(
         resamples: number of resamples of the bootstrap.
 
     Returns:
-        Average, interval, and the number of problems with answers. The average is NaN without answers. There is no interval for a
-        single problem with both right and wrong answers.
+        Average, interval, and the number of problems with answers. The average is NaN without answers. There is no interval if all
+        problems have the same fraction, neither 0 nor 1, because its variance is then unknown.
 
     Example:
         >>> ratio_over_problems(np.array([2.0, 0.0, 3.0]), np.array([4, 2, 4])).text()
@@ -294,24 +294,25 @@ def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Esti
         seed: seed of the bootstrap.
 
     Returns:
-        Average, interval, and the number of problems in the average; no interval for a single problem.
+        Average, interval, and the number of problems in the average; no interval if all problems have the same number.
 
     Example:
         >>> mean_over_problems(np.array([1.0, 1.0, np.nan]))
-        Estimate(value=1.0, low=1.0, high=1.0, problems=2)
+        Estimate(value=1.0, low=nan, high=nan, problems=2)
     """
     known = values[~np.isnan(values)]
     return _bootstrap(known, np.ones(len(known)), seed, RESAMPLES)
 
 
 def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int) -> Estimate:
-    """Resample problems with replacement; the interval contains the middle 95 % of the averages."""
+    """Resample problems with replacement; the interval contains the middle 95 % of the averages, NaN if all problems are equal."""
     problems = len(counts)
     if problems == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
     value = float(totals.sum() / counts.sum())
-    if problems == 1:
-        return Estimate(value, math.nan, math.nan, 1)
+    share = totals / counts
+    if np.allclose(share, share[0], rtol=1e-12, atol=1e-12):  # equal up to rounding
+        return Estimate(value, math.nan, math.nan, problems)
     rng = np.random.default_rng(seed)
     means = []
     for begin in range(0, resamples, _AT_ONCE):

@@ -16,7 +16,7 @@ from rljax.algorithms.value_head import ValueHead
 from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.ops.masked import zero_outside
+from rljax.ops.masked import masked_centered, zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import accumulate, mini_batches, row_shards
 from rljax.records import required
@@ -182,11 +182,7 @@ def credit_metrics(
     """
     values, outcome = zero_outside(values, mask), jnp.broadcast_to(rewards[..., None], values.shape)
     weight = mask.astype(values.dtype) / jnp.maximum(mask.sum(), 1).astype(values.dtype)
-
-    def centered(x: Array) -> Array:
-        return jnp.where(mask, x - (weight * x).sum(), 0.0)
-
-    a, r = centered(advantage), centered(outcome)
+    a, r = (masked_centered(x.reshape(-1), mask.reshape(-1)) for x in (advantage, outcome))
     spread = jnp.sqrt(jnp.square(a).sum() * jnp.square(r).sum())
     return CreditMetrics(
         explained_variance=outcome_explained(values, rewards, mask),

@@ -46,3 +46,13 @@ def test_group_gap_of_equal_or_single_groups():
     assert (gap.best != gap.worst, gap.difference.value) == (True, 0.0)
     assert "left out" not in gap.text()
     assert group_gap({"a": same, "b": np.full(2 * FEWEST, np.nan)}) is None
+
+
+def test_group_gap_without_spread_has_no_interval():
+    """The variance of equal fractions is unknown, not 0, and NumPy does not round it to exactly 0."""
+    gap = group_gap({"a": np.full(FEWEST, 0.7), "b": np.full(FEWEST, 0.1)})
+    assert gap.difference.value == pytest.approx(0.6)
+    assert np.isnan([gap.difference.low, gap.difference.high]).all()
+    assert gap.text() == "a is 60.0 points above b (no interval, because the accuracy varies within neither group)"
+    other = group_gap({"a": np.full(FEWEST, 0.7), "b": np.repeat([0.1, 0.2], FEWEST // 2)})
+    assert other.difference.low < other.difference.value < other.difference.high

@@ -17,4 +17,6 @@ def test_paired_change_of_equal_differences():
     certain = paired_change(np.zeros(4), np.ones(4))
     assert certain.low < 0.9 < certain.high
     assert format_points(paired_change(np.array([0.5]), np.array([1.0]))) == "+50.0 points"
+    rounded = paired_change(np.array([0.1, 0.2, 0.7]), np.array([0.2, 0.3, 0.8]))
+    assert format_points(rounded) == "+10.0 points"
     assert format_points(paired_change(np.full(1, np.nan), np.array([1.0]))) == "-"

@@ -153,8 +153,16 @@ def test_no_interval_for_fewer_than_two_problems():
     assert over_problems(np.array([np.nan])).text() == "-"
 
 
+@pytest.mark.parametrize("measure", [over_problems, mean_over_problems])
+def test_no_interval_for_equal_problems(measure):
+    """The variance of equal fractions is unknown, not 0; only the number of right answers, if all are 0 or 1, has a distribution."""
+    found = measure(np.array([0.5, 0.5, np.nan, 0.5]))
+    assert found[::3] == (0.5, 3)
+    assert np.isnan([found.low, found.high]).all()
+    assert np.isnan(ratio_over_problems(np.array([1.0, 2.0]), np.array([3, 6])).low)
+
+
 def test_mean_over_problems_uses_bootstrap():
-    assert mean_over_problems(np.array([1.0, 1.0, np.nan, 1.0])) == Estimate(1.0, 1.0, 1.0, 3)
     values = RNG.normal(5, 2, 300)
     found = mean_over_problems(values)
     assert found.value == pytest.approx(values.mean())
