@@ -101,7 +101,8 @@ def is_finished(config: TrainConfig) -> bool:
         return False
     _, _, changes = settings_of(config.replace(run=None), path, BUILT_IN)
     folder = RunFolder.open(path)
-    has_models = config.run.models == "none" or any((path / name).is_dir() for name in ("best", "last"))
+    models = {"none": (), "both": ("best", "last")}.get(config.run.models, (config.run.models,))
+    has_models = not folder.was_killed and all((path / name).is_dir() for name in models)
     is_longer = any(change.name == "steps" for change in changes or ())
     return summarize(folder).status == "finished" and has_models and not is_longer
 

@@ -198,3 +198,8 @@ def is_evaluation(row: Row) -> bool:
 def last_evaluation(path: Path) -> Row | None:
     """Return the row of the last held-out evaluation; None before the first one."""
     return next((row for row in reversed(past_rows(path)) if is_evaluation(row)), None)
+
+
+def is_evaluated(path: Path, step: int) -> bool:
+    """Return whether the rows of a `metrics.jsonl` include a held-out evaluation after this RL step."""
+    return any(row["phase"] == "eval" and row["step"] == step for row in past_rows(path))

@@ -194,6 +194,31 @@ class RunFolder:
         return bool(_read_content(self.metrics)) or self.has_saved
 
     @property
+    def last_notes(self) -> Mapping[str, Any] | None:
+        """The notes in the newest checkpoint whose save was finished; None if there is none.
+
+        Raises:
+            InputError: the notes cannot be read.
+        """
+        numbers = [
+            int(file.parent.name) for file in self.checkpoints.glob("last/*/sha256.json") if file.parent.name.isdecimal()
+        ]
+        if not numbers:
+            return None
+        file = self.checkpoints / "last" / str(max(numbers)) / "notes" / "metadata"
+        try:
+            return json.loads(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{file} cannot be read ({error}); restore it, or continue the run, which then uses an earlier checkpoint."
+            ) from error
+
+    @property
+    def was_killed(self) -> bool:
+        """True if the last process that trained here did not end normally, and none is training here now."""
+        return (self.path / ".lock").exists() and not self.is_locked
+
+    @property
     def has_saved(self) -> bool:
         """True if the run has saved, or begun to save, anything but its initial state."""
         saves = {(path.parent.name, path.name.partition(".")[0]) for path in self.checkpoints.glob("*/*")}

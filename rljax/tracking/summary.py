@@ -11,6 +11,8 @@ from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.run_folder import RunFolder
 
 Status = Literal["finished", "running", "stopped"]
+RL = 2
+"""Number of the last phase, with which every run ends, in the notes of a checkpoint."""
 
 
 class EvaluationPoint(NamedTuple):
@@ -119,6 +121,14 @@ def evaluations(rows: Sequence[Row]) -> list[EvaluationPoint]:
     return [EvaluationPoint(row["step"], row.get("accuracy"), row.get("reward"), row.get("is_best") == 1) for row in found]
 
 
+def is_saved(folder: RunFolder) -> bool:
+    """True if the newest checkpoint was saved in RL, after the last row of `metrics.jsonl`, or if there are no checkpoints."""
+    notes = folder.last_notes
+    if notes is None:
+        return True
+    return notes["phase"] == RL and folder.metrics.stat().st_size <= notes["files"][folder.metrics.name][0]
+
+
 def summarize(folder: RunFolder) -> Summary:
     """Summarize a run from its folder, whether it is running or has ended.
 
@@ -138,12 +148,13 @@ def summarize(folder: RunFolder) -> Summary:
     in_rl = [evaluation for evaluation in found if evaluation.step and evaluation.reward is not None]
     watch, events = watch_rows(rows)
     is_done = steps >= total and (supervised or any(evaluation.step == steps for evaluation in found))
+    is_finished = is_done and not folder.is_locked and is_saved(folder)
     return Summary(
         path=folder.path,
         algorithm="sft" if supervised else str(folder.config["algorithm"].get("name")),
         steps=steps,
         total=total,
-        status="running" if folder.is_locked else "finished" if is_done else "stopped",
+        status="running" if folder.is_locked else "finished" if is_finished else "stopped",
         before=found[0] if found and found[0].step == 0 else None,
         after=found[-1] if found else None,
         best=max(

@@ -14,15 +14,15 @@ import jax
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.parallel import agree, is_first, run_on_first, run_together, watched_hosts
+from rljax.parallel import agree, any_host, is_first, run_on_first, run_together, watched_hosts
 from rljax.rollout.judging import WAITS, Patience
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.phase_times import watch_compilation
-from rljax.tracking.rows import last_evaluation
+from rljax.tracking.rows import is_evaluated, last_evaluation
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import Change, check_inputs, record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, check_trackers
-from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
+from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Notes, notes_in
 from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter
 from rljax.training.config import TrainConfig
@@ -176,8 +176,26 @@ def continue_run(
     checkpoint, losses = reopen(
         folder, partial(state_like, setup), lambda restored: check_steps(changes, setup, restored.checkpoint.state)
     )
+    checkpoint, lost = with_remaining_best(folder, checkpoint)
+    step = int(checkpoint.state.step)
+    is_last = step == config.optimization.steps  # perhaps only since now, because `steps` was reduced
+    if step and (lost or (is_last and not any_host(is_evaluated(folder.metrics, step)))):
+        checkpoint = checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=True))
     owned.append(checkpoint)
-    return continue_folder(folder, config, changes), losses
+    return continue_folder(folder, config, changes), [*losses, *lost]
+
+
+def with_remaining_best(folder: RunFolder, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+    """Let the notes of a resumed run name the newest best checkpoint that still exists, with a message if it is an earlier one."""
+    remaining = run_together(lambda: notes_in(folder.checkpoints / BEST))
+    notes, newest = checkpoint.notes, remaining[max(remaining)] if remaining else Notes()
+    is_there = notes.best_step is None or (newest.best_step is not None and newest.best_step >= notes.best_step)
+    if is_there or not int(checkpoint.state.step):
+        return checkpoint, []
+    now = "there is no other" if newest.best_step is None else f"the best one is now that of step {newest.best_step}"
+    text = f"{folder.checkpoints / BEST} no longer has the checkpoint of the best step, {notes.best_step}; {now}."
+    best = notes._replace(best_quality=newest.best_quality, best_step=newest.best_step)
+    return checkpoint._replace(notes=best), [text]
 
 
 def introduce(run: Run, state: TrainState, changes: Sequence[Change] | None) -> None:

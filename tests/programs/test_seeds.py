@@ -1,10 +1,12 @@
 """`rljax train --seeds`: one run per seed, which resumes after a kill, and one summary."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
 
+import chex
 import pytest
 from run_states import read_checkpoint
 from small_cli import printed, refused
@@ -94,3 +96,40 @@ def test_changed_setting_needs_another_folder(settings, tmp_path, capsys):
     words = ["train", "--config", settings, "--steps", "1", "--seeds", "0", "--run", str(tmp_path / "run")]
     printed(capsys, *words)
     refused(capsys, "cannot change --learning-rate", *words, "--learning-rate", "1")
+
+
+def cut_off_last_save(run):
+    """Turn a finished run into one that was killed after it logged its last step, and before it saved that step."""
+    newest = max((run / "checkpoints" / "last").iterdir(), key=lambda save: int(save.name))
+    shutil.rmtree(newest)
+    (run / ".lock").touch()
+
+
+@pytest.mark.parametrize("program", ["train", "sft"])
+def test_a_run_whose_last_step_is_not_saved_is_not_finished(program, settings, tmp_path, capsys):
+    folder = tmp_path / "many"
+    words = [program, "--config", settings, "--seeds", "0", "--run", str(folder)]
+    words += [] if program == "train" else ["--checkpoint-every", "2"]
+    printed(capsys, *words)
+    run = folder / "seed-0"
+    before, params = read_rows(run), read_checkpoint(TINY, run).state.params
+    assert "finished" in printed(capsys, "runs", str(folder))
+    cut_off_last_save(run)
+    assert "stopped" in printed(capsys, "runs", str(folder))
+    printed(capsys, *words)
+    assert "finished" in printed(capsys, "runs", str(folder))
+    assert read_rows(run) == before
+    chex.assert_trees_all_equal(read_checkpoint(TINY, run).state.params, params)
+
+
+def test_missing_or_old_models_are_written(settings, tmp_path, capsys):
+    folder = tmp_path / "many"
+    words = ["train", "--config", settings, "--seeds", "0", "--run", str(folder)]
+    printed(capsys, *words)
+    for models, added in (("last", {"last"}), ("both", {"last", "best"})):
+        printed(capsys, *words, "--models", models)
+        assert {path.name for path in (folder / "seed-0").iterdir()} >= added
+    old = (folder / "seed-0" / "last").stat().st_ino
+    (folder / "seed-0" / ".lock").touch()  # killed before the models of the last step were complete
+    printed(capsys, *words, "--models", "both")
+    assert (folder / "seed-0" / "last").stat().st_ino != old

@@ -6,6 +6,7 @@ import shutil
 
 import chex
 import pytest
+from run_states import read_checkpoint
 from shared_run import TINY, last_checkpoint, rows
 from small_runs import even_length, stopping_after
 
@@ -117,3 +118,49 @@ def test_extended_run_equals_a_longer_run(finished, tmp_path, capsys):
         with pytest.raises(InputError, match=message):
             rljax.train(TINY.replace(**changes), even_length, resume=path)
     assert (path / "config.json").read_bytes() == unchanged
+
+
+def test_a_run_shortened_to_the_steps_it_has_done_is_evaluated(tmp_path):
+    path, short = tmp_path / "run", TINY.replace(eval_every=0, checkpoint_every=1)
+    with pytest.raises(Interrupted):
+        rljax.train(short.replace(run=str(path)), stopping_after(5))
+    done = int(last_checkpoint(path).state.step)
+    assert 0 < done < TINY.optimization.steps
+    ended = rljax.train(short.replace(steps=done), even_length, resume=path)
+    whole = rljax.train(short.replace(steps=done, run=str(tmp_path / "whole")), even_length)
+    assert rows(path) == rows(whole.run)
+    assert (ended.accuracy_before, ended.accuracy_after) == (whole.accuracy_before, whole.accuracy_after)
+    assert (path / "heldout.jsonl").read_bytes() == (whole.run / "heldout.jsonl").read_bytes()
+    rljax.train(None, even_length, resume=path)
+    assert rows(path) == rows(whole.run), "an evaluated run is not evaluated again"
+
+
+def test_a_best_checkpoint_that_was_being_deleted_does_not_prevent_resuming(finished, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(finished.run, path)
+    best = path / "checkpoints" / "best"
+    older = best / "0"
+    shutil.copytree(max(best.iterdir(), key=lambda save: int(save.name)), older, dirs_exist_ok=True)
+    (older / "sha256.json").unlink()
+    shutil.rmtree(older / "notes")
+    rljax.train(None, even_length, resume=path)
+    assert rows(path) == rows(finished.run)
+
+
+def test_a_lost_best_checkpoint_is_reported_and_replaced(tmp_path):
+    """With a learning rate of almost 0, all evaluations are equal, so the newest is the best."""
+    path, settings = tmp_path / "run", TINY.replace(learning_rate=1e-12, models="both", best_metric="response_length")
+    rljax.train(settings.replace(run=str(path), steps=2), even_length)
+    best = path / "checkpoints" / "best"
+    newest = max(int(save.name) for save in best.iterdir())
+    shutil.rmtree(best / str(newest))
+    rljax.train(settings.replace(steps=3, eval_every=0), even_length, resume=path)
+    shown = (path / "log.txt").read_text()
+    assert f"{best} no longer has the checkpoint of the best step, 2; the best one is now that of step 0." in shown
+    assert "Best checkpoint: step 3" in shown
+    shutil.rmtree(best)
+    rljax.train(None, even_length, resume=path)
+    shown = (path / "log.txt").read_text()
+    assert "no longer has the checkpoint of the best step, 3; there is no other." in shown
+    assert shown.rindex("Best checkpoint: step 3") > shown.rindex("there is no other")
+    assert read_checkpoint(settings, path, "best", reward=even_length).state.step == 3

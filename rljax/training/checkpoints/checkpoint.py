@@ -310,13 +310,23 @@ def find_abandoned(folder: Path, best_step: int | None) -> list[UnusableCheckpoi
         folder: folder with the best checkpoints, which must all be complete.
         best_step: RL step of the best evaluation up to the checkpoint being resumed.
     """
-    # This does not use Orbax, whose manager waits for all processes, because only the first host calls this function.
-    notes = {number: read_json(folder / str(number) / "notes" / "metadata") for number in numbers_in(folder)}
-    steps = {number: found["best_step"] for number, found in notes.items()}
+    steps = {number: notes.best_step for number, notes in notes_in(folder).items()}
     if best_step is None or best_step not in steps.values():
         return []
     fault = f"it was saved after the checkpoint that this run continues from, whose best step is {best_step}"
-    return [UnusableCheckpoint(folder / str(number), fault) for number, step in steps.items() if step > best_step]
+    later = [number for number, step in steps.items() if step is not None and step > best_step]
+    return [UnusableCheckpoint(folder / str(number), fault) for number in later]
+
+
+def notes_in(folder: Path) -> dict[int, Notes]:
+    """Return the notes of the checkpoints in `folder`, by number, without those that were being deleted or are damaged."""
+    # This does not use Orbax, whose manager waits for all processes, because the first host may call it alone.
+    saves = {number: folder / str(number) for number in numbers_in(folder)}
+    intact = {number: save for number, save in saves.items() if intact_rows(save, NOTES) is not None}
+    found = {number: read_json(save / NOTES / "metadata") for number, save in intact.items()}
+    return {
+        number: Notes.from_json({name: raw[name] for name in Notes._fields if name in raw}) for number, raw in found.items()
+    }
 
 
 @contextmanager
