@@ -45,11 +45,12 @@ class GuessingGame:
         Raises:
             InputError: the problem's answer is not a number from 1 to `largest`.
         """
-        if not (problem.answer.isdecimal() and 1 <= int(problem.answer) <= self.largest):
+        number = read_number(problem.answer)
+        if number is None or not 1 <= number <= self.largest:
             raise InputError(
                 f"a problem's answer in the guessing game must be a number from 1 to {self.largest}; got {problem.answer!r:.80}."
             )
-        return int(problem.answer), 0
+        return number, 0
 
     def step(self, state: tuple[int, int], completion: str) -> Step:
         """Answer the guess, which is the last number in the turn."""
@@ -149,6 +150,16 @@ class Maze:
 
     def _is_inside(self, cell: Sequence[int]) -> bool:
         return all(0 <= coordinate < self.size for coordinate in cell)
+
+
+def read_number(text: str) -> int | None:
+    """Read a whole number of at most 18 digits; None if the text is anything else.
+
+    Example:
+        >>> read_number("17"), read_number("-1"), read_number("9" * 5000)
+        (17, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def check_counts(least: int = 1, most: float = float("inf"), **counts: Any) -> None:

@@ -149,7 +149,7 @@ class GymnasiumEnvironment:
                 f"gymnasium: the actions of {self.name!r} are {self.space}; a language model needs text as actions, or "
                 f"at most {MOST_ACTIONS} numbered actions (Discrete). Wrap the environment, and register the wrapped one."
             )
-        numbers = write_observation(observations.sample()).count(",") + 1
+        numbers = count_numbers(observations.sample())
         if numbers > MOST_NUMBERS and not self.has_picture:
             raise InputError(
                 f"gymnasium: an observation of {self.name!r} has {numbers} numbers, more than {MOST_NUMBERS}, and no text picture "
@@ -186,7 +186,7 @@ class GymnasiumEnvironment:
         if not found:
             return None
         last = found[-1]
-        action = int(self.space.start) + self.names.index(last) if last in self.names else int(last[:20])
+        action = int(self.space.start) + self.names.index(last) if last in self.names else int(last[:18])
         return action if self.space.contains(action) else None
 
     def _write(self, game: Any, observation: Any) -> str:
@@ -194,6 +194,24 @@ class GymnasiumEnvironment:
         if self.has_picture:
             return HIGHLIGHT.sub(r"[\1]", game.render()).strip("\n")
         return write_observation(observation)
+
+
+def count_numbers(observation: Any) -> int:
+    """Count the numbers in an observation; a text contains none.
+
+    Example:
+        >>> count_numbers((np.int64(14), {"place": np.float32([0.1, 2]), "hint": "left, then right"}))
+        3
+    """
+    match observation:
+        case str():
+            return 0
+        case dict():
+            return sum(map(count_numbers, observation.values()))
+        case tuple() | list():
+            return sum(map(count_numbers, observation))
+        case _:
+            return np.size(observation)
 
 
 def write_observation(observation: Any) -> str:

@@ -4,7 +4,7 @@ import random
 import re
 from typing import NamedTuple
 
-from rljax.agents.games import check_counts
+from rljax.agents.games import check_counts, read_number
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rollout.environment import Step
@@ -27,8 +27,8 @@ class NimState(NamedTuple):
 class Nim:
     """Nim: two players take 1 to `take` stones in turn; whoever takes the last one wins. The reward is 1 for a win, else 0.
 
-    The problem's answer is the number of stones at the beginning. If the column `first` is "other", the other player begins. An
-    illegal move loses the game.
+    The problem's answer is the number of stones at the beginning. If the column `first` is "other", the other player begins; a
+    scripted player may begin only if there are more stones than it can take. An illegal move loses the game.
 
     Args:
         other_policy: the other player: "perfect" or "random" is scripted, "past" is a past copy of the trained policy, and
@@ -69,7 +69,8 @@ class Nim:
         """Begin a game.
 
         Raises:
-            InputError: the answer is not a number from 1 to `largest`, or the column `first` is neither "policy" nor "other".
+            InputError: the answer is not a number from 1 to `largest`, the column `first` is neither "policy" nor "other", or a
+            scripted player begins and could take all stones.
         """
         return self._begin(problem)[0]
 
@@ -95,17 +96,20 @@ class Nim:
         return Step(state, position, reward=0.0, done=False, correct=False, metrics={"illegal_moves": 0.0})
 
     def _begin(self, problem: Problem) -> tuple[NimState, str]:
-        first = problem.columns.get("first", "policy")
-        if not (problem.answer.isdecimal() and 1 <= int(problem.answer) <= self.largest) or first not in (
-            "policy",
-            "other",
-        ):
+        first, stones = problem.columns.get("first", "policy"), read_number(problem.answer)
+        if stones is None or not 1 <= stones <= self.largest or first not in ("policy", "other"):
             raise InputError(
                 f"nim: a problem's answer is a number of stones from 1 to {self.largest}, and its column `first` is 'policy' or "
                 f"'other'; got {problem.answer!r:.80} and {first!r:.80}."
             )
-        state = NimState(int(problem.answer), first == "other" and self.script is None, problem.prompt)
-        return self._scripted_move(state) if first == "other" and self.script is not None else (state, "")
+        is_others, is_scripted = first == "other", self.script is not None
+        if is_others and is_scripted and stones <= self.take:
+            raise InputError(
+                f"nim: the scripted player begins and may take all {stones} stones, so the policy would have no turn; write an "
+                f"answer above {self.take} in rows whose column `first` is 'other'."
+            )
+        state = NimState(stones, is_others and not is_scripted, problem.prompt)
+        return self._scripted_move(state) if is_others and is_scripted else (state, "")
 
     def _scripted_move(self, state: NimState) -> tuple[NimState, str]:
         """Make the scripted player's move: random, unless the perfect player can leave a multiple of `take` + 1."""

@@ -142,18 +142,18 @@ class ToolEnvironment:
         try:
             found = tool(**call.arguments, **state)
             found = await found if inspect.isawaitable(found) else found
+            if state:
+                if not isinstance(found, tuple) or len(found) != 2:
+                    raise InputError(
+                        f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, the state to "
+                        f"keep and the result; got {found!r:.80}."
+                    )
+                kept[call.name], found = found
+            text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
         except (InputError, KeyboardInterrupt):
             raise
         except Exception as error:  # a tool is user code, and the model may pass it anything
             return f"Error: {call.name}: {one_line(error)}."
-        if state:
-            if not isinstance(found, tuple) or len(found) != 2:
-                raise InputError(
-                    f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, the state to "
-                    f"keep and the result; got {found!r:.80}."
-                )
-            kept[call.name], found = found
-        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
         return text if len(text) <= MAX_RESULT_CHARACTERS else f"{text[:MAX_RESULT_CHARACTERS]}… (cut)"
 
 
@@ -163,7 +163,8 @@ def judge_answer(reward: Callable, problem: Problem, answer: str) -> tuple[float
     Raises:
         RuntimeError: the reward failed.
     """
-    scores = judge(reward, [problem.prompt], [answer], reward_columns([problem]), max_failure_share=1.0)
+    columns, chats = reward_columns([problem]), [problem.messages]
+    scores = judge(reward, [problem.prompt], [answer], columns, max_failure_share=1.0, chats=chats)
     if has_failed(scores.failed)[0]:
         raise RuntimeError(f"the reward failed on the answer {answer!r:.80}")
     correct = None if scores.correct is None or np.isnan(scores.correct[0]) else bool(scores.correct[0])

@@ -1,12 +1,13 @@
 """`rljax preprocess`: prepare a dataset for training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float32
 
 from rljax.data.preprocess_options import Preprocess
+from rljax.data.problem import Problem, reward_columns
 
 
 def run_preprocess(command: Preprocess) -> int:
@@ -17,18 +18,20 @@ def run_preprocess(command: Preprocess) -> int:
     from rljax.rewards import resolve  # noqa: PLC0415
 
     reward = resolve("exact" if command.reward is None else command.reward)
-    prepared = preprocess(command, partial(_verify, reward))
+    prepared = preprocess(command, partial(_verify, reward, command.reward_messages))
     Console().print(report_table(prepared.report))
     print(f"Dataset: {command.output}")
     return 0
 
 
 def _verify(
-    reward: Callable, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence]
+    reward: Callable, in_messages: bool, problems: Sequence[Problem], completions: Sequence[str]
 ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
     """Return per completion: the reward, whether there is a verdict, and whether no answer has the form that the reward reads."""
     from rljax.rewards.correctness import UNSTATED  # noqa: PLC0415
     from rljax.rewards.protocol import judge  # noqa: PLC0415
 
-    scores = judge(reward, prompts, completions, columns, max_failure_share=0.0)
+    prompts, chats = [problem.prompt for problem in problems], [problem.messages for problem in problems]
+    columns = reward_columns(problems)
+    scores = judge(reward, prompts, completions, columns, max_failure_share=0.0, chats=chats if in_messages else None)
     return scores.total, scores.valid, scores.failed == UNSTATED

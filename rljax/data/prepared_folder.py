@@ -31,7 +31,7 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
 
     Args:
         recipe: the options of the command.
-        verify: `(prompts, completions, columns) -> (rewards, whether there is a verdict)`; a function that judges the answers.
+        verify: `(problems, completions) -> (rewards, whether there is a verdict)`; a function that judges the answers.
 
     Returns:
         The rows, the dropped rows and the report, as written.

@@ -6,7 +6,7 @@ Length bins and complexity are measured on the remaining rows.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,16 +16,16 @@ from rljax.data.dataset import LoadedProblems
 from rljax.data.duplicates import find_leaks, near_duplicates
 from rljax.data.measure import bins_of, complexity_of, response_length, reword, summary
 from rljax.data.preprocess_options import Preprocess
-from rljax.data.problem import Problem, reward_columns
+from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 
 Verify = Callable[
-    [Sequence[str], Sequence[str], Mapping[str, Sequence]],
+    [Sequence[Problem], Sequence[str]],
     tuple[Sequence[float] | Float32[np.ndarray, "N"], *tuple[Sequence[bool] | Bool[np.ndarray, "N"], ...]],
 ]
-"""`(prompts, completions, columns) -> (rewards, whether there is a verdict)`, optionally followed by whether a completion states no
+"""`(problems, completions) -> (rewards, whether there is a verdict)`, optionally followed by whether a completion states no
 answer in the form that the reward reads. A completion with a reward above 0 is right."""
 
 Watch = Callable[[Sequence, str], Iterable]
@@ -144,7 +144,7 @@ def prepare_rows(
         >>> from pathlib import Path
         >>> from rljax.data.tokenizer import ByteTokenizer
         >>> loaded = LoadedProblems([Problem("1+1=", "2")] * 2, ["line 1", "line 2"], [], 2, "sums.jsonl", "plain")
-        >>> agrees = lambda prompts, completions, columns: ([1.0] * len(prompts), [True] * len(prompts))
+        >>> agrees = lambda problems, completions: ([1.0] * len(problems), [True] * len(problems))
         >>> prepared = prepare_rows(loaded, Preprocess("sums.jsonl", Path("out")), ByteTokenizer(), agrees)
         >>> [row["prompt"] for row in prepared.rows], [item.reason for item in prepared.dropped]
         (['1+1='], ['identical'])
@@ -233,7 +233,7 @@ def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[
     problems = [example.problem for example in batch]
     completions = [_completion(problem) for problem in problems]
     try:
-        rewards, judged, *unread = verify([problem.prompt for problem in problems], completions, reward_columns(problems))
+        rewards, judged, *unread = verify(problems, completions)
     except InputError as error:
         if fatal:
             raise

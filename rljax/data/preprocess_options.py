@@ -38,6 +38,8 @@ class Preprocess:
     """Count prompts in the format of the tokenizer's chat template."""
     reward: str | None = None
     """Reward that checks the answers. By default 'exact' for rows with an answer, and no check for rows with tests."""
+    reward_messages: bool = True
+    """Pass prompts that are conversations, and their demonstrations, to your own reward as lists of messages, as training does."""
     max_prompt_tokens: int | None = None
     """Maximum length of a prompt. By default there is no limit."""
     max_response_tokens: int | None = None

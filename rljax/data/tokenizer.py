@@ -178,7 +178,9 @@ class IdTokenizer:
     def encode(self, text: str) -> list[int]:
         """Read ids; a word that is not a token id raises `InputError`."""
         words = text.split()
-        wrong = next((word for word in words if not (word.isdecimal() and int(word) < self.vocab_size)), None)
+        wrong = next(
+            (word for word in words if not (word.isdecimal() and len(word) <= 18 and int(word) < self.vocab_size)), None
+        )
         if wrong is not None:
             raise InputError(
                 f"{wrong!r} in {_shorten(text)} is not a token id from 0 to {self.vocab_size - 1}; separate ids by "

@@ -8,13 +8,12 @@ import jax
 import numpy as np
 
 from rljax.data.chat import chat_columns
-from rljax.data.problem import Problem, reward_columns
+from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.programs.answer_settings import PairSettings, with_changes
 from rljax.programs.evaluation import open_sampler
 from rljax.programs.trained_policy import OpenPolicy, find_run
-from rljax.rewards.protocol import judge
 from rljax.rollout import RolloutWorker
 from rljax.rollout.groups import right_and_known
 from rljax.settings.checks import check_new_file
@@ -98,8 +97,7 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
 
 def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:
     """Return True if the worker's reward judges a response as right."""
-    chats = [problem.messages] if worker.judge.messages else None
-    scores = judge(worker.judge.reward, [problem.prompt], [response], reward_columns([problem]), chats=chats)
+    scores = worker.judge.score_texts([problem], [response])
     return bool(scores.valid[0] and (scores.total if scores.correct is None else scores.correct)[0] > 0)
 
 

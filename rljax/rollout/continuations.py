@@ -6,11 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from rljax.data.problem import Problem, reward_columns
+from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.records import required
-from rljax.rewards.protocol import score
 from rljax.rollout.engine import generate_seeds
 from rljax.rollout.engine_protocols import Request, Sampling, sample_responses
 from rljax.rollout.groups import Groups
@@ -149,9 +148,7 @@ def continued_rewards(
         for request, response in zip(part, sample_responses(worker.engine, params, part), strict=True):
             prefix = prefixes[request.group]
             texts.append(tokenizer.decode(prefix + response.tokens[: budget - len(prefix)].tolist()))
-    problems = [worker.prompts.problems[prompt_ids[state]] for state in order]
-    columns = reward_columns(problems)
-    rewards, valid = score(worker.judge.reward, [problem.prompt for problem in problems], texts, columns)
-    if not valid.all():
+    scores = worker.judge.score_texts([worker.prompts.problems[prompt_ids[state]] for state in order], texts)
+    if not scores.valid.all():
         raise InputError("The reward abstained on some continuations, so some states have no Monte Carlo value.")
-    return rewards.reshape(len(states), continuations)
+    return scores.total.reshape(len(states), continuations)

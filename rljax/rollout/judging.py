@@ -184,12 +184,28 @@ class Judge(NamedTuple):
             max_failure_share=self.max_failure_share,
             seconds=self.seconds,
             progress=None if progress is None else lambda done, _: progress(before + done, of_all),
-            chats=[problem.messages for problem in problems] if self.messages else None,
+            chats=self._chats(problems),
         )
         if self.step_reward is None:
             return RewardOutput(answers, [])
         steps = score_steps(self.step_reward, prompts, completions, columns)
         return RewardOutput(answers, [self._assign_to_tokens(*pair) for pair in zip(responses, steps, strict=True)])
+
+    def score_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> protocol.Scores:
+        """Judge texts with the reward function, one per problem, on this host.
+
+        Args:
+            problems: the problem of each text.
+            texts: complete responses.
+
+        Raises:
+            InputError: the reward failed on too many texts, or returned something other than a finite number or None.
+        """
+        prompts = [problem.prompt for problem in problems]
+        return protocol.judge(self.reward, prompts, texts, reward_columns(problems), chats=self._chats(problems))
+
+    def _chats(self, problems: Sequence[Problem]) -> list[protocol.Messages | None] | None:
+        return [problem.messages for problem in problems] if self.messages else None
 
     def verdicts(self, outputs: Sequence[RewardOutput], length: int) -> Verdicts:
         """Join the results of several calls, in order; the limit on failures applies to all calls together.

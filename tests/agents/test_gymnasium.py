@@ -8,7 +8,7 @@ import pytest
 from small_cli import printed
 
 from rljax.agents.adapter_helpers import OpenGame
-from rljax.agents.gymnasium import GymnasiumEnvironment, write_observation
+from rljax.agents.gymnasium import GymnasiumEnvironment, count_numbers, write_observation
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rollout.environment import check_step, make_environment
@@ -166,6 +166,12 @@ def test_text_actions_and_numeric_observations():
     assert len([int(number) for number in cards.split(", ")]) == 3
     numeric = GymnasiumEnvironment("FrozenLake-v1", picture=False).first_messages(PROBLEM)[0]["content"]
     assert numeric.endswith("\n\n0")
+
+
+def test_only_numbers_are_counted_in_observations():
+    sentence = ", ".join(["left"] * 100)
+    assert count_numbers(sentence) == 0
+    assert count_numbers({"says": sentence, "at": np.zeros((2, 3)), "free": True, "cards": (1, np.int64(2))}) == 9
 
 
 def test_write_observation_names_dict_entries():

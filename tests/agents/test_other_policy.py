@@ -247,7 +247,7 @@ def test_nim_against_a_perfect_player():
         assert game.step(lost.state, move).correct is False
 
 
-@pytest.mark.parametrize("turn", ["", "0", "4", "no", "99999999999"])
+@pytest.mark.parametrize("turn", ["", "0", "4", "no", "9" * 5000])
 def test_illegal_nim_move_loses(turn):
     for other, reward in (("perfect", 0.0), ("past", 0.0)):
         game = Nim(other)
@@ -279,7 +279,16 @@ def test_scripted_nim_player_may_begin():
     assert game.reset(problem) == state
 
 
-@pytest.mark.parametrize("problem", [Problem("", "22"), Problem("", "0"), Problem("", "5", columns={"first": "me"})])
+@pytest.mark.parametrize("other", ["perfect", "random"])
+def test_scripted_nim_player_that_begins_leaves_the_policy_a_turn(other):
+    assert Nim(other).reset(Problem("", "4", columns={"first": "other"})).stones >= 1
+    with pytest.raises(InputError, match=r"may take all 3 stones.*above 3 in rows"):
+        Nim(other).reset(Problem("", "3", columns={"first": "other"}))
+
+
+@pytest.mark.parametrize(
+    "problem", [Problem("", "22"), Problem("", "0"), Problem("", "9" * 5000), Problem("", "5", columns={"first": "me"})]
+)
 def test_nim_rejects_invalid_problems(problem):
     with pytest.raises(InputError, match="a problem's answer is a number of stones from 1 to 21"):
         Nim().reset(problem)

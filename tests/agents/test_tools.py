@@ -106,6 +106,17 @@ def test_last_turn_is_judged_despite_a_call():
     assert (step.done, step.reward, step.metrics["tool_calls"]) == (True, 0.0, 1)
 
 
+def test_own_reward_reads_a_conversation_as_messages():
+    def by_message(prompts, completions):
+        return [
+            float(c[0]["content"] == "42" and p[-1]["content"] == "6*7=") for p, c in zip(prompts, completions, strict=True)
+        ]
+
+    problem = Problem("6*7=", "42", messages=({"role": "user", "content": "6*7="},))
+    environment = Tools(reward=by_message)
+    assert environment.step(environment.reset(problem), parse_turn("42")).reward == 1.0
+
+
 def count(word: str, episode_state: dict | None) -> tuple[dict, int]:
     """Count how often a word has been said.
 
@@ -220,6 +231,17 @@ def test_calculator_refuses_invalid_and_unsafe_expressions(text):
         f'<tool_call>{{"name": "calculate", "arguments": {{"expression": "{text}"}}}}</tool_call>', Calculator()
     ).observation
     assert reply["content"].startswith("Error: calculate: ")
+
+
+def test_numbers_too_long_for_python_are_errors():
+    (reply,) = play_turn(write_call("multiply", a=int("9" * 4000), b=int("9" * 4000))).observation
+    assert reply["content"].startswith("Error: multiply: ValueError: Exceeds the limit")
+    turn = play_turn(f'<tool_call>{{"name": "multiply", "arguments": {{"a": {"9" * 5000}, "b": 1}}}}</tool_call>')
+    assert turn.metrics["malformed_calls"] == 1
+    game = GuessingGame()
+    assert game.step(game.reset(Problem("", "7")), "9" * 5000).observation[0]["content"] == "lower"
+    with pytest.raises(InputError, match="must be a number from 1 to 100"):
+        game.reset(Problem("", "9" * 5000))
 
 
 def test_guessing_game_is_won_by_bisection():

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,17 @@ from rljax.data.dataset import load_problems, read_problems
 from rljax.data.prepared_folder import preprocess, report_table
 from rljax.data.preprocess import MEASURED, REASONS, prepare_rows
 from rljax.data.preprocess_options import Preprocess
-from rljax.data.problem import Problem
+from rljax.data.problem import Problem, reward_columns
 from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
 from rljax.rewards.protocol import score
 
-VERIFY = partial(score, exact)
+
+def verify_exactly(problems, completions):
+    return score(exact, [problem.prompt for problem in problems], completions, reward_columns(problems))
+
+
 LONG = "Tom has {} red pens and some blue pens in a box that Ann gave him on a day in May , how many pens are there ?"
 
 
@@ -26,7 +29,7 @@ LONG = "Tom has {} red pens and some blue pens in a box that Ann gave him on a d
 def prepare(tmp_path):
     """Return a function that writes rows to a file, reads the file and prepares the rows."""
 
-    def _prepare(*rows, heldout=(), verify=VERIFY, tokenizer=None, **options):
+    def _prepare(*rows, heldout=(), verify=verify_exactly, tokenizer=None, **options):
         path = tmp_path / "raw.jsonl"
         path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
         recipe = Preprocess(str(path), tmp_path / "out", **options)
@@ -98,8 +101,8 @@ def test_wrong_demonstrations_and_unreadable_answers(prepare):
 
 
 def test_row_is_kept_if_reward_abstains(prepare):
-    def undecided(prompts, completions, columns):
-        return [0.0] * len(prompts), [prompt != "b" for prompt in prompts]
+    def undecided(problems, completions):
+        return [0.0] * len(problems), [problem.prompt != "b" for problem in problems]
 
     prepared = prepare(row("b", "1"), row("c", "1"), verify=undecided)
     assert reasons(prepared) == [("line 2", "wrong answer")]
@@ -109,9 +112,9 @@ def test_row_is_kept_if_reward_abstains(prepare):
 def test_rows_with_tests_are_checked_only_by_named_reward(prepare):
     calls = []
 
-    def runs_tests(prompts, completions, columns):
-        calls.extend(zip(completions, columns["tests"], strict=True))
-        return [float("good" in completion) for completion in completions], [True] * len(prompts)
+    def runs_tests(problems, completions):
+        calls.extend(zip(completions, (problem.columns["tests"] for problem in problems), strict=True))
+        return [float("good" in completion) for completion in completions], [True] * len(problems)
 
     rows = [
         {"prompt": "f", "tests": ["assert f"], "demonstration": "good"},
@@ -124,10 +127,10 @@ def test_rows_with_tests_are_checked_only_by_named_reward(prepare):
 
 
 def test_verifier_error_drops_one_row_unless_fatal(prepare):
-    def raises(prompts, completions, columns):
-        if "b" in prompts:
+    def raises(problems, completions):
+        if "b" in {problem.prompt for problem in problems}:
             raise InputError("the reward raised")
-        return [1.0] * len(prompts), [True] * len(prompts)
+        return [1.0] * len(problems), [True] * len(problems)
 
     prepared = prepare(row("a", "1"), row("b", "1"), row("c", "1"), verify=raises)
     assert reasons(prepared) == [("line 2", "not judged")]
@@ -139,11 +142,11 @@ def test_verifier_error_drops_one_row_unless_fatal(prepare):
 def test_failing_batch_is_bisected(prepare):
     sizes = []
 
-    def raises(prompts, completions, columns):
-        sizes.append(len(prompts))
-        if {"p70", "p600"} & set(prompts):
+    def raises(problems, completions):
+        sizes.append(len(problems))
+        if {"p70", "p600"} & {problem.prompt for problem in problems}:
             raise InputError("the reward raised")
-        return [1.0] * len(prompts), [True] * len(prompts)
+        return [1.0] * len(problems), [True] * len(problems)
 
     prepared = prepare(*(row(f"p{i}", "1") for i in range(700)), verify=raises, near_duplicates=None)
     assert reasons(prepared) == [("line 71", "not judged"), ("line 601", "not judged")]
@@ -279,7 +282,7 @@ def test_preprocess_is_reproducible(raw, tmp_path, capsys):
 
 
 def test_output_folder_is_a_dataset(raw, tmp_path):
-    preprocess(Preprocess(str(raw), tmp_path / "out"), VERIFY)
+    preprocess(Preprocess(str(raw), tmp_path / "out"), verify_exactly)
     problems = load_problems(tmp_path / "out")
     assert [(problem.prompt, problem.answer) for problem in problems] == [("1+1=", "2"), ("2+2=", "4")]
     assert problems[0].columns["note"] == "é"
@@ -290,7 +293,7 @@ def test_heldout_files_are_in_manifest(raw, tmp_path):
     heldout_file = tmp_path / "heldout_file.jsonl"
     heldout_file.write_text(json.dumps(row("2+2=", None)) + "\n" + json.dumps(row("9+9=", "18")))
     recipe = Preprocess(str(raw), tmp_path / "out", heldout=(str(heldout_file),))
-    prepared = preprocess(recipe, VERIFY)
+    prepared = preprocess(recipe, verify_exactly)
     assert reasons(prepared)[-1] == ("line 3", "leak")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["heldout"][0]["sha256"] == hashlib.sha256(heldout_file.read_bytes()).hexdigest()
@@ -390,6 +393,25 @@ def test_unread_answers_are_not_wrong_answers(tmp_path, capsys):
     assert len((tmp_path / "lenient" / "train.jsonl").read_text().splitlines()) == 34
 
 
+def test_own_reward_reads_conversations_as_in_training(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "def of_messages(completions, answer):\n"
+        "    return [float(c[0]['content'] == a) for c, a in zip(completions, answer)]\n"
+        "def of_text(completions, answer):\n"
+        "    return [float(c == a) for c, a in zip(completions, answer)]\n"
+    )
+    chats = [[{"role": "user", "content": text}] for text in ("1+1", "2+2")]
+    rows = [
+        {"prompt": chats[0], "answer": "2", "demonstration": "2"},
+        {"prompt": chats[1], "answer": "4", "demonstration": "5"},
+    ]
+    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, more in (("of_messages", []), ("of_text", ["--no-reward-messages"])):
+        reward = ["--reward", f"{tmp_path / 'own.py'}:{name}", *more]
+        assert main(["preprocess", str(tmp_path / "raw.jsonl"), str(tmp_path / name), *reward]) == 0
+        assert len((tmp_path / name / "train.jsonl").read_text().splitlines()) == 1
+
+
 def test_multi_turn_demonstration_round_trip(prepare, tmp_path):
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
     turns = [
@@ -407,12 +429,13 @@ def test_multi_turn_demonstration_round_trip(prepare, tmp_path):
 def test_real_files(shared_data, tmp_path):
     amc = str(shared_data / "amc23.jsonl")
     math = preprocess(
-        Preprocess(str(shared_data / "math_train.json"), tmp_path / "math", heldout=(amc,), near_duplicates=None), VERIFY
+        Preprocess(str(shared_data / "math_train.json"), tmp_path / "math", heldout=(amc,), near_duplicates=None),
+        verify_exactly,
     )
     assert math.report["dropped"]["bad row"]["rows"] == 4
     assert len(math.rows) + len(math.dropped) == 7474
     assert len(math.rows) > 7400
-    mbpp = preprocess(Preprocess(str(shared_data / "mbpp.jsonl"), tmp_path / "mbpp"), VERIFY)
+    mbpp = preprocess(Preprocess(str(shared_data / "mbpp.jsonl"), tmp_path / "mbpp"), verify_exactly)
     assert len(mbpp.rows) > 950
     again = load_problems(tmp_path / "mbpp")
     assert [(p.prompt, p.demonstration, p.columns["tests"]) for p in again[:20]] == [

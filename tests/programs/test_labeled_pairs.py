@@ -8,8 +8,10 @@ from small_cli import printed, refused
 
 from rljax.data.preferences import read_preferences
 from rljax.data.problem import Problem
+from rljax.data.tokenizer import ByteTokenizer
 from rljax.programs.labeled_pairs import is_right, row_of
 from rljax.programs.trained_policy import load
+from rljax.rollout.judging import Judge
 from rljax.rollout.worker import RolloutWorker
 from rljax.training.parts.problems import make_problems
 
@@ -67,7 +69,7 @@ def test_reward_that_reads_messages_judges_a_demonstration():
         return [float(completion[-1]["content"].endswith("2")) for completion in completions]
 
     problem = Problem("1+1", "2", messages=({"role": "user", "content": "1+1"},))
-    worker = Mock(spec=RolloutWorker, judge=Mock(reward=last_character, messages=True))
+    worker = Mock(spec=RolloutWorker, judge=Judge(ByteTokenizer(), last_character))
     assert is_right(worker, problem, "12")
     assert not is_right(worker, problem, "13")
 

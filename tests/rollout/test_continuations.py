@@ -67,6 +67,22 @@ def test_continuations_begin_with_their_prefix(rollout):
     np.testing.assert_array_equal(rewards.reshape(-1), [len(completion) for _, completion in judged])
 
 
+def test_reward_reads_conversations_as_messages(rollout):
+    worker, params, groups = rollout
+    message = ({"role": "user", "content": "Add."},)
+    problems = [replace(problem, messages=message) for problem in worker.prompts.problems]
+    worker = replace(worker, prompts=replace(worker.prompts, problems=tuple(problems)))
+
+    def length(prompts, completions):
+        assert prompts[0] == list(message)
+        return [float(len(completion[0]["content"])) for completion in completions]
+
+    rewards = continued_rewards(
+        with_reward(worker, length), params, groups, [StateIndex(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2
+    )
+    assert (rewards > 0).all()
+
+
 def test_continuations_of_finished_responses_have_equal_rewards(rollout):
     """A continuation cannot change the response's first character, on which this reward depends."""
     worker, params, groups = rollout
