@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Unstated, reads, verifier
 from rljax.rewards.extract import LONGEST_READ, after_thought, stated_text
 
+Answer = TypeVar("Answer")
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
 _IN_TEXT = re.compile(r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|sf|it)|mbox)\{([^{}\\]*)\}")
 _IS_RIGHT = re.compile(
@@ -22,12 +24,17 @@ _WORD = re.compile(r"(yes|no|true|false)\b", re.IGNORECASE)
 _LETTER = re.compile(r"\(([A-Z])\)(?!\w)|([A-Z])(?=[).:,;\n]|$| (?:because|since|as)\b)\)?", re.IGNORECASE)
 # Matches what follows an answer if that is a reason, or the text of the choice.
 _REASON = re.compile(r"[*_\"`)]*(?:$|[.,:;!\n]| (?:because|since|as)\b)", re.IGNORECASE)
-# Matches what follows an answer if that retracts the answer or states another one.
-_RETRACTION = re.compile(
-    r"\W*(?:(?:or|and|but|nor|not|is|isn't|are|was|cannot|can't|yes|no|true|false)\b|[/&,] ?\(?[A-Z]\)?(?!\w))"
-    r"|.{0,1000}?(?:\bor \(?[A-Z]\)?(?!\w)|\b(?:or|and|but)(?: \w+)? (?:yes|no|true|false)\b"
-    r"|\b(?:right|correct|best|true|actual) (?:one|answer|option|choice)|\b(?:wait|actually)\b)",
-    re.IGNORECASE | re.DOTALL,
+# Matches a letter that may name a choice, but not the words "a" and "I" in front of another word.
+_ANOTHER = r"\(?(?!(?:a|I)(?:['’]| (?!(?:and|or|are|is|was|because|since|as)\b)\w))[A-Z]\)?(?!\w)"
+# These match what follows an answer if that retracts the answer or states another one.
+_RETRACTION = (
+    r"\W*(?:or|and|but|nor|is|isn't|are|was)\b|\s*(?-i:not|cannot|can't)\b"
+    r"|.{0,1000}?(?:\b(?:or|and|but)(?: \w+)? (?:yes|no|true|false)\b"
+    r"|\b(?:right|correct|best|true|actual) (?:one|answer|option|choice)|\b(?:wait|actually)\b"
+)
+_RETRACTED_WORD = re.compile(rf"{_RETRACTION})|\W*(?:yes|no|true|false)\b", re.IGNORECASE | re.DOTALL)
+_RETRACTED_LETTER = re.compile(
+    rf"{_RETRACTION}|\bor {_ANOTHER})|\W*no[,;] (?!(?:because|since|as)\b)|[/&,] ?{_ANOTHER}", re.IGNORECASE | re.DOTALL
 )
 _LONGEST_CHOICE = 2_000
 
@@ -53,7 +60,7 @@ def read_yes_no(text: str) -> bool | None:
     """
     bare = _strip_marks(text)
     found = _WORD.match(bare, _end_of_lead(bare))
-    if found is None or not _REASON.match(bare, found.end()) or _RETRACTION.match(bare[found.end() :]):
+    if found is None or not _REASON.match(bare, found.end()) or _RETRACTED_WORD.match(bare[found.end() :]):
         return None
     return _YES_NO[found[1].casefold()]
 
@@ -77,7 +84,7 @@ def read_letter(text: str) -> str | None:
     if found := _IS_RIGHT.fullmatch(bare, _end_of_lead(bare)):
         return found[1].upper()
     found = _LETTER.match(bare, _end_of_lead(bare))
-    if found is None or _RETRACTION.match(bare[found.end() :]):
+    if found is None or _RETRACTED_LETTER.match(bare[found.end() :]):
         return None
     return (found[1] or found[2]).upper()
 
@@ -153,11 +160,30 @@ def _score_answers(
         expected = read(text)
         if text.strip() and expected is None:
             raise InputError(f"the reference answer {position} is {text[:80]!r}; it must be {expectation}.")
-        stated = stated_text(completion)
-        actual = read(after_thought(completion[-LONGEST_READ:]) if stated is None else stated)
+        actual = read_response(read, completion)
         right = Unstated() if actual is None else float(actual == expected)
         rewards.append(None if expected is None else right)
     return rewards
+
+
+def read_response(read: Callable[[str], Answer | None], text: str) -> Answer | None:
+    """Read the answer that a response states, else its beginning; the reasoning before `</think>` counts only if neither is read.
+
+    Args:
+        read: reads a short answer, such as `read_letter`.
+        text: a response.
+
+    Returns:
+        The answer; None if there is none, or more than one.
+
+    Example:
+        >>> read_response(read_letter, "<think>The answer is A.</think>B: Rome"), read_response(read_letter, "So the answer is C.")
+        ('B', 'C')
+    """
+    rest, stated = after_thought(text[-LONGEST_READ:]), stated_text(text)
+    if stated_text(rest) is None and (actual := read(rest)) is not None:
+        return actual
+    return None if stated is None else read(stated)
 
 
 def _strip_marks(text: str) -> str:

@@ -18,7 +18,8 @@ def each(
     """Make a reward from a function that judges one completion at a time.
 
     The function is called as `f(prompt=..., completion=..., **columns)` with one entry of each column. Without `**kwargs` it
-    receives only the arguments it names. It returns a number, or None to abstain. If it raises, only that completion fails.
+    receives only the arguments it names. A function from outside rljax receives conversations as lists of messages, as
+    any reward does. It returns a number, or None to abstain. If it raises, only that completion fails.
 
     Args:
         function: the function, or a name that `rljax.rewards.resolve` accepts.
@@ -50,13 +51,16 @@ def each(
         pool = shared_pool(name, seconds=seconds, workers=workers, memory=memory)
 
     def one_by_one(
-        prompts: Sequence[str], completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
+        prompts: Sequence, completions: Sequence, progress: Progress | None = None, **columns: Sequence
     ) -> list[Any]:
         offered = arguments_for(judge_one, {"prompt": prompts, "completion": completions, **columns})
         calls = [dict(zip(offered, row, strict=True)) for row in zip(*offered.values(), strict=True)]
         return _call_all(judge_one, calls, progress) if pool is None else pool.map(calls, progress)
 
     one_by_one.__qualname__ = f"each({short_name(judge_one)})"
+    one_by_one.__module__ = (
+        judge_one.__module__
+    )  # a function from outside rljax reads conversations as messages, like any reward
     return verifier_like(one_by_one, judge_one)
 
 

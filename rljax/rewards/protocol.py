@@ -214,8 +214,8 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
     names: list[str] = []
     for reward in rewards:
         name = reward.name if isinstance(reward, Weighted) else short_name(reward)
-        same = sum(other == name or other.startswith(f"{name}_") for other in names)
-        names.append(f"{name}_{same + 1}" if name in names else name)
+        numbered = [f"{name}_{number}" for number in range(2, len(rewards) + 1)]
+        names.append(next(other for other in (name, *numbered) if other not in names))
     chosen = [1.0] * len(rewards) if weights is None else weights
     return Weighted(dict(zip(names, rewards, strict=True)), dict(zip(names, chosen, strict=True)), COMBINATIONS[how])
 

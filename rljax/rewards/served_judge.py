@@ -1,6 +1,7 @@
 """Ask a model on a server a yes-or-no question about texts, through OpenAI's chat completions API."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,9 +75,9 @@ def _ask(client: httpx.Client, model: str, content: str) -> bool | Failed:
         answer = (
             client.post("/v1/chat/completions", json=body).raise_for_status().json()["choices"][0]["message"]["content"]
         )
-        word = answer.strip().lower()
+        word = re.match(r"(yes|no)\b", answer.strip().lower())
     except (httpx.HTTPError, LookupError, ValueError, TypeError, AttributeError) as error:
         return Failed("timed_out" if isinstance(error, httpx.TimeoutException) else "raised", one_line(error))
-    if word.startswith(("yes", "no")):
-        return word.startswith("yes")
+    if word is not None:
+        return word[1] == "yes"
     return Failed("raised", f"the judge answered {answer!r:.80}, not yes or no")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from types import MappingProxyType
 
-from rljax.rewards.choice import read_letter, read_yes_no
+from rljax.rewards.choice import read_letter, read_response, read_yes_no
 from rljax.rewards.confidence import without_confidence
 from rljax.rewards.extract import final_answer, stated_answer, stated_answer_or_last_number
 from rljax.rewards.math import simplify_answer
@@ -73,8 +73,7 @@ def vote_yes_no(text: str) -> str | None:
         >>> vote_yes_no("So the answer is true."), vote_yes_no("No"), vote_yes_no("yes and no")
         ('yes', 'no', None)
     """
-    stated = stated_answer(text)
-    answer = read_yes_no(text if stated is None else stated)
+    answer = read_response(read_yes_no, text)
     return None if answer is None else ("no", "yes")[answer]
 
 
@@ -85,8 +84,7 @@ def vote_letter(text: str) -> str | None:
         >>> vote_letter("The answer is (b)."), vote_letter("C"), vote_letter("A or B")
         ('B', 'C', None)
     """
-    stated = stated_answer(text)
-    return read_letter(text if stated is None else stated)
+    return read_response(read_letter, text)
 
 
 def _read_no_vote(text: str) -> None:

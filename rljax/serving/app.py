@@ -379,9 +379,11 @@ class _Server:
             yield "data: [DONE]\n\n"
         except ApiError as error:  # the HTTP status has already been sent, so the stream reports the error
             yield _event(error.to_json())
-        finally:
+        except (GeneratorExit, asyncio.CancelledError):
             if any(choice.finish is None for choice in pending.choices):
                 self.metrics.cancelled.inc()
+            raise
+        finally:
             self.served.batcher.cancel(pending.jobs)
 
     async def replace_weights(self, request: Request) -> Response:

@@ -138,7 +138,7 @@ class RichDisplay:
             reward = float(row["reward"])
             # Text, never str: rich would interpret "[red]" in a model's output as markup.
             texts = (printable(shorten(row[name], SAMPLE_CHARACTERS)) for name in ("prompt", "completion", "answer"))
-            table.add_row(Text(f"{reward:.2f}", style="green" if reward > 0 else "red"), *map(Text, texts))
+            table.add_row(Text(f"{reward:.2f}", style=_color(reward, row["correct"])), *map(Text, texts))
         self._console.print(Text(), table, sep="\n")
 
     def message(self, text: str) -> None:
@@ -281,7 +281,11 @@ class RichDisplay:
 
 def _colored_verdict(reward: float, correct: bool | None) -> tuple[str, str]:
     """Describe the judgment of an answer, and return its color."""
-    return verdict(reward, correct), "green" if is_right(reward, correct) else "red"
+    return verdict(reward, correct), _color(reward, correct)
+
+
+def _color(reward: float, correct: bool | None) -> str:
+    return "green" if is_right(reward, correct) else "red"
 
 
 def _wide_table(title: str | None = None) -> Table:

@@ -22,9 +22,13 @@ from rljax.rewards.choice import multiple_choice, read_letter, read_yes_no, yes_
                 "True",
                 r"\text{Yes}",
                 "yes, because",
+                "Yes, I agree",
+                "Yes, I'm sure.",
+                "Yes, a dog can swim",
+                "Yes, not only birds fly",
             )
         ],
-        *[(text, False) for text in ("no", "No.", "false", r"\textbf{No}", "*no*")],
+        *[(text, False) for text in ("no", "No.", "No, not all birds fly", "false", r"\textbf{No}", "*no*")],
         *[
             (text, None)
             for text in ("", "yes or no", "yesterday", "not", "know", "yes no", "y", "1", "yes, but no", "yes? Actually no")
@@ -42,8 +46,16 @@ def test_read_yes_no(text, answer):
             (text, "B")
             for text in ("B", "b", "(B)", "B)", "B.", "B: Rome", "(B) Rome", "B) Rome", "B. Rome", "**B**", "*(b)*")
         ],
+        *[
+            (text, "B")
+            for text in ("B, a dog", "B, I think", "B: a dog or a cat", "B. I'd say", "B, because I or a friend know")
+        ],
+        *[(text, "B") for text in ("(B) Cannot be determined", "B: not enough data", "B) Yes", "B. True", "B: No change")],
         *[(text, "D") for text in (r"\text{(D)}", r"\textbf{D}", "$D$", r"\textbf{(D)}\ 57")],
-        *[(text, None) for text in ("", "A or B", "AB", "A dog", "Rome", "(AB)", "1", "(B", "(B)ad", "B,C", "É")],
+        *[
+            (text, None)
+            for text in ("", "A or B", "AB", "A dog", "Rome", "(AB)", "1", "(B", "(B)ad", "B,C", "É", "B, A", "B, a")
+        ],
     ],
 )
 def test_read_letter(text, letter):
@@ -52,7 +64,7 @@ def test_read_letter(text, letter):
 
 def test_yes_no():
     completions = ["so the answer is yes.", "no", r"\boxed{\text{Yes}}", "#### no", "<answer>yes</answer>", "yes, I know"]
-    assert yes_no(["?"] * 6, completions, [True] * 6) == [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
+    assert yes_no(["?"] * 6, completions, [True] * 6) == [1.0, 0.0, 1.0, 0.0, 1.0, 1.0]
     assert yes_no(["?"] * 6, completions, [False] * 6) == [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]
     assert yes_no(["?"] * 6, ["no"] * 6, ["No", "false", None, " ", False, True]) == [*(1.0, 1.0, None, None, 1.0, 0.0)]
 
@@ -92,7 +104,13 @@ def test_invalid_references_are_refused():
             "B) Paris or Rome",
         ),
         *("The best answer is B: Rome.", "**B**", r"\boxed{\text{(B)}}", r"\boxed{\mathbf{B}}"),
-        *("Option B is correct.", "B is the right answer", "(B) is the best choice!", "<think>A or C?</think>B"),
+        *(
+            "Option B is correct.",
+            "B is the right answer",
+            "(B) is the best choice!",
+            "<think>A or C?</think>B",
+            "<think>The answer is A.</think>B",
+        ),
     ],
 )
 def test_choice_with_a_reason_is_read(text):
@@ -109,6 +127,9 @@ def test_choice_with_a_reason_is_read(text):
             "B, A",
             "B/C",
             "B is wrong",
+            "(B) cannot be right",
+            "B, A or C",
+            "B. No, it is A",
             "B and C",
             "(B) Paris or (C) Rome",
         ),
@@ -124,6 +145,7 @@ def test_other_and_unclear_choices_are_wrong(text):
     "text",
     [
         "<think>No, it can.</think>\n\nYes.",
+        "<think>Perhaps the answer is no.</think>Yes.",
         "Yes, because no bird can swim.",
         "Yes\n\n",
         "So the answer is yes, since x.",

@@ -52,7 +52,7 @@ def reply_to(question):
     return next((reply for word, reply in REPLIES.items() if word in text), "No, it is not.")
 
 
-REPLIES = {"please": " Yes.", "perhaps": "Maybe", "crash": "broken", "nothing": None}
+REPLIES = {"please": " Yes.", "perhaps": "Maybe", "unsure": "Not sure", "crash": "broken", "nothing": None}
 
 
 def test_answers_are_read_in_order(monkeypatch):
@@ -60,12 +60,13 @@ def test_answers_are_read_in_order(monkeypatch):
     progress = []
     with serve_judge(reply_to) as (url, bodies, keys):
         outcomes = yes_or_no("Is it polite?", url)(
-            ["please", "go", "perhaps", "crash", "nothing"], lambda *counts: progress.append(counts)
+            ["please", "go", "perhaps", "unsure", "crash", "nothing"], lambda *counts: progress.append(counts)
         )
     assert outcomes[:2] == [True, False]
-    assert [outcome.kind for outcome in outcomes[2:]] == ["raised"] * 3
+    assert [outcome.kind for outcome in outcomes[2:]] == ["raised"] * 4
     assert "the judge answered 'Maybe', not yes or no" in outcomes[2].reason
-    assert progress == [(n, 5) for n in range(1, 6)]
+    assert "the judge answered 'Not sure', not yes or no" in outcomes[3].reason
+    assert progress == [(n, 6) for n in range(1, 7)]
     assert {body["model"] for body in bodies} == {"first"}
     assert all("Is it polite?" in body["messages"][0]["content"] and body["temperature"] == 0 for body in bodies)
     assert set(keys) == {"Bearer secret"}

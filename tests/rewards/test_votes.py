@@ -38,6 +38,8 @@ def test_a_very_long_number_is_left_unchanged():
         ("exact", "The answer is 12", None),
         ("math", r"\boxed{\dfrac{1}{2}}", r"\frac{1}{2}"),
         ("math", "#12", None),
+        ("multiple_choice", "<think>A or C?</think>B", "B"),
+        ("yes_no", "<think>No, it can.</think>\n\nYes.", "yes"),
         ("math_or_last_number", "so 1,080", "1080"),
         ("gsm8k", "#### 1,080", "1080"),
         ("aime", r"\boxed{042}", "42"),

@@ -15,6 +15,7 @@ from served_model import NAME, SPECIALS, events, make_model, post, serving
 from rljax.data.problem import Problem
 from rljax.models import Packed
 from rljax.programs.trained_policy import load
+from rljax.serving.batching import DecodingFailure
 from rljax.serving.rows import begin_rows, continue_rows
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -288,6 +289,14 @@ def test_disconnected_clients_free_their_rows(folder):
             time.sleep(0.02)  # A busy server may start the second request only after its client has disconnected.
         assert cancelled in httpx.get(f"{url}/metrics", trust_env=False).content
         assert served.batcher.load[:2] == (0, 0)
+
+
+def test_failed_stream_does_not_count_as_cancelled(folder):
+    with serving(folder) as (url, served):
+        served.batcher.submit = lambda jobs: [job.deliver(DecodingFailure("broken")) for job in jobs]
+        answer = post(url, TEXT, prompt="a", stream=True)
+        assert "The response cannot be completed: broken." in answer.text
+        assert b"rljax_cancelled_requests_total 0.0" in httpx.get(f"{url}/metrics", trust_env=False).content
 
 
 def test_full_queue_returns_429(folder):

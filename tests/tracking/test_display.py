@@ -84,8 +84,8 @@ FORMATTED = [
     ("perplexity", "4.568", ""),
 ]
 SAMPLES = [
-    {"prompt": "3+4=", "completion": "[red]7[/red] [/] \x1b[31mred", "answer": "7", "reward": 1.0},
-    {"prompt": "first\nsecond", "completion": "a" * 300 + "= 19", "answer": None, "reward": -0.5},
+    {"prompt": "3+4=", "completion": "[red]7[/red] [/] \x1b[31mred", "answer": "7", "reward": 1.0, "correct": True},
+    {"prompt": "first\nsecond", "completion": "a" * 300 + "= 19", "answer": None, "reward": -0.5, "correct": None},
 ]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -584,6 +584,11 @@ def test_rich_samples_escape_markup_and_control_codes(terminal, clock):
     assert f"{'a' * 100}…{'a' * 96}=19" in re.sub(r"\s|None|second", "", text)
     display.samples(8, SAMPLES * 3)
     assert "4 of 6 samples at step 8" in visible_text(terminal)
+
+
+def test_color_of_a_sample_is_its_verdict(terminal, clock):
+    rich_display(terminal, clock).samples(1, [SAMPLES[0] | {"reward": 0.2, "correct": False}])
+    assert re.search(r"\x1b\[31m0\.20", re.sub(r"\x1b\[31m +", "\x1b[31m", terminal.getvalue()))
 
 
 def test_rich_messages_are_text(terminal, clock):
