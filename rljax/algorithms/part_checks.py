@@ -40,7 +40,7 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
     reward_words = [word for slot, word in words.items() if slot in ("outcome_reward", "advantage")]
     if reward_words and algorithm.outcome_reward is not None and _equation(algorithm.advantage) is mean_normalized:
         raise ValueError(
-            f"{' with '.join(reward_words)}: the advantage is divided by the mean reward, which with this part can be negative"
+            f"{' with '.join(reward_words)}: the advantage is divided by the mean reward, and the outcome reward can be negative"
         )
 
 

@@ -17,23 +17,40 @@ if TYPE_CHECKING:
 
 CAUSES: Mapping[str, str] = {
     "reward": "The reward function returned this number. Make the function return finite numbers, or None to abstain.",
+    "step_rewards": "The step reward returned this number. Make the function return finite numbers.",
+    "turn_rewards": "The environment returned this reward for a turn. Make its `step` return finite rewards, or None to abstain.",
     "behaviour_logp": "The sampler stored this log-probability, so the parameters that it sampled with were already broken.",
     "policy_logp": "The sampler stored this log-probability, so the parameters that it sampled with were already broken.",
+    "behaviour_entropy": "The sampler stored this entropy, so the parameters that it sampled with were already broken.",
+    "square_sum": "The policy computes this before its update: its parameters are broken, or its dtype overflows.",
     "ref_logp": "The reference model computes this: its parameters are broken, or its dtype overflows.",
     "teacher_logp": "The teacher computes this: its parameters are broken, or its dtype overflows.",
     "values": "The critic computes this: its parameters are broken. Start with a lower --critic-learning-rate.",
     "advantage": "The rewards and values are finite, so their differences or their scale overflow: look for very large rewards.",
+    "weights": "The rollout is finite, but a weight of its loss is not: look for a division by 0 in the algorithm's weights or in "
+    "--correction.",
+    "old_logp": "The log-probabilities of the rollout are finite, but the denominator of the ratio is not: look at the algorithm's "
+    "denominator.",
+    "value_target": "The rewards and values are finite, but the critic's targets overflow: look for very large rewards.",
     "logp": "The policy computes this: its parameters are broken, or its dtype overflows. Start with a lower --learning-rate, or "
     "--dtype float32.",
+    "log_ratio": "The log-probabilities are finite, but the log-ratio is not: look at the algorithm's `log_ratio`.",
     "ratio": "The current policy and the sampling policy differ so much that their ratio overflows. Lower --learning-rate, or use "
     "a --correction.",
     "surrogate": "The ratio and the advantage are finite, but the objective is not: look at both factors in this row.",
+    "kl": "The current policy and the policy before the update differ so much that the estimate of their KL divergence overflows. "
+    "Lower --learning-rate.",
+    "term": "The inputs of this term of the loss are finite, but the term is not: look for a root or a logarithm at 0.",
+    "value": "The critic computes this: its parameters are broken. Start with a lower --critic-learning-rate.",
     "value_loss": "The value and its target are finite, but their difference overflows: look for very large rewards.",
+    "loss": "Every term of the loss is finite, but their weighted sum overflows: look for very large terms in the table.",
     "gradient": "Every term of the loss is finite, but the derivative is not: look for a square root or a logarithm at 0 in your "
     "own algorithm or model.",
     "update": "The gradient is finite, but the update is far too large for the parameters: lower the learning rate.",
 }
 """First word of a term's name -> the advice printed if that term is the first that is not finite or too large."""
+OPTION_ADVICE = "An option of the run adds this to the loss: look at the option's settings and data."
+"""Advice on any other term."""
 CRITIC_NOTE = (
     "`value now` and value_loss come from the critic after this batch's updates, so it may have learned from this batch."
 )
@@ -113,7 +130,7 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
     )
     lines.append(
         wrap(
-            f"Cause: {cause.name}, {fault}.{_location_text(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(),
+            f"Cause: {cause.name}, {fault}.{_location_text(cause)} {CAUSES.get(cause.name.split()[0], OPTION_ADVICE)}",
             columns,
         )
     )

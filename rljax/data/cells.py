@@ -1,6 +1,7 @@
 """Read and validate the cells of a row: prompts, answers, demonstrations and chats."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ MISSING = object()
 """What `lookup` returns for a column that a row does not have."""
 
 _BOX_COMMANDS = ("boxed", "fbox")
+_BOX = re.compile(rf"\\(?:{'|'.join(_BOX_COMMANDS)})(?![a-zA-Z])")
 
 
 def lookup(row: Mapping[str, object], column: str) -> object:
@@ -275,11 +277,10 @@ def last_boxed(solution: str, column: str) -> str:
         >>> last_boxed(r"Thus $x = \boxed{\frac{1}{2}}$.", "solution"), last_boxed(r"It is $\boxed 5$.", "solution")
         ('\\frac{1}{2}', '5')
     """
-    start = max(solution.rfind(rf"\{command}") for command in _BOX_COMMANDS)
-    if start < 0:
+    commands = list(_BOX.finditer(solution))
+    if not commands:
         raise BadRowError(r"the solution has no \boxed{answer}", "add one, or remove the row", column=column)
-    last = solution[start:]
-    rest = last.removeprefix(r"\boxed").removeprefix(r"\fbox").lstrip()
+    last, rest = solution[commands[-1].start() :], solution[commands[-1].end() :].lstrip()
     if rest.startswith("{"):
         closed = boxes(last, commands=_BOX_COMMANDS)
         if not closed:

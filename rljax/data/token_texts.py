@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from os.path import commonprefix
 
 from rljax.data.tokenizer import UNKNOWN, ByteTokenizer, HuggingFaceTokenizer, Tokenizer
 
@@ -37,11 +38,12 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
             continue
         known = full_text(tokenizer, ids[begin:read])
         text = full_text(tokenizer, ids[begin : index + 1])
-        is_open = text.endswith(UNKNOWN) and index + 1 - read < LONGEST_CHARACTER and index + 1 < len(ids)
-        if is_open:
+        continues = index + 1 < len(ids) and ids[index + 1] not in special
+        if text.endswith(UNKNOWN) and index + 1 - read < LONGEST_CHARACTER and continues:
             texts.append("")
             continue
-        texts.append(text[len(known) :])
+        # After invalid bytes, `known` may end in half of a character.
+        texts.append(text[len(commonprefix([known, text])) :])  # noqa: RUF071 - texts, not paths
         begin, read = read, index + 1
     return texts
 

@@ -7,14 +7,6 @@ from typing import NamedTuple
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 """Operations that move arrays between devices."""
-ITEM_BITS: Mapping[str, int] = {
-    **dict.fromkeys(("f64", "s64", "u64", "c64"), 64),
-    **dict.fromkeys(("f32", "s32", "u32"), 32),
-    **dict.fromkeys(("bf16", "f16", "s16", "u16"), 16),
-    **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 8),
-    **dict.fromkeys(("s4", "u4"), 4),
-}
-"""Element type of the compiler -> number of bits."""
 
 _ARRAY = re.compile(r"\b([a-z]+[0-9a-z]*)\[([0-9,]*)\]")
 _HEADER = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
@@ -168,8 +160,19 @@ def _bytes(result: str, line: str, kind: str) -> int:
     """
     is_started = f" {kind}-start(" in line and kind != "all-reduce"
     arrays = [(item, shape) for item, shape in _ARRAY.findall(result) if shape or not is_started]
-    sizes = [math.prod(int(size) for size in shape.split(",") if size) * ITEM_BITS[item] // 8 for item, shape in arrays]
+    sizes = [math.prod(int(size) for size in shape.split(",") if size) * item_bits(item) // 8 for item, shape in arrays]
     return sum(sizes[len(sizes) // 2 :]) if is_started else sum(sizes)
+
+
+def item_bits(item: str) -> int:
+    """Return the number of bits of an element type of the compiler, which is the first number in the type's name.
+
+    Example:
+        >>> [item_bits(item) for item in ("f32", "bf16", "c128", "f8e4m3b11fnuz", "s4", "pred", "token")]
+        [32, 16, 128, 8, 4, 8, 0]
+    """
+    bits = re.search(r"\d+", item)
+    return {"pred": 8, "token": 0, "opaque": 0}[item] if bits is None else int(bits.group())
 
 
 def _group_size(line: str) -> int:

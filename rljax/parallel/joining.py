@@ -83,7 +83,7 @@ def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> 
     deadline = time.monotonic() + patience
     while True:
         try:
-            socket.create_connection((name, port), timeout=5).close()
+            socket.create_connection((name.strip("[]"), port), timeout=5).close()  # an IPv6 address has brackets
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise InputError(

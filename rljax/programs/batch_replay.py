@@ -207,10 +207,13 @@ def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]
     return found
 
 
+BATCH_TERMS = ("advantage", "weights", "old_logp", "value_target")
+"""Fields of a batch that are measured."""
+
+
 def batch_terms(batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
     """Measure advantages, weights and targets."""
-    names = ("advantage", "weights", "old_logp", "value_target")
-    found = {name: getattr(batch, name) for name in names}
+    found = {name: getattr(batch, name) for name in BATCH_TERMS}
     return [measure_term(name, TOKENS, values, batch.mask) for name, values in found.items() if values is not None]
 
 

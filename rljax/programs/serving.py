@@ -195,9 +195,15 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"the server cannot listen on {host}:{port} ({error}); choose another --host or --port."
+            f"the server cannot listen on {_write_address(host, port)} ({error}); choose another --host or --port."
         ) from error
     return listener
+
+
+def _write_address(host: str, port: int) -> str:
+    return (
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    )  # with brackets, an IPv6 address can be copied into a URL
 
 
 def make_server_parts(settings: ServeSettings, opened: OpenPolicy, report: Callable[[str], None]) -> "ServerParts":
@@ -275,9 +281,8 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, stop)  # before uvicorn's own handlers, which raise the signal again at the end
         served.batcher.start()
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host  # an IPv6 address
-        report(f"serving {served.limits.model!r} (fingerprint {served.fingerprint}) on http://{shown}:{port}")
+        address = _write_address(*listener.getsockname()[:2])
+        report(f"serving {served.limits.model!r} (fingerprint {served.fingerprint}) on http://{address}")
         server.run(sockets=[listener])
         is_complete = served.batcher.close(timeout=5.0)
     finally:

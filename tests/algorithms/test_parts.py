@@ -274,7 +274,11 @@ def test_with_parts_rejects_unusable_parts(name, specs, message):
         ("dapo", ["keep_tokens=critical"], "a response the same advantage; use an algorithm with a critic"),
         ("remax", ["outcome_reward=rule"], "a greedy response, which outcome_reward=rule does not change"),
         ("max_rl", ["outcome_reward=rule"], "outcome_reward=rule: the advantage is divided"),
-        ("dr_grpo", ["outcome_reward=rule", "advantage=mean_normalized"], "=rule with advantage=mean_normalized: the"),
+        (
+            "dr_grpo",
+            ["outcome_reward=rule", "advantage=mean_normalized"],
+            "mean_normalized: .* the outcome reward can be",
+        ),
     ],
 )
 def test_with_parts_rejects_meaningless_parts(name, specs, message):

@@ -349,9 +349,10 @@ def test_answer_from_last_box(tmp_path):
         r"$\boxed 4$ is it",
         r"\boxed{5} or \fbox{6}",
         r"\boxed{\text{(7)}}",
+        r"\boxed{8} in \fboxes, with \fboxsep=5pt",
     ]
     loaded = load(tmp_path, *({**MATH, "solution": text} for text in texts))
-    assert [problem.answer for problem in loaded.problems] == [r"\{2\}", "3", "4", "6", r"\text{(7)}"]
+    assert [problem.answer for problem in loaded.problems] == [r"\{2\}", "3", "4", "6", r"\text{(7)}", "8"]
 
 
 def test_recognize_plain_row():

@@ -71,6 +71,10 @@ def test_bytes_of_a_loop_with_a_sharded_matrix():
             "%p = pred[8]{0} collective-permute(%x), source_target_pairs={{0,1},{1,0}}",
             Collective("collective-permute", 8, 2, 1),
         ),
+        (
+            "%r = (c128[2]{0}, f8e4m3[8]{0}, f8e8m0fnu[4]{0}, token[]) all-reduce(%x), replica_groups={{0,1}}, to_apply=%add",
+            Collective("all-reduce", 44, 2, 1),
+        ),
         ("%a = f32[4]{0} all-reduce(%x), replica_groups={{0},{1}}, to_apply=%add", None),
         ("%a = f32[4]{0} add(%all-reduce.1, %y)", None),
     ],

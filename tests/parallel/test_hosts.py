@@ -29,7 +29,7 @@ from rljax.parallel import (
     run_together,
     shardings,
 )
-from rljax.parallel.joining import join
+from rljax.parallel.joining import join, listen_or_find
 
 PROGRAM = '''
 """Call every function that hosts call together; each host prints its results."""
@@ -190,6 +190,11 @@ def test_port_in_use_is_refused():
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"Host 0 cannot listen on port {port} .*; choose another port"):
             join(f"127.0.0.1:{port}", hosts=2, host=0)
+
+
+def test_first_host_is_found_at_an_ipv6_address():
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as first:
+        listen_or_find("[::1]", first.getsockname()[1], is_first=False, patience=0.3)
 
 
 def test_missing_first_host_is_reported():

@@ -4,6 +4,7 @@ import json
 import re
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +19,15 @@ from small_runs import SMALL, even_length
 
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
+from rljax.algorithms.algorithm import ROLLOUT_FIELDS, RolloutField
+from rljax.cli.debug import CAUSES, OPTION_ADVICE, diagnosis_text
 from rljax.errors import InputError
 from rljax.options import INSTALLERS
 from rljax.options.controller import clip_range
 from rljax.programs import batch_replay
 from rljax.programs.batch_replay import (
+    BATCH_TERMS,
+    NUMBERS,
     RESPONSES,
     TOKENS,
     Diagnosis,
@@ -282,6 +287,19 @@ def test_nan_log_probability_is_named_with_its_token():
     reward, behaviour = rollout_terms(ROLLOUT._replace(behaviour_logp=logp), np.ones((1, 2), bool))
     assert reward == MeasuredTerm("reward", RESPONSES, 2, 0, 1.0, (0,))
     assert (behaviour.name, behaviour.unsound, behaviour.place) == ("behaviour_logp", 1, (1, 2))
+
+
+def test_every_term_has_advice():
+    stored = [name for name, field in ROLLOUT_FIELDS.items() if field == RolloutField("P G T", float)]
+    batch = prepare(BY_NAME["grpo"](beta=0.1), ROLLOUT._replace(ref_logp=LOGP))
+    logp = jnp.asarray(LOGP.reshape(2, 3))
+    parts = token_terms(BY_NAME["grpo"](beta=0.1), logp, logp, None, batch)
+    assert "term reference_kl" in parts
+    names = ["reward", *stored, *BATCH_TERMS, *parts, "value now", "value_loss", "loss", "gradient of w", "update of w"]
+    assert {name.split()[0] for name in names} == set(CAUSES)
+    term = MeasuredTerm("auxiliary_loss", NUMBERS, 1, 1, 0.0, ())
+    found = Diagnosis(Mock(step=1, checkpoint=1), (term,), 1.0, 100.0, lambda row, token: {})
+    assert diagnosis_text(found, 400).endswith(f"Cause: auxiliary_loss, 1 of 1 numbers are not finite. {OPTION_ADVICE}")
 
 
 @pytest.mark.parametrize(

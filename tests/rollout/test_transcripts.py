@@ -271,6 +271,10 @@ def test_invalid_bytes_do_not_hide_later_text():
     tokenizer = ByteTokenizer()
     ids = [0xE9 + 3, *tokenizer.encode("ab"), 0xFF + 3, *tokenizer.encode("c"), 0xF0 + 3]
     assert "".join(token_texts(tokenizer, ids)) == "�ab�c�"
+    for invalid in range(1, 9):
+        texts = token_texts(tokenizer, [*[0xFF + 3] * invalid, *tokenizer.encode("é€a")])
+        assert "".join(texts).lstrip("�") == "é€a"
+    assert token_texts(tokenizer, [0xC3 + 3, tokenizer.eos_token_id]) == ["�", "<eos>"]
     assert token_texts(IdTokenizer(9, eos=2), [5, 7, 2]) == ["5", " 7", "<eos>"]
 
 

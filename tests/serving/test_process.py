@@ -47,6 +47,9 @@ def test_port_in_use_is_rejected(folder, capsys):
         port = str(listener.getsockname()[1])
         refused(capsys, f"cannot listen on 127.0.0.1:{port} .*in use", "serve", str(folder), "--port", port)
     refused(capsys, "choose another --host or --port", "serve", str(folder), "--port", "70000")
+    with listen("::1", 0) as listener:
+        port = str(listener.getsockname()[1])
+        refused(capsys, rf"cannot listen on \[::1\]:{port} ", "serve", str(folder), "--host", "::1", "--port", port)
 
 
 def test_invalid_settings_are_rejected(folder, tmp_path, capsys):
