@@ -124,9 +124,9 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds, the same for all arms."""
     out: Path = Path("experiments/adaptation")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     work: Path = Path("runs/adaptation")
-    """Folder of the data and the runs."""
+    """Folder for the data and the runs."""
 
 
 def hash_settings(row: Mapping[str, Any]) -> str:

@@ -74,11 +74,11 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Random seeds of RL; all runs begin with the same model."""
     out: Path = Path("experiments/algorithm_by_phase")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     minutes: float = 600.0
     """Number of minutes after which no new run is started."""
     work: Path = Path("runs/by-phase")
-    """Folder of the base model and the compiled programs."""
+    """Folder for the base model and the compiled programs."""
 
 
 class Phase(NamedTuple):

@@ -1,27 +1,30 @@
-"""A calculator mixed into the network: does it help to learn sums with steps, and how accurate is the network without it?
+"""A calculator mixed into the network: does it help the network learn sums, and how accurate is the network without it?
 
-The task is sums of two to four numbers, with steps written out; demonstrations of longer sums are unfinished. With
-`--calculator 0.4` four tenths of the probability of each digit of a result come from the calculator, in sampling, in
-scoring and in the evaluation. In the arm `learned from 0.4` this share starts at 0.4 and is trained with the network, by
-the gradient through the mixture (`--calculator-rate 100`). The warm start trains the network alone, so all arms of a seed
-begin with the same network. To save time, the model is smaller than the default of `rljax train`, the batch is a quarter as
-large, and the algorithm is GRPO without a penalty. All arms have the same seeds, settings and held-out problems.
+The task is sums of two to four numbers, with steps written out; demonstrations of longer sums deliberately stop before
+the answer. With `--calculator 0.4`, the distribution of each result digit is 40 % calculator and 60 % network, in
+sampling, in scoring and in the evaluation. In the arm `learned from 0.4`, the calculator's share starts at 0.4 and is
+trained with the network, by the gradient through the mixture (`--calculator-rate 100`). The warm start trains the
+network alone, so all arms of a seed begin with the same network. To save time, the model is smaller than the default of
+`rljax train`, the batch is a quarter as large, and the algorithm is GRPO without a penalty. All arms have the same
+seeds, settings and held-out problems.
 
 Command:
 
     python experiments/calculator.py     (a quarter of an hour on one CPU core)
 
-A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run only a part.
+A finished run is not repeated, unless the settings have changed; use `--seeds` and `--minutes` to run only part of the
+experiment.
 
 Deviations: no paper has this setting; the mixture comes from a design document (`rljax.ops.unpublished.mixture`). The
-learning rate was chosen after runs with 1e-3 and the seeds 0 to 2, in which the network alone ended at 7, 49 and 52 %, and
+learning rate was chosen after runs with 1e-3 and seeds 0 to 2, in which the network alone ended at 7, 49 and 52 %, and
 runs with shares of 0.4, 0.6 and 0.9 ended at 73, 68 and 71 % on average; those rows are not kept. Seeds 3 and 4 were added
 because the first three seeds had decided nothing. The arm with a learned share was added later; its rate was fixed before
 its first run.
 
-It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy before and during RL, accuracy of the trained network
-without the calculator, and the share of sampled responses that are right, in the first and in the last five steps. An arm
-is compared with the network by its paired difference over the seeds, by the rule of `rljax claims`.
+The script writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy before and during RL, accuracy of the trained
+network without the calculator, and the share of sampled responses that are right, in the first and in the last five
+steps. Each arm is compared with the arm `network`, which has no calculator, by the paired difference over the seeds;
+the rule is that of `rljax claims`.
 """
 
 import itertools
@@ -81,7 +84,8 @@ ENDS = 5
 """Number of steps averaged for the beginning and the end of a run."""
 MARGIN = 0.02
 """Smallest difference in accuracy that counts."""
-WITH, ALONE = "at the end, with the calculator where the arm has it", "at the end, the network alone"
+TITLE_WITH_CALCULATOR = "at the end, with the calculator where the arm has it"
+TITLE_NETWORK_ALONE = "at the end, the network alone"
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -92,11 +96,11 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds, the same for all arms."""
     out: Path = Path("experiments/calculator")
-    """Output files: `.json`, `.md` and `.png`."""
+    """Path of the output files, without the endings `.json`, `.md` and `.png`."""
     minutes: float = 600.0
     """Number of minutes after which no new run is started."""
     work: Path = Path("runs/calculator")
-    """Folder of the warm starts and the compiled programs."""
+    """Folder for the warm starts and the compiled programs."""
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
@@ -110,7 +114,7 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def warm_start(seed: int, work: Path) -> Path:
-    """Return the folder of the network after the warm start of a seed; train it if it does not exist."""
+    """Return the folder of a seed's network after the warm start; train the network if the folder does not exist."""
     config = CONFIG.replace(seed=seed, steps=0, eval_every=0)
     folder = work / f"warm-start-{seed}-{settings_hash(resolved_settings(config))}"
     if not (folder / "last" / "config.json").exists():
@@ -147,7 +151,7 @@ def final_accuracies(rows: Rows, arm: str, *, alone: bool) -> dict[int, float]:
 
 
 def report(rows: Rows) -> str:
-    """Format mean, lowest and highest over the seeds, and the paired differences from the network, in Markdown."""
+    """Format the mean, minimum and maximum over the seeds, and the paired differences from the network, in Markdown."""
     shown = [*rows[0]["accuracy"]]
     lines = [
         f"| arm | {' | '.join(f'{step} steps' for step in shown)} | the network alone at the end | sampled, first and last steps |"
@@ -167,7 +171,7 @@ def report(rows: Rows) -> str:
         f"Accuracy of an arm minus the network's, paired by seed; `better` is decided with a margin of {MARGIN:g}.",
         "",
     ]
-    lines += [f"| arm | {WITH} | better | {ALONE} | better |", f"|{' --- |' * 5}"]
+    lines += [f"| arm | {TITLE_WITH_CALCULATOR} | better | {TITLE_NETWORK_ALONE} | better |", f"|{' --- |' * 5}"]
     for arm in [*ARMS][1:]:
         cells = []
         for alone in (False, True):

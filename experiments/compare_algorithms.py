@@ -53,7 +53,7 @@ class Arguments:
     steps: int | None = None
     """RL steps; by default the experiment's."""
     work: Path = Path("runs/compare")
-    """Folder of the runs."""
+    """Folder for the runs."""
 
 
 def export_warm_start(config: rljax.TrainConfig, folder: Path) -> Path:

@@ -98,7 +98,7 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("experiments/constitution")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
 
 
 def with_habits(problem: Problem, number: int) -> Problem:

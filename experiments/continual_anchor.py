@@ -97,9 +97,9 @@ class Arguments:
     """The options of the experiment."""
 
     out: Path = Path("experiments/continual_anchor")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     work: Path = Path("runs/continual")
-    """Folder of the runs."""
+    """Folder for the runs."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
     """Random seeds; each has its own first run."""
     weights: list[float] = field(default_factory=lambda: [0.0, 100.0, 300.0, 1000.0, 10000.0])

@@ -95,9 +95,9 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; each has its own first run."""
     out: Path = Path("experiments/continual_memory")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     work: Path = Path("runs/continual-memory")
-    """Folder of the runs."""
+    """Folder for the runs."""
 
 
 def configs_of(arm: str, seed: int) -> tuple[rljax.TrainConfig, rljax.TrainConfig]:

@@ -104,9 +104,9 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; each has its own public model and its own problems."""
     out: Path = Path("experiments/federated")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     work: Path = Path("runs/federated")
-    """Folder of the runs."""
+    """Folder for the runs."""
 
 
 class Data(NamedTuple):

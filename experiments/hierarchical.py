@@ -89,11 +89,11 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Random seeds; the arms of a seed start from the same model."""
     out: Path = Path("experiments/hierarchical")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     minutes: float = 600.0
     """Number of minutes after which no new run is started."""
     work: Path = Path("runs/hierarchical")
-    """Folder of the first models and the compiled programs."""
+    """Folder for the first models and the compiled programs."""
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:

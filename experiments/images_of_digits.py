@@ -85,11 +85,11 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; the arms are compared with the same ones."""
     out: Path = Path("experiments/images_of_digits")
-    """Output files: `.json`, `.md` and `.png`."""
+    """Path of the output files, without the endings `.json`, `.md` and `.png`."""
     minutes: float = 600.0
     """Number of minutes after which no new run is started."""
     work: Path = Path("runs/images_of_digits")
-    """Folder of the compiled programs."""
+    """Folder for the compiled programs."""
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:

@@ -204,7 +204,7 @@ class Arguments:
     """Arguments of the experiment."""
 
     out: Path = Path("experiments/ladders")
-    """Output files: `.json`, `.md` and `.png`."""
+    """Path of the output files, without the endings `.json`, `.md` and `.png`."""
     arms: tuple[str, ...] = tuple(ARMS)
     """Arms to run."""
     seeds: tuple[int, ...] = tuple(SEEDS)
@@ -229,7 +229,7 @@ def hash_of(key: Mapping[str, Any]) -> str:
 
 
 def ensure_warm_start(seed: int, work: Path) -> Path:
-    """Return the folder of a base model; train it if it does not exist."""
+    """Return the folder of a base model; train the model if the folder does not exist."""
     settings = hashlib.sha256(json.dumps(WARM_START).encode()).hexdigest()[:8]
     folder = work / f"warm-{settings}-{seed}"
     work.mkdir(parents=True, exist_ok=True)

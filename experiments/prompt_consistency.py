@@ -81,7 +81,7 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds of the runs."""
     out: Path = Path("experiments/prompt_consistency")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     work: Path = Path("runs/prompt_consistency")
     """Folder for the runs and the compiled programs."""
 

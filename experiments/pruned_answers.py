@@ -47,7 +47,7 @@ class Arguments:
     problems: int = 64
     """Number of sums for a model folder; a run answers all its held-out problems."""
     out: Path = OUT
-    """Output files, without their endings `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
 
 
 def open_target(target: str, problems: int, **options: Any) -> OpenPolicy:

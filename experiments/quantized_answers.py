@@ -43,7 +43,7 @@ class Arguments:
     rounds: int = 3
     """Number of timed rounds."""
     out: Path = OUT
-    """Output files, without their endings `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
 
 
 def sums(count: int) -> list[Problem]:

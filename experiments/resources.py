@@ -106,7 +106,7 @@ class Arguments:
     """Arguments of the experiment."""
 
     out: Path = Path("experiments/resources")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     rounds: int = 5
     """Number of runs of each algorithm."""
     minutes: float = 30.0

@@ -92,7 +92,7 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; every arm uses the same ones."""
     out: Path = Path("experiments/sampler_delay")
-    """Output files: `.json`, `.md` and `.png`."""
+    """Path of the output files, without the endings `.json`, `.md` and `.png`."""
     minutes: float = 600.0
     """Time in minutes after which no new run is started."""
     work: Path = Path("runs/sampler_delay")
@@ -105,7 +105,7 @@ def settings_hash() -> str:
 
 
 def ensure_base_model(work: Path) -> Path:
-    """Return the folder of the model before RL; train it if it does not exist."""
+    """Return the folder of the model before RL; train the model if the folder does not exist."""
     folder = work / f"base-{settings_hash()}"
     if not (folder / "last" / "config.json").exists():
         rljax.train(CONFIG.replace(seed=BASE_SEED, steps=0, eval_every=0, models="last", run=str(folder)), resume="auto")

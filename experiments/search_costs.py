@@ -38,7 +38,7 @@ class Arguments:
     limit: int | None = None
     """Number of held-out problems; by default all."""
     out: Path = OUT
-    """Output files, without their endings `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
 
 
 def greedy_row(report: Report) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds of the texts and the models."""
     out: Path = Path("experiments/serving_filters")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
 
 
 def digits(rng: random.Random, count: int) -> str:

@@ -42,7 +42,7 @@ class Arguments:
     """Arguments of the experiment."""
 
     out: Path = Path("experiments/stratified_sampling")
-    """Output files: `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
     work: Path = Path("runs/ladders")
     """Folder for the base model, the same as in `ladders.py`."""
     report: bool = False

@@ -268,7 +268,7 @@ class Arguments:
     """Arguments of the experiment."""
 
     out: Path = Path("experiments/tasks_that_separate")
-    """Output files: `.json`, `.md` and `.png`."""
+    """Path of the output files, without the endings `.json`, `.md` and `.png`."""
     tasks: tuple[str, ...] = tuple(CASES)
     """Tasks to run."""
     minutes: float = 600.0
@@ -304,7 +304,7 @@ def hash_of(task: str, arm: str) -> str:
 
 
 def ensure_base_model(task: str, work: Path) -> Path:
-    """Return the folder of the base model of a task; train it if it does not exist."""
+    """Return the folder of a task's base model; train the model if the folder does not exist."""
     config = config_of(task).replace(**make_arm(), seed=BASE_SEED, steps=0, eval_every=0, models="last")
     folder = work / f"{task}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
     if not (folder / "last" / "config.json").exists():

@@ -85,7 +85,7 @@ class Arguments:
     seeds: int = 5
     """Number of seeds per candidate."""
     out: Path = Path("experiments/tuning")
-    """Output files: `.json`, `.md` and `.png`."""
+    """Path of the output files, without the endings `.json`, `.md` and `.png`."""
     work: Path = Path("runs/tuning")
     """Folder for the runs."""
 

@@ -1,4 +1,4 @@
-"""The site: `sphinx-build -W --keep-going -j auto -b html notebooks build/site`."""
+"""Configuration of the documentation site. To build it: `sphinx-build -W --keep-going -j auto -b html notebooks build/site`."""
 
 import sys
 import tomllib
@@ -16,8 +16,8 @@ project_copyright = "The rljax authors, Apache-2.0"
 version = release = pyproject["version"]
 extensions = ["myst_nb", "sphinx_copybutton", "book_site.extension", "book_site.mathml"]
 exclude_patterns = ["book_site", "static"]
-smartquotes = False  # `--steps` has two hyphens
-highlight_language = "none"  # blocks without a language are lines for a shell
+smartquotes = False  # keep the two hyphens of `--steps`
+highlight_language = "none"  # blocks without a language are shell commands
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3

@@ -59,7 +59,7 @@ class Arguments:
     rows: tuple[str, ...] = ROWS
     """Rows to compute: a shape and a number of devices, separated by a slash."""
     out: Path = HERE
-    """Folder of the results."""
+    """Folder for the results."""
 
 
 def settings(count: int) -> TrainConfig:

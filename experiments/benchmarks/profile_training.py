@@ -2,9 +2,9 @@
 
     python experiments/benchmarks/profile_training.py
 
-The update is that of the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`,
-float32. The JAX profiler records three updates; the kind of an operation follows from the name that XLA gave it. Operations
-run in parallel on several threads, so the table shows shares of the threads' time.
+The update is the one that the case "training step" in `run.py` times: 64 responses of 128 tokens, with the float32
+model from `workloads.py`. The JAX profiler records three updates; the kind of an operation follows from the name that
+XLA gave it. Operations run in parallel on several threads, so the table shows shares of the threads' time.
 
 Writes profile_training.md next to this file.
 """
@@ -44,18 +44,18 @@ class Arguments:
     """Arguments of the measurement."""
 
     updates: int = 3
-    """Updates that are recorded, after those that are only timed."""
+    """Number of updates to record, after those that are only timed."""
     out: Path = HERE / "profile_training.md"
     """File to write the table to."""
 
 
 def kind_of(instruction: str) -> str:
     """Return the kind of an instruction."""
-    return next(kind for kind, begins in KINDS.items() if re.match(begins, instruction))
+    return next(kind for kind, pattern in KINDS.items() if re.match(pattern, instruction))
 
 
 def thread_times(folder: Path) -> Counter[str]:
-    """Sum the nanoseconds of all threads by kind, in a recording of the profiler."""
+    """Sum the nanoseconds of all threads in a profiler recording, by kind of operation."""
     (file,) = folder.rglob("*.xplane.pb")
     times: Counter[str] = Counter()
     for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
@@ -68,7 +68,7 @@ def thread_times(folder: Path) -> Counter[str]:
 
 
 def median_seconds(run: Callable[[], object], count: int) -> float:
-    """Measure the median seconds of a call, after one that compiles."""
+    """Return the median duration of a call in seconds, after a warm-up call that compiles."""
     times = []
     for _ in range(count + 1):
         begun = time.perf_counter()

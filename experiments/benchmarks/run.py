@@ -87,9 +87,9 @@ class Arguments:
     rounds: int | None = None
     """Measured rounds of each case; by default the number in `CASES`."""
     work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
-    """Folder of the environments."""
+    """Folder for the environments."""
     out: Path = HERE
-    """Folder of the results."""
+    """Folder for the results."""
 
 
 class Side:

@@ -126,7 +126,7 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Random seeds; all arms use the same ones."""
     out: Path | None = None
-    """Output files: `.json`, `.md` and `.png`; by default those of the experiment."""
+    """Path of the output files, without the endings `.json`, `.md` and `.png`; by default those of the experiment."""
 
 
 AccuracyBySeed = Mapping[str, Sequence[Mapping[int, float]]]

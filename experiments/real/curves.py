@@ -73,9 +73,9 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Random seeds; every arm has the same ones."""
     out: Path | None = None
-    """Output files without their endings `.json`, `.md` and `.png`; by default in experiments/real."""
+    """Path of the output files, without the endings `.json`, `.md` and `.png`; by default in experiments/real."""
     work: Path | None = None
-    """Folder of the problems, the runs and the compiled programs; by default in runs."""
+    """Folder for the problems, the runs and the compiled programs; by default in runs."""
 
 
 def write_jsonl(folder: Path, train: Rows, heldout: Rows) -> tuple[Path, Path]:

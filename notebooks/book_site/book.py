@@ -43,7 +43,7 @@ def _links(names: Iterable[str]) -> str:
 
 
 def ops_pages() -> dict[str, str]:
-    """A page for each module of equations, and the index of all."""
+    """A page for each module of equations, and an index of all equations."""
     functions = {f"{function.__module__}.{function.__name__}": function for function in public_ops()}
     entries = [entry for entry in equations() if entry.name not in BY_NAME]
     linked = links()
@@ -78,7 +78,7 @@ def _by_module() -> Mapping[str, Mapping[str, str]]:
 
 
 def _siblings(entry: Equation) -> Mapping[str, str]:
-    """Names of functions in the same module, which docstrings write without the module."""
+    """Names of functions in the same module, which docstrings mention without the module."""
     return _by_module()[entry.module]
 
 
@@ -86,7 +86,7 @@ def _equation_index(entries: list[Equation], pages: list[str]) -> str:
     first = [
         (f"[`{entry.name}`](#{label(entry.name)})", escape_text(entry.summary), str(count)) for entry, count in most_used()
     ]
-    parts = ["## The most used", table(("function", "what it computes", "algorithms"), first)]
+    parts = ["## Most used functions", table(("function", "what it computes", "algorithms"), first)]
     for role, own in by_role(entries).items():
         parts.append(f"## {role}")
         for module, group in itertools.groupby(own, key=lambda entry: entry.module):
@@ -95,7 +95,7 @@ def _equation_index(entries: list[Equation], pages: list[str]) -> str:
                 for entry in group
             ]
             parts += [f"### {module.removeprefix('rljax.ops.')}", table(("function", "what it computes", "source"), rows)]
-    shelves = "\n\n".join(parts)
+    sections = "\n\n".join(parts)
     toc = HIDDEN.format(
         "\n".join(
             [
@@ -112,12 +112,12 @@ def _equation_index(entries: list[Equation], pages: list[str]) -> str:
     return f"""(page-equations)=
 # Equations
 
-{len(entries)} functions, each the size of its formula: arrays in, arrays out, and no imports except JAX, NumPy and jaxtyping.
-Tokens are on the last axis, the responses of a prompt on the last axis of rewards. Each function is tested against a slow loop
-written from the formula.
+{len(entries)} functions, each about as short as its formula: arrays in, arrays out, and no imports except JAX, NumPy and jaxtyping.
+Tokens are on the last axis. In arrays of rewards, the last axis holds the responses to one prompt. Each function is tested
+against a slow loop written from the formula.
 `rljax equations WORDS` searches them in a terminal; [`rljax conform`](../../conformance.md) tests a loss of your own against them.
 
-{shelves}
+{sections}
 
 {toc}
 """
@@ -125,10 +125,10 @@ written from the formula.
 
 def algorithm_pages() -> dict[str, str]:
     """A page for each algorithm, and the index with the genealogy, the corrections and the table of slots."""
-    descents = {descent.name: descent for descent in genealogy()}
+    lineage = {node.name: node for node in genealogy()}
     entries = {entry.name: entry for entry in equations() if entry.name in BY_NAME}
-    pages = {f"algorithms/{name}": _algorithm(entry, descents) for name, entry in entries.items()}
-    rows = [(link(name), escape_text(entry.summary), _parent_link(descents[name])) for name, entry in entries.items()]
+    pages = {f"algorithms/{name}": _algorithm(entry, lineage) for name, entry in entries.items()}
+    rows = [(link(name), escape_text(entry.summary), _parent_link(lineage[name])) for name, entry in entries.items()]
     corrections = [(f"`{name}`", escape_text(inspect.getdoc(make) or "")) for name, make in CORRECTIONS.items()]
     _, _, slots_of_all = slots_table().partition("\n\n")
     index = f"""(page-algorithms)=
@@ -141,19 +141,19 @@ An algorithm is a record of functions, one slot for each idea of its paper; `rlj
 :file: ../algorithm_map.svg
 ```
 
-{table(("algorithm", "what it is", "nearest earlier one"), rows)}
+{table(("algorithm", "what it is", "closest earlier one"), rows)}
 
 ## What each changed
 
-Each algorithm is below the nearest earlier one: the older record with the same function in the most slots. This is
-computed from the records; it is not a history. A line shows the slots that differ: before → after, + a new slot, - a slot left
+Each algorithm is below the closest earlier one: the one that shares the most slots with it. This is computed
+from the records; it is not a history. A line shows the slots that differ: before → after, + a new slot, - a slot left
 empty.
 
-{_tree(descents, None)}
+{_tree(lineage, None)}
 
 ## Corrections
 
-`--correction NAME` reweights tokens to which sampler and learner give different probabilities.
+`--correction NAME` reweights tokens to which the sampler and the learner assign different probabilities.
 
 {table(("correction", "what it does"), corrections)}
 
@@ -166,32 +166,32 @@ empty.
     return pages | {"algorithms/index": index}
 
 
-def _tree(descents: Mapping[str, GenealogyEntry], parent: str | None, depth: int = 0) -> str:
-    """A nested list of the algorithms, each below the nearest earlier one, with what it changes."""
+def _tree(lineage: Mapping[str, GenealogyEntry], parent: str | None, depth: int = 0) -> str:
+    """A nested list of the algorithms, each below the closest earlier one, with what it changes."""
     lines = []
-    for name, descent in descents.items():
-        if (descent.parent or None) == parent:
-            changes = "; ".join(f"`{change.text()}`" for change in descent.changes)
+    for name, node in lineage.items():
+        if (node.parent or None) == parent:
+            changes = "; ".join(f"`{change.text()}`" for change in node.changes)
             lines.append(f"{'  ' * depth}- {link(name)}{': ' * bool(changes)}{changes}")
-            lines += filter(None, [_tree(descents, name, depth + 1)])
+            lines += filter(None, [_tree(lineage, name, depth + 1)])
     return "\n".join(lines)
 
 
-def _parent_link(descent: GenealogyEntry) -> str:
-    return link(descent.parent) if descent.parent else ""
+def _parent_link(node: GenealogyEntry) -> str:
+    return link(node.parent) if node.parent else ""
 
 
-def _algorithm(entry: Equation, descents: Mapping[str, GenealogyEntry]) -> str:
-    factory, own = BY_NAME[entry.name], descents[entry.name]
+def _algorithm(entry: Equation, lineage: Mapping[str, GenealogyEntry]) -> str:
+    factory, own = BY_NAME[entry.name], lineage[entry.name]
     record = factory()
     filled = slots(record)
     rows = [
         (f"`{slot}`", escape_text(what.text()), _links(ops_in(filled[slot])))
         for slot, what in slot_contents(record).items()
     ]
-    children = [name for name, descent in descents.items() if descent.parent == entry.name]
-    relations = [f"nearest earlier algorithm: {link(own.parent)}"] if own.parent else []
-    relations += [f"later algorithms nearest to it: {_links(children)}"] if children else []
+    children = [name for name, node in lineage.items() if node.parent == entry.name]
+    relations = [f"closest earlier algorithm: {link(own.parent)}"] if own.parent else []
+    relations += [f"closest earlier algorithm of: {_links(children)}"] if children else []
     text = [
         f"({label(entry.name)})=\n# {entry.name}",
         f"```python\n{header(factory)}\n```",
@@ -225,7 +225,7 @@ def papers_page() -> str:
 
 
 def results_pages() -> dict[str, str]:
-    """The measured tables of experiments/, unchanged."""
+    """The tables of measurements in experiments/, unchanged."""
     pages = {}
     for name in RESULTS:
         table_of_runs = (EXPERIMENTS / f"{name}.md").read_text(encoding="utf-8")
@@ -235,20 +235,20 @@ def results_pages() -> dict[str, str]:
 
 
 def errata_page() -> str:
-    """Errata of papers and libraries, with the numbers of their examples, which are computed now."""
+    """Errata of papers and libraries, with the numerical results of their examples, recomputed for each build."""
     text = (
-        "errors and ambiguities of published papers, differences from their authors' code, and statements of libraries. Each "
-        "number below is computed when this page is made, and again by `rljax errata` on your machine. The documents from "
-        "which this library started have [errata of their own](#page-document-errata)."
+        "errors and ambiguities of published papers, differences from their authors' code, and incorrect statements in "
+        "libraries. Each number below is computed when this page is made, and again by `rljax errata` on your machine. The "
+        "documents on which this library was first based have [errata of their own](#page-document-errata)."
     )
     return _errata_text("(page-errata)=\n# Errata", text, ERRATA)
 
 
 def document_errata_page() -> str:
-    """Errata of the documents from which the library started."""
+    """Errata of the documents on which the library was first based."""
     text = (
-        "errors in the unpublished and secondary documents from which this library started. None is a published paper. Each number "
-        "below is computed when this page is made. [A notebook](../errata.ipynb) walks through eight of them."
+        "errors in the unpublished and secondary documents on which this library was first based. None is a published paper. Each "
+        "number below is computed when this page is made. [A notebook](../errata.ipynb) walks through eight of them."
     )
     return _errata_text("(page-document-errata)=\n# Errata of the starting documents", text, document_errata.errata())
 

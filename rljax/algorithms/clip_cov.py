@@ -25,7 +25,7 @@ def clip_cov(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """Clip-Cov (arXiv:2505.22617): no gradient for a few random tokens of high covariance.
+    """Clip-Cov (arXiv:2505.22617): no gradient for a few random tokens with high covariance.
 
     ::
 

@@ -25,18 +25,18 @@ def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
     """
     columns = columns_of(stream)
     if names:
-        descents = genealogy()
-        stream.write("\n\n".join(algorithm_text(name, descents, columns) for name in names) + "\n")
+        lineage = genealogy()
+        stream.write("\n\n".join(algorithm_text(name, lineage, columns) for name in names) + "\n")
         return
     blocks = [_short_entry(name, columns) for name in sorted(BY_NAME)]
     blocks += [_correction_entry(name, correction, columns) for name, correction in CORRECTIONS.items()]
     hint = (
-        "`rljax algorithms NAME` prints an algorithm's formula, slots with their equations, and nearest earlier algorithm."
+        "`rljax algorithms NAME` prints an algorithm's formula, slots with their equations, and closest earlier algorithm."
     )
     stream.write("\n".join([*blocks, "", wrap(hint, columns)]) + "\n")
 
 
-def algorithm_text(name: str, descents: Sequence[GenealogyEntry], columns: int) -> str:
+def algorithm_text(name: str, lineage: Sequence[GenealogyEntry], columns: int) -> str:
     """Format an algorithm's summary, formula, options, slots and genealogy.
 
     Raises:
@@ -48,11 +48,12 @@ def algorithm_text(name: str, descents: Sequence[GenealogyEntry], columns: int) 
     lines = [f"{slot}: {what.text()}{_bracketed(ops_in(filled[slot]))}" for slot, what in described.items()]
     lines += [f"{use.slot}, with the option {use.option}:{_bracketed(use.ops)}" for use in uses(name) if use.option]
     rows = {"source": entry.source, "options": options, "--without": " ".join(ABLATIONS.get(name, ())), "test": entry.test}
-    (own,) = (descent for descent in descents if descent.name == name)
-    rows["nearest"] = (
+    (own,) = (node for node in lineage if node.name == name)
+    rows["closest"] = (
         f"{own.parent}, the earlier algorithm that shares the most slots (computed, not historical)" if own.parent else ""
     )
-    rows["nearest to"] = ", ".join(descent.name for descent in descents if descent.parent == name)
+    later = [node.name for node in lineage if node.parent == name]
+    rows["later"] = f"{', '.join(later)} (whose closest earlier algorithm is this one)" if later else ""
     below = {"slots": lines}
     if own.parent:
         below[f"changes to {own.parent}"] = [change.text() for change in own.changes]
@@ -122,8 +123,8 @@ def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
     Raises:
         InputError: a name is unknown.
     """
-    descents = {descent.name: descent for descent in genealogy()}
-    shown: dict[str, Any] = {"algorithms": [_as_json(name, descents) for name in names or sorted(BY_NAME)]}
+    lineage = {node.name: node for node in genealogy()}
+    shown: dict[str, Any] = {"algorithms": [_as_json(name, lineage) for name in names or sorted(BY_NAME)]}
     if not names:
         shown["corrections"] = [
             {"name": name, "summary": required(inspect.getdoc(make), name).splitlines()[0], "bounds": _bounds(make)}
@@ -142,7 +143,7 @@ def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
     stream.write(f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n")
 
 
-def _as_json(name: str, descents: dict[str, GenealogyEntry]) -> dict[str, Any]:
+def _as_json(name: str, lineage: dict[str, GenealogyEntry]) -> dict[str, Any]:
     options = {option: str(value) if value == float("inf") else value for option, value in option_names(name).items()}
     entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
     filled = slots(record)
@@ -157,6 +158,6 @@ def _as_json(name: str, descents: dict[str, GenealogyEntry]) -> dict[str, Any]:
             for slot, what in slot_contents(record).items()
         ],
         "optional": [use._asdict() for use in uses(name) if use.option],
-        "parent": descents[name].parent,
-        "changes": [change.text() for change in descents[name].changes],
+        "parent": lineage[name].parent,
+        "changes": [change.text() for change in lineage[name].changes],
     }

@@ -38,7 +38,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 
 QUIET = 10
-"""Number of rows without a crossing after which an alarm is cleared."""
+"""Number of rows within the limit after which an alarm is cleared."""
 
 
 class Remedy(NamedTuple):

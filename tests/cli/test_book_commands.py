@@ -171,7 +171,7 @@ def test_algorithms_are_listed_with_their_options(capsys):
 def test_algorithm_is_shown_slot_by_slot(capsys):
     text = printed(capsys, "algorithms", "dapo")
     assert "        surrogate: clipped low=0.2 high=0.28 [surrogate.clipped]\n" in text
-    assert "    nearest     grpo, the earlier algorithm that shares the most slots" in text
+    assert "    closest     grpo, the earlier algorithm that shares the most slots" in text
     assert "    changes to grpo\n        surrogate: low=0.2 high=0.2 → low=0.2 high=0.28\n" in text
     assert "--correction" not in text
     assert "reward_kl, with the option beta: [divergence.kl_in_reward]" in printed(capsys, "algorithms", "rloo")
