@@ -245,7 +245,11 @@ def _run_trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial
         except InputError as error:
             reason = one_line(error)
         else:
-            return Trial(rung, name, seed, steps, before, accuracy, round(time.monotonic() - start, 1))
+            if math.isnan(accuracy):
+                reason = "the reward judged no held-out answer, so the run has no accuracy"
+                break
+            known = None if math.isnan(before) else before
+            return Trial(rung, name, seed, steps, known, accuracy, round(time.monotonic() - start, 1))
     return Trial(rung, name, seed, steps, None, None, round(time.monotonic() - start, 1), reason)
 
 
@@ -268,18 +272,24 @@ def read_trials(folder: Path, plan: Mapping[str, Any]) -> list[Trial]:
     """Read the trials of a folder; empty if it has no results.
 
     Raises:
-        InputError: the results belong to another plan.
+        InputError: the results cannot be read, or belong to another plan.
     """
     file = folder / FILE
     if not file.is_file():
         return []
-    found = json.loads(file.read_text(encoding="utf-8"))
-    other = [name for name in plan if found[name] != plan[name]]
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        trials = [Trial(**row) for row in found["trials"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{file} does not have the results of a tuning run ({one_line(error)}); restore it, or choose another --out."
+        ) from error
+    other = [name for name in plan if found.get(name) != plan[name]]
     if other:
         raise InputError(
             f"{file} has results of a tuning run with different {', '.join(other)}; choose another --out, or remove that folder."
         )
-    return [Trial(**row) for row in found["trials"]]
+    return trials
 
 
 def write_trials(folder: Path, plan: Mapping[str, Any], trials: Sequence[Trial]) -> None:

@@ -22,7 +22,7 @@ from rljax.tracking.alarms import LIMITS
 from rljax.tracking.display_text import METRICS, ON_SET, accuracies_by_set
 from rljax.tracking.glossary import find_entry
 from rljax.tracking.phase_times import NOUNS
-from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.rows import Row, read_complete_rows
 from rljax.tracking.seeds import SeedMean, over_seeds
 
 INK, MUTED, GRID, WARM = "#1b1f24", "#6b7280", "#e5e7eb", "#fdf1dc"
@@ -131,7 +131,7 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     Raises:
         InputError: the metrics file is missing, empty or malformed (the message names file and line), or the suffix is unknown.
     """
-    rows = read_metrics(metrics) if isinstance(metrics, Path | str) else metrics
+    rows = read_complete_rows(metrics) if isinstance(metrics, Path | str) else metrics
     last = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
     by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
     named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
@@ -259,7 +259,7 @@ def plot_ablation(
 
 
 def _accuracy_of(path: Path | str) -> HeldOutCurve:
-    held_out = held_out_accuracy(read_metrics(path), warm_scale=None)
+    held_out = held_out_accuracy(read_complete_rows(path), warm_scale=None)
     if not held_out.steps.size:
         raise InputError(f"{path} has no held-out accuracy from RL; evaluate during the run, or omit this run.")
     return held_out

@@ -43,6 +43,15 @@ def read_metrics(path: Path | str, *, content: bytes | None = None) -> list[Row]
     return [parse_row(line, path, number, _check_metrics_row) for number, line in enumerate(lines, 1)]
 
 
+def read_complete_rows(path: Path | str) -> list[Row]:
+    """Read and check the rows of a `metrics.jsonl`, as `read_metrics` does, but skip an incomplete last row.
+
+    The last row is incomplete while a run writes it, and after a run was killed while it did so.
+    """
+    path = Path(path)
+    return read_metrics(path, content=path.read_bytes().rpartition(b"\n")[0] if path.is_file() else None)
+
+
 def json_safe(value: Any, name: str) -> Any:
     """Convert a value to a value that JSON supports.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.files import settings_hash
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.summary import is_of_run
+from rljax.tracking.summary import is_of_run, open_run
 
 MIN_SEEDS = 3
 """Minimum number of seeds for an interval; with two seeds, the factor of the t distribution would be 12.7."""
@@ -80,8 +80,15 @@ def open_runs(folder: Path) -> list[RunFolder]:
 
 
 def seed_of(run: RunFolder) -> int:
-    """Return the seed in the settings of a run."""
-    return int(run.config["run"]["seed"])
+    """Return the seed in the settings of a run.
+
+    Raises:
+        InputError: the settings have no integer seed.
+    """
+    seed = run.config["run"].get("seed")
+    if not isinstance(seed, int):
+        raise InputError(f"{run.config_file} has no integer `seed` under `run`; correct or restore it.")
+    return seed
 
 
 def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, list[RunFolder]]:
@@ -93,13 +100,14 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
 
     Returns:
         Label -> runs of a group, in the order of the paths. The label is the name of the folder that contains the runs, or of the
-        first of the separate runs; with several runs, the number of seeds is appended.
+        first of the separate runs, or its path if two groups would have the same name; with several runs, the number of seeds is
+        appended.
 
     Raises:
-        InputError: a folder neither is nor contains a run, the runs in a folder differ in more than their seeds, or two groups
-            have the same label.
+        InputError: a folder neither is nor contains a run, the runs in a folder differ in more than their seeds, or two runs of a
+            group have the same seed.
     """
-    groups: dict[Any, tuple[str, list[RunFolder]]] = {}
+    groups: dict[Any, tuple[Path, list[RunFolder]]] = {}
     for path in paths:
         inside = [] if (path / "config.json").is_file() else open_runs(path)
         if inside:
@@ -108,25 +116,45 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
                     f"the runs in {str(path)!r} differ in more than their seeds, so their mean would be meaningless; pass the "
                     "run folders one by one."
                 )
-            groups[path] = (path.resolve().name, inside)
+            groups[path] = (path.absolute(), inside)
             continue
-        run = RunFolder.open(path)
-        groups.setdefault(hash_without_seed(run) if by_settings else path, (run.path.name, []))[1].append(run)
-    labels = [f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name for name, runs in groups.values()]
-    same = next((label for label in labels if labels.count(label) > 1), None)
-    if same is not None:
-        raise InputError(f"two groups are called {same!r}; rename one of the folders.")
-    return dict(zip(labels, (runs for _, runs in groups.values()), strict=True))
+        run = open_run(path)
+        groups.setdefault(hash_without_seed(run) if by_settings else path, (run.path, []))[1].append(run)
+    for _, runs in groups.values():
+        check_different_seeds(runs)
+    names = [path.resolve().name for path, _ in groups.values()]
+    names = names if len(set(names)) == len(names) else [str(path) for path, _ in groups.values()]
+    groups_of_runs = [runs for _, runs in groups.values()]
+    labels = [
+        f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name for name, runs in zip(names, groups_of_runs, strict=True)
+    ]
+    return dict(zip(labels, groups_of_runs, strict=True))
+
+
+def check_different_seeds(runs: Sequence[RunFolder]) -> None:
+    """Refuse a group in which two runs have the same seed, because the second one adds no evidence.
+
+    Raises:
+        InputError: the message names two such runs.
+    """
+    first_of: dict[int, RunFolder] = {}
+    for run in runs if len(runs) > 1 else ():
+        first = first_of.setdefault(seed_of(run), run)
+        if first is not run:
+            raise InputError(
+                f"{first.path} and {run.path} have the same settings and the same seed, {seed_of(run)}, so a mean would count one "
+                "result twice; leave one of them out, or plot them without --group."
+            )
 
 
 def hash_without_seed(run: RunFolder) -> str:
-    """Return a hash of the settings that the runs of a group share: all except the seed, folder, name and number of steps.
+    """Return a hash of the settings that the runs of a group share: all except the group `run` and the number of steps.
 
-    In the model's path, a placeholder replaces the seed, because each run of `rljax ablate` starts from the model of its seed.
+    The group `run` has the seed, and settings that no step depends on. In the model's path, a placeholder replaces the seed,
+    because each run of `rljax ablate` starts from the model of its seed.
     """
-    groups = {name: dict(group) for name, group in run.config.items() if isinstance(group, Mapping)}
-    for group, names in {"run": ("seed", "folder", "name"), "optimization": ("steps",)}.items():
-        groups[group] = {name: value for name, value in groups.get(group, {}).items() if name not in names}
+    groups = {name: dict(group) for name, group in run.config.items() if isinstance(group, Mapping) and name != "run"}
+    groups["optimization"] = {name: value for name, value in groups.get("optimization", {}).items() if name != "steps"}
     model = groups.get("model", {})
     groups["model"] = model | {"path": str(model.get("path")).replace(f"/seed-{seed_of(run)}/", "/seed-N/")}
     return settings_hash(groups)

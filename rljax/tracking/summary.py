@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from rljax.errors import InputError
 from rljax.tracking.alarms import Event, unmeasured_alarms, watch_rows
 from rljax.tracking.phase_times import sum_phase_times
-from rljax.tracking.rows import Row, read_metrics
+from rljax.tracking.rows import Row, read_complete_rows
 from rljax.tracking.run_folder import RunFolder
 
 Status = Literal["finished", "running", "stopped"]
@@ -110,8 +110,7 @@ def rows_so_far(folder: RunFolder) -> list[Row]:
     """Read the rows of `metrics.jsonl`; empty if the run has completed no step. An incomplete last row is skipped."""
     if not folder.metrics.is_file():
         return []
-    complete, newline, _ = folder.metrics.read_bytes().rpartition(b"\n")
-    return read_metrics(folder.metrics, content=complete) if newline else []
+    return read_complete_rows(folder.metrics) if b"\n" in folder.metrics.read_bytes() else []
 
 
 def evaluations(rows: Sequence[Row]) -> list[EvaluationPoint]:

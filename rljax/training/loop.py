@@ -222,11 +222,14 @@ def make_stream(stack: ExitStack) -> TextIO:
 
 @contextmanager
 def discard_on_error(folder: RunFolder) -> Generator[None]:
-    """Remove the folder of a new run if an `InputError` ends the run before it has saved any progress."""
+    """Remove the folder of a new run if an `InputError` ends the run before it has saved any progress.
+
+    If two processes start the same run at once, the second one finds the folder locked, and leaves it to the first.
+    """
     try:
         yield
     except InputError:
-        if is_first():  # `run_on_first` would wait for the other hosts, which may not get here
+        if is_first() and not folder.is_locked:  # `run_on_first` would wait for the other hosts, which may not get here
             folder.discard()
         raise
 

@@ -65,6 +65,23 @@ def test_invalid_folders_are_refused(runs, tmp_path, capsys):
     refused(capsys, "too many to compare", "compare", *[str(runs / "good")] * 27)
 
 
+def test_plot_draws_complete_rows_and_refuses_what_is_no_run(runs, tmp_path, capsys):
+    torn = write_run(tmp_path / "torn")
+    with torn.metrics.open("ab") as file:
+        file.write(b'{"phase": "eval", "st')
+    older = write_run(tmp_path / "older")
+    older.write_config({name: group for name, group in older.config.items() if name != "warm_start"})
+    for name in ("torn", "older"):
+        printed(capsys, "plot", str(tmp_path / name))
+    printed(capsys, "plot", str(tmp_path / "torn"), str(runs / "good"), "--out", str(tmp_path / "both.png"))
+    for flags in ((), ("--group",)):
+        refused(capsys, "is the folder of a model, not of a run", "plot", str(runs / "model"), *flags)
+        refused(capsys, "is not the folder of a run: there is no config.json", "plot", str(tmp_path / "no"), *flags)
+    unseeded = write_run(tmp_path / "unseeded")
+    unseeded.write_config(unseeded.config | {"run": {"name": "a"}})
+    refused(capsys, "config.json has no integer `seed` under `run`", "plot", "--group", str(unseeded.path))
+
+
 def test_doctor_names_the_alarm_and_the_remedy(runs, tmp_path, capsys):
     text = printed(capsys, "doctor", str(runs / "bad"), "--out", str(tmp_path / "r.html"))
     assert max(len(line.replace(str(runs), "runs").replace(str(tmp_path), "runs")) for line in text.splitlines()) <= 80

@@ -1,6 +1,7 @@
 """`rljax tune` without training: candidates of each rung, continued and retried tuning runs, and refused input."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -154,6 +155,30 @@ def test_reason_is_reported_if_all_candidates_fail(tmp_path):
     with pytest.raises(InputError, match="every candidate failed, the first one with: InputError: the updates are not"):
         run_tuning(FakeTrainer(fail=(0.1, 0.2, 0.3, 0.4)), tmp_path)
     assert winner(run_tuning(FakeTrainer(), tmp_path)) == "learning_rate=0.4"
+
+
+def test_a_run_without_a_judged_answer_has_failed(tmp_path):
+    def train(config):
+        rate = config.optimization.learning_rate
+        return math.nan, math.nan if rate in unjudged else rate
+
+    unjudged = (0.1, 0.2, 0.3, 0.4)
+    with pytest.raises(
+        InputError, match="every candidate failed, the first one with: the reward judged no held-out answer"
+    ):
+        run_tuning(train, tmp_path)
+    unjudged = (0.4,)
+    assert winner(run_tuning(train, tmp_path, drop_failed=True)) == "learning_rate=0.3"
+    assert "NaN" not in (tmp_path / "tuning.json").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"trials": [{"rung": 0}]}'])
+def test_unreadable_results_are_refused(tmp_path, content):
+    (tmp_path / "tuning.json").write_text(content)
+    with pytest.raises(
+        InputError, match=r"tuning.json does not have the results of a tuning run \(.*\); restore it, or choose"
+    ):
+        run_tuning(FakeTrainer(), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,30 @@ def test_a_folder_of_runs_is_a_group_in_the_order_of_the_seeds(tmp_path):
         group_runs([tmp_path / "mixed"])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "many").symlink_to(tmp_path / "many")
-    with pytest.raises(InputError, match=r"two groups are called 'many \(2 seeds\)'"):
-        group_runs([tmp_path / "many", tmp_path / "other" / "many"])
-    with pytest.raises(InputError, match="contains no run"):
+    both = [tmp_path / "many", tmp_path / "other" / "many"]
+    assert [*group_runs(both)] == [f"{path} (2 seeds)" for path in both]
+    with pytest.raises(InputError, match="is not the folder of a run"):
         group_runs([tmp_path / "nothing"])
+
+
+def test_settings_that_no_step_depends_on_do_not_split_a_group(tmp_path):
+    for seed, settings in enumerate(({"quiet": True}, {"quiet": False, "checkpoint_every": 7})):
+        make_run(tmp_path / "many" / f"seed-{seed}", seed=seed, **settings)
+    assert [*group_runs([tmp_path / "many"])] == ["many (2 seeds)"]
+
+
+def test_two_runs_with_the_same_seed_are_not_two_seeds(tmp_path):
+    paths = [make_run(tmp_path / name, seed=3, run=name) for name in ("a", "b")]
+    with pytest.raises(InputError, match=r"a and \S+b have the same settings and the same seed, 3, so a mean would count"):
+        group_runs(paths)
+    with pytest.raises(InputError, match="the same seed, 3"):
+        group_runs([tmp_path])
+    assert [*group_runs(paths, by_settings=False)] == ["a", "b"]
+
+
+def test_runs_in_folders_of_the_same_name_are_told_apart(tmp_path):
+    paths = [make_run(tmp_path / name / "seed-0") for name in ("a", "b")]
+    assert [*group_runs(paths, by_settings=False)] == [str(path) for path in paths]
 
 
 def test_ablation_runs_with_different_models_form_a_group(tmp_path):

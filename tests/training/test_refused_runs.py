@@ -3,12 +3,15 @@
 import json
 
 import pytest
+from filelock import FileLock
 from shared_run import TINY
 
 import rljax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
+from rljax.training.loop import discard_on_error
 
 
 @pytest.mark.parametrize(
@@ -88,3 +91,17 @@ def test_held_out_prompts_that_are_too_long_are_named_in_the_error(tmp_path):
             TINY.replace(run=str(tmp_path / "run"), max_prompt_tokens=6, warm_start_steps=0, tokenizer="bytes", task=None),
             problems=(problems, [Problem("123456789=", "1")]),
         )
+
+
+def test_the_second_of_two_starts_leaves_the_folder_to_the_first(tmp_path):
+    def refuse():
+        with pytest.raises(InputError, match="another process"), discard_on_error(folder):
+            raise InputError("another process is training")
+
+    folder = RunFolder.create(tmp_path / "run", {})
+    with FileLock(folder.path / ".lock"):
+        refuse()
+        assert folder.config_file.is_file()
+    (folder.path / ".lock").unlink(missing_ok=True)
+    refuse()
+    assert not folder.path.exists()
