@@ -155,7 +155,7 @@ def test_no_interval_for_fewer_than_two_problems():
 
 @pytest.mark.parametrize("measure", [over_problems, mean_over_problems])
 def test_no_interval_for_equal_problems(measure):
-    """The variance of equal fractions is unknown, not 0; only the number of right answers, if all are 0 or 1, has a distribution."""
+    """The variance of equal fractions is unknown, not 0; if all are 0 or 1, only their number has a distribution."""
     found = measure(np.array([0.5, 0.5, np.nan, 0.5]))
     assert found[::3] == (0.5, 3)
     assert np.isnan([found.low, found.high]).all()
