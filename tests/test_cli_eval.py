@@ -376,7 +376,7 @@ def test_settings_identify_the_parameters_and_the_problems(run):
     same = settings_of(worker, params, opened.mesh)
     assert json.loads(json.dumps(same)) == same
     assert settings_of(worker, params, opened.mesh) == same
-    assert settings_of(worker.first(3), params, opened.mesh)["problems_sha256"] != same["problems_sha256"]
+    assert settings_of(worker.with_first_prompts(3), params, opened.mesh)["problems_sha256"] != same["problems_sha256"]
     moved = {**params, name: jax.tree.map(lambda leaf: leaf + 1e-3, params[name])}
     assert settings_of(worker, moved, opened.mesh)["model_sha256"] != same["model_sha256"]
 

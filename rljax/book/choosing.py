@@ -15,7 +15,7 @@ from rljax.errors import InputError
 from rljax.files import read_toml
 
 Bearing = Literal["for", "against"]
-Says = Literal["supports", "contradicts", "is open"]
+Support = Literal["supports", "contradicts", "is open"]
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class ClaimEvidence(NamedTuple):
     """Name of the claim, or of the trainer experiment."""
     verdict: str
     """Verdict of the claim's experiment; for a trainer experiment, how often its table gives each verdict on the choice."""
-    says: Says
+    says: Support
     """What the verdict means for the reason."""
     text: str
     """The claim and its statistic; for a trainer experiment, its question."""
@@ -309,7 +309,7 @@ def _words(flags: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
     return [word.format(**values) for name, value in flags.items() for word in (name, *value.split())]
 
 
-def weigh_verdict(bearing: Bearing, verdict: str) -> Says:
+def weigh_verdict(bearing: Bearing, verdict: str) -> Support:
     """Return what the verdict on a claim means for a reason that depends on the claim.
 
     Example:

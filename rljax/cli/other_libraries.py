@@ -30,7 +30,7 @@ class SettingNames(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The tables of `elsewhere.toml`."""
+    """The tables of `other_libraries.toml`."""
 
     settings: tuple[SettingNames, ...]
     """Training settings, in the order in which a first run needs them."""
@@ -45,7 +45,7 @@ class Tables(NamedTuple):
 @cache
 def tables() -> Tables:
     """Read the tables."""
-    read = read_toml("rljax.cli", "elsewhere.toml")
+    read = read_toml("rljax.cli", "other_libraries.toml")
     absent = tuple((row["pattern"], row["reason"], row["page"]) for row in read["absent"])
     return Tables(tuple(SettingNames(**row) for row in read["setting"]), read["short"], read["command"], absent)
 

@@ -18,7 +18,7 @@ from rljax.book.choosing import (
     Facts,
     Recommendation,
     Rule,
-    Says,
+    Support,
     recommend,
     table,
     weigh_verdict,
@@ -70,9 +70,9 @@ def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> ClaimEvid
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
     counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}
     verdict = ", ".join(f"{verdict} ({count})" for verdict, count in counts.items() if count)
-    says: set[Says] = {weigh_verdict(bearing, verdict) for verdict, count in counts.items() if count}
+    effects: set[Support] = {weigh_verdict(bearing, verdict) for verdict, count in counts.items() if count}
     text = f"with the trainer: {experiment.question} {choice}: {verdict}; `rljax claims {file.stem}` has the table"
-    return ClaimEvidence(file.stem, verdict, says.pop() if len(says) == 1 else "is open", text)
+    return ClaimEvidence(file.stem, verdict, effects.pop() if len(effects) == 1 else "is open", text)
 
 
 CONTRADICTED = (

@@ -11,7 +11,15 @@ from typing import NamedTuple, get_args
 
 from rljax.data.bad_rows import BadRowError, Fault, OnError
 from rljax.data.cells import MISSING, answer_of, columns_of, lookup, prompt_of, text_of
-from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, nothing, optional, recognize, without
+from rljax.data.formats import (
+    ANSWER_COLUMNS,
+    PROMPT_COLUMNS,
+    Format,
+    columns_except,
+    no_value,
+    optional_demonstration,
+    recognize,
+)
 from rljax.data.problem import Problem, TokenizedProblem
 from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.data.tokenized_rows import TOKENIZED, is_tokenized
@@ -154,7 +162,7 @@ def _choose_format(
         form = _plain_format(first, prompt, answer)
     if demonstration is None:
         return form
-    return form._replace(demonstration=lambda row: text_of(row, demonstration, "demonstration"), turns=nothing)
+    return form._replace(demonstration=lambda row: text_of(row, demonstration, "demonstration"), turns=no_value)
 
 
 def _plain_format(first: Mapping[str, object], prompt: str | None, answer: str | None) -> Format:
@@ -164,9 +172,9 @@ def _plain_format(first: Mapping[str, object], prompt: str | None, answer: str |
         "plain",
         lambda row: prompt_of(row, prompt_column),
         lambda row: answer_of(row, answer_column),
-        optional(),
+        optional_demonstration(),
         # The answer's column also keeps its own name, because rewards receive columns by name.
-        without(prompt_column),
+        columns_except(prompt_column),
     )
 
 

@@ -44,7 +44,7 @@ _PYTHON_3 = 3
 _AIME_ID = re.compile(r"(?:19|20)\d\d-(?:I{1,2}-)?\d+")
 
 
-def nothing(row: Row) -> None:
+def no_value(row: Row) -> None:
     """Return None for any row, because the format has no such field."""
     del row
 
@@ -64,7 +64,7 @@ class Format(NamedTuple):
     """Reads all other data of the row, which rewards receive by name."""
     turns: Callable[[Row], Messages | None] = lambda row: _turns_in(row, DEMONSTRATION_COLUMN)
     """Reads the worked response as messages; None if plain text can represent it."""
-    tokens: Callable[[Row], TokenizedRow | None] = nothing
+    tokens: Callable[[Row], TokenizedRow | None] = no_value
     """Reads the prompt and worked response as token ids; None if the row contains text."""
 
 
@@ -87,12 +87,12 @@ def recognize(row: Row) -> Format | None:
     return next((form for candidate in candidates if (form := candidate(row)) is not None), None)
 
 
-def without(*names: str) -> Callable[[Row], dict[str, object]]:
+def columns_except(*names: str) -> Callable[[Row], dict[str, object]]:
     """Return a function that keeps all columns except these and `answer`, which rewards receive separately."""
     return lambda row: {name: value for name, value in row.items() if name not in (*names, "answer")}
 
 
-def optional(column: str = DEMONSTRATION_COLUMN) -> Callable[[Row], str | None]:
+def optional_demonstration(column: str = DEMONSTRATION_COLUMN) -> Callable[[Row], str | None]:
     """Return a function that reads a row's demonstration, from text or from messages; None if there is none."""
 
     def read(row: Row) -> str | None:
@@ -117,8 +117,8 @@ def _verl(first: Row) -> Format | None:
         "verl",
         lambda row: prompt_of(row, "prompt"),
         _answer_of_verl,
-        optional(),
-        lambda row: without("prompt")(row) | _inputs_of_verl(row),
+        optional_demonstration(),
+        lambda row: columns_except("prompt")(row) | _inputs_of_verl(row),
     )
 
 
@@ -174,10 +174,12 @@ def _human_eval(first: Row) -> Format | None:
         for name in ("test", "entry_point"):
             text_of(row, name, name)
         # Keep the original header: the prompt may be reworded later, but a completion may be only the function's body.
-        return {"header": row["prompt"], **without("prompt", "canonical_solution")(row)}
+        return {"header": row["prompt"], **columns_except("prompt", "canonical_solution")(row)}
 
     demonstration = "canonical_solution" if "canonical_solution" in first else DEMONSTRATION_COLUMN
-    return Format("HumanEval", lambda row: prompt_of(row, "prompt"), _no_answer, optional(demonstration), columns)
+    return Format(
+        "HumanEval", lambda row: prompt_of(row, "prompt"), _no_answer, optional_demonstration(demonstration), columns
+    )
 
 
 def _mbpp(first: Row) -> Format | None:
@@ -194,7 +196,7 @@ def _mbpp(first: Row) -> Format | None:
         imports = _lines(row, "test_imports", empty=True) if "test_imports" in row else []
         setup = row.get("test_setup_code")
         setup_code = "\n".join([*imports, *([setup] if isinstance(setup, str) and setup else [])])
-        others = without(task, "test_list", "test_setup_code", "test_imports")(row)
+        others = columns_except(task, "test_list", "test_setup_code", "test_imports")(row)
         return {"tests": _lines(row, "test_list"), "setup": setup_code, **others}
 
     return Format("MBPP", prompt, _no_answer, lambda row: _with_unix_line_ends(text_of(row, "code", "code")), columns)
@@ -216,12 +218,12 @@ def _tests(first: Row) -> Format | None:
 
     def columns(row: Row) -> dict[str, object]:
         check(row)
-        return without("prompt")(row)
+        return columns_except("prompt")(row)
 
     def answer(row: Row) -> str:
         return "" if row.get("answer") in (None, "") else answer_of(row, "answer")
 
-    return Format("code with tests", lambda row: prompt_of(row, "prompt"), answer, optional(), columns)
+    return Format("code with tests", lambda row: prompt_of(row, "prompt"), answer, optional_demonstration(), columns)
 
 
 def _inputs_and_outputs(row: Row) -> tuple[list[str], list[str]]:
@@ -252,8 +254,8 @@ def _aime(first: Row) -> Format | None:
             )
         return str(int(text))
 
-    demonstration = optional(named["solution"]) if "solution" in named else nothing
-    return Format("AIME", lambda row: prompt_of(row, prompt), answer, demonstration, without(prompt))
+    demonstration = optional_demonstration(named["solution"]) if "solution" in named else no_value
+    return Format("AIME", lambda row: prompt_of(row, prompt), answer, demonstration, columns_except(prompt))
 
 
 def _strategy_qa(first: Row) -> Format | None:
@@ -269,7 +271,7 @@ def _strategy_qa(first: Row) -> Format | None:
             )
         return "yes" if value else "no"
 
-    return Format("StrategyQA", lambda row: prompt_of(row, "question"), answer, nothing, without("question"))
+    return Format("StrategyQA", lambda row: prompt_of(row, "question"), answer, no_value, columns_except("question"))
 
 
 def _gsm8k(first: Row) -> Format | None:
@@ -281,7 +283,7 @@ def _gsm8k(first: Row) -> Format | None:
         lambda row: prompt_of(row, "question"),
         lambda row: after_hashes(text_of(row, "answer", "answer"), "answer"),
         lambda row: text_of(row, "answer", "demonstration"),
-        without("question"),
+        columns_except("question"),
     )
 
 
@@ -298,8 +300,8 @@ def _math(first: Row) -> Format | None:
         "MATH",
         lambda row: prompt_of(row, "problem"),
         (lambda row: answer_of(row, "answer")) if "answer" in first else boxed,
-        optional("solution"),
-        without("problem"),
+        optional_demonstration("solution"),
+        columns_except("problem"),
     )
 
 
@@ -333,7 +335,7 @@ def _commonsense_qa(first: Row) -> Format | None:
             )
         return ascii_uppercase[labels.index(str(key))]
 
-    return Format("CommonsenseQA", prompt, answer, nothing, without("question"))
+    return Format("CommonsenseQA", prompt, answer, no_value, columns_except("question"))
 
 
 _FOLIO_LABELS = {"True": "A", "False": "B", "Uncertain": "C", "Unknown": "C"}
@@ -360,7 +362,7 @@ def _folio(first: Row) -> Format | None:
             )
         return _FOLIO_LABELS[str(label)]
 
-    return Format("FOLIO", prompt, answer, nothing, without("premises", "conclusion"))
+    return Format("FOLIO", prompt, answer, no_value, columns_except("premises", "conclusion"))
 
 
 def _code_contests(first: Row) -> Format | None:
@@ -391,7 +393,7 @@ def _code_contests(first: Row) -> Format | None:
             for ours, theirs in pairs.items()
         }
         _inputs_and_outputs(columns)
-        return columns | without("description", "solutions", "incorrect_solutions", *_CONTEST_TESTS)(row)
+        return columns | columns_except("description", "solutions", "incorrect_solutions", *_CONTEST_TESTS)(row)
 
     return Format("CodeContests", prompt, _no_answer, solution, columns)
 
@@ -440,7 +442,7 @@ def _messages(first: Row) -> Format | None:
         prompt,
         _answer_or(first, response),
         response,
-        without("messages"),
+        columns_except("messages"),
         lambda row: rich_turns(turns(row)[-1:]),
     )
 
@@ -482,7 +484,7 @@ def _completion(first: Row) -> Format | None:
         lambda row: prompt_of(row, "prompt"),
         _answer_or(first, answer),
         response,
-        without("prompt", "completion"),
+        columns_except("prompt", "completion"),
         lambda row: None if (messages := turns(row)) is None else rich_turns(messages),
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.data.cells import answer_of, require
-from rljax.data.formats import Format, without
+from rljax.data.formats import Format, columns_except
 from rljax.data.problem import TokenizedRow
 
 IDS = "input_ids"
@@ -122,7 +122,7 @@ TOKENIZED = Format(
     lambda row: (_as_text(read_tokens(row).prompt), None),
     lambda row: "" if row.get("answer") in (None, "") else answer_of(row, "answer"),
     lambda row: _as_text(read_tokens(row).response),
-    without(*READ),
+    columns_except(*READ),
     lambda row: None,
     read_tokens,
 )

@@ -61,7 +61,7 @@ class Evaluation(NamedTuple):
             most: largest number of answers per set.
         """
         valid = required(self.groups.rollout.valid, "rollout.valid")[:most, 0]
-        rows = answer_rows(worker.shown(self.groups, most), valid.tolist(), step)
+        rows = answer_rows(worker.sample_rows(self.groups, most), valid.tolist(), step)
         for name, evaluation in self.further.items():
             rows += [{**row, "set": name} for row in evaluation.rows(worker.further[name], step, most=most)]
         return rows

@@ -77,8 +77,8 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
         >>> memory = jnp.asarray(rules.start)
         >>> for character in "7+5=7+5=1":
         ...     memory = rules.read(memory, jnp.int32(CHARACTERS.index(character)))
-        >>> logp, has_opinion = rules.opinion(memory)
-        >>> CHARACTERS[logp.argmax()], bool(has_opinion)
+        >>> logp, has_prediction = rules.predict(memory)
+        >>> CHARACTERS[logp.argmax()], bool(has_prediction)
         ('2', True)
     """
     *digits, plus, equals, end = ids  # the end of a step, `;`, begins the next one
@@ -112,7 +112,7 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
         problem = ((token == equals).astype(has_begun.dtype), *(jnp.zeros_like(has_begun) for _ in range(4)))
         return jnp.stack([jnp.where(has_begun > 0, a, b) for a, b in zip(after, problem, strict=True)], axis=-1)
 
-    def opinion(memory: Int[Array, "*N F"]) -> tuple[Float[Array, "*N V"], Bool[Array, "*N"]]:
+    def predict(memory: Int[Array, "*N F"]) -> tuple[Float[Array, "*N V"], Bool[Array, "*N"]]:
         has_begun, state, left, right, written = jnp.moveaxis(memory, -1, 0)
         result, powers = left + right, jnp.asarray(_POWERS)
         length = 1 + sum((result >= int(power)).astype(jnp.int32) for power in _POWERS[1:])
@@ -120,4 +120,4 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
         logp = jnp.where(jax.nn.one_hot(jnp.asarray(token_of)[digit], vocab_size, dtype=bool), 0.0, -jnp.inf)
         return logp.astype(jnp.float32), (has_begun > 0) & (state == _RESULT) & (written < length)
 
-    return Rules((0,) * 5, read, opinion)
+    return Rules((0,) * 5, read, predict)

@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     index: int | None = None
     """Index of this entry's expert, if a checkpoint stores experts separately but the parameters stack them; otherwise None."""
 
-    turn: int | None = None
+    interleaved_index: int | None = None
     """Index among the tensors whose columns the stored tensor interleaves; None: the stored tensor concatenates rows."""
 
     @property
@@ -138,8 +138,8 @@ def _stacked_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Ent
         yield Entry(f"{prefix}.router.bias", (*path, "router_bias"), same, same)
     for end in ("", "_bias") if routing.has_bias else ("",):
         both = f"{prefix}.experts.gate_up_proj{end}"
-        for turn, name in enumerate(("gate", "up")):
-            yield Entry(f"{both}.{name}", (*path, f"expert_{name}{end}"), same, same, both, turn=turn)
+        for index, name in enumerate(("gate", "up")):
+            yield Entry(f"{both}.{name}", (*path, f"expert_{name}{end}"), same, same, both, interleaved_index=index)
         yield Entry(f"{prefix}.experts.down_proj{end}", (*path, f"expert_down{end}"), same, same)
 
 
@@ -160,7 +160,7 @@ def joiner_of(parts: list[Entry]) -> Callable[..., Any]:
         tensors = [part.write(array) for part, array in zip(parts, arrays, strict=True)]
         # NumPy preserves every dtype; with JAX, only the tensor's shape is traced
         module = np if isinstance(tensors[0], np.ndarray) else jnp
-        if parts[0].turn is None:
+        if parts[0].interleaved_index is None:
             return module.concatenate(tensors)
         return module.stack(tensors, axis=-1).reshape(*tensors[0].shape[:-1], -1)
 
@@ -171,9 +171,9 @@ def split_tensor(tensor: np.ndarray, parts: list[Entry], sizes: list[tuple[int, 
     """Split a stored tensor into the tensors of its entries, whose shapes are `sizes`; `joiner_of` joins them."""
     if len(parts) == 1:
         return [tensor]
-    if parts[0].turn is None:
+    if parts[0].interleaved_index is None:
         return np.split(tensor, np.cumsum([size[0] for size in sizes])[:-1])
-    return [tensor[..., turn :: len(parts)] for turn in range(len(parts))]
+    return [tensor[..., start :: len(parts)] for start in range(len(parts))]
 
 
 def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:

@@ -30,7 +30,7 @@ from rljax.models.paged_cache import (
     PagesInUse,
     PageTable,
     by_device,
-    joined,
+    join_devices,
     quantize_cache,
     split_into_blocks,
     take_pages,
@@ -452,6 +452,6 @@ def advance_paged(
 ) -> tuple[Float[Array, "B V"], PagedState]:
     """Read one more token per row; return the logits of the next token, and the new state. There must be enough free pages."""
     module, devices = model.module(params), 1 if model.mesh is None else row_shards(model.mesh)
-    pages = joined(jax.vmap(take_pages)(by_device(state.pages, devices)))
+    pages = join_devices(jax.vmap(take_pages)(by_device(state.pages, devices)))
     hidden, cache = module(token[:, None], pages.lengths[:, None], pages, state.cache)
     return module.logits(hidden[:, -1]), PagedState(cache, pages._replace(lengths=pages.lengths + 1))

@@ -418,6 +418,6 @@ def by_device(tree: PyTree, devices: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), tree)
 
 
-def joined(tree: PyTree) -> PyTree:
+def join_devices(tree: PyTree) -> PyTree:
     """Undo `by_device`."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)

@@ -31,7 +31,7 @@ class Rules(NamedTuple):
     """Memory of F integers before the first token of a sequence."""
     read: Callable[[Int[Array, "*N F"], Int[Array, "*N"]], Int[Array, "*N F"]]
     """(memory, token) -> memory."""
-    opinion: Callable[[Int[Array, "*N F"]], tuple[Float[Array, "*N V"], Bool[Array, "*N"]]]
+    predict: Callable[[Int[Array, "*N F"]], tuple[Float[Array, "*N V"], Bool[Array, "*N"]]]
     """memory -> log-probabilities of the next token, -inf for forbidden tokens, and False if the rules abstain."""
 
 
@@ -83,7 +83,7 @@ def mixed_logits(
         share: 1 - α, the weight of the rules where they do not abstain.
     """
     logp = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
-    symbolic, has_verdict = rules.opinion(memory)
+    symbolic, has_verdict = rules.predict(memory)
     mixed = neural_symbolic_mixture(logp, symbolic, alpha=1 - share)
     return jnp.where(has_verdict[..., None], mixed, logp)
 

@@ -30,7 +30,7 @@ from rljax.models.attention import (
 from rljax.models.axes import constrain_sharding, count_shards, key_copies, row_shards
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
-from rljax.models.paged_cache import PagedLayer, PagesInUse, attend_pages, by_device, joined, quantize_cache
+from rljax.models.paged_cache import PagedLayer, PagesInUse, attend_pages, by_device, join_devices, quantize_cache
 from rljax.models.policy import Copied, cast_parameter, without_copy
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype
@@ -258,7 +258,9 @@ class Attention(nnx.Module):
         """Attend to a paged cache; each device has its own rows and pages."""
         attend = partial(attend_pages, window=self.window, cap=self.config.score_cap, sinks=sinks)
         devices = 1 if self.mesh is None else row_shards(self.mesh)
-        mixed, layer = joined(jax.vmap(attend)(*by_device((query[:, 0], key[:, 0], value[:, 0], layer, pages), devices)))
+        mixed, layer = join_devices(
+            jax.vmap(attend)(*by_device((query[:, 0], key[:, 0], value[:, 0], layer, pages), devices))
+        )
         return mixed[:, None], PagedLayer(*map(self._shard_cache, layer))
 
     def _shard_cache(self, layer: LayerCache) -> LayerCache:

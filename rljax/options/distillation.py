@@ -26,7 +26,7 @@ from rljax.parallel import policy_shardings, put
 from rljax.records import required
 from rljax.rollout import Layout
 from rljax.training.config import TrainConfig
-from rljax.training.rollout_data import Score, scored_rows
+from rljax.training.rollout_data import FieldScore, scored_rows
 from rljax.training.scoring import Forward, make_score, make_scores
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option
@@ -43,7 +43,7 @@ class Teacher(NamedTuple):
     params: Params
     """Parameters of the teacher, on the devices."""
 
-    def make_logp(self, setup: Setup) -> Score:
+    def make_logp(self, setup: Setup) -> FieldScore:
         """Build the function that scores a rollout with the teacher."""
         score = make_score(self.policy, setup.config.sampling.temperature)
         scores = make_scores(score, setup.mesh, scored_rows(setup))

@@ -36,7 +36,7 @@ from rljax.rollout import Groups, Sequences
 from rljax.rollout.groups import right_and_known
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
-from rljax.training.rollout_data import Score, ScoreInputs, make_policy_scores
+from rljax.training.rollout_data import FieldScore, ScoreInputs, make_policy_scores
 from rljax.training.scoring import policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates
@@ -53,7 +53,7 @@ SHORTEST = 16
 class SelfTeacher(NamedTuple):
     """The teacher of a run of self-distillation, in place of `rljax.options.distillation.Teacher`."""
 
-    make_logp: Callable[[Setup], Score]
+    make_logp: Callable[[Setup], FieldScore]
     """Builds the function that scores a rollout."""
 
 
@@ -205,7 +205,7 @@ def padded_size(rows: Sequence[Sequence[int]]) -> int:
     return max(SHORTEST, 1 << (max(map(len, rows)) - 1).bit_length())
 
 
-def make_logp(setup: Setup) -> Score:
+def make_logp(setup: Setup) -> FieldScore:
     """Build the function that scores a rollout with the teacher; without a text to show, a response keeps the student's scores."""
     scores = make_policy_scores(setup)
 

@@ -29,7 +29,7 @@ from rljax.models import Params, Policy
 from rljax.options.distillation import NAME, find_language_model, load_language_model, teacher_kl
 from rljax.options.self_distillation import padded_size
 from rljax.rollout import Groups, Sequences, sequences_of
-from rljax.training.rollout_data import Score, ScoreInputs, scored_rows
+from rljax.training.rollout_data import FieldScore, ScoreInputs, scored_rows
 from rljax.training.scoring import make_score, make_scores
 from rljax.training.setup import Setup
 from rljax.training.state import Option
@@ -45,7 +45,7 @@ class SpanTeacher(NamedTuple):
     tokenizer: Tokenizer
     """Tokenizer of the model."""
 
-    def make_logp(self, setup: Setup) -> Score:
+    def make_logp(self, setup: Setup) -> FieldScore:
         """Build the function that scores a rollout: the student's log-probability plus the log-ratio of the token's span."""
         scores = make_scores(make_score(self.policy, setup.config.sampling.temperature), setup.mesh, scored_rows(setup))
 

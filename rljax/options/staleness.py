@@ -144,7 +144,7 @@ class Overlap:
         state, scored_rollout, batch, metrics, seconds = learning.result()
         after = after._replace(state=with_queue(state, tuple(newer)))
         result = step_result(run, after, rollout.collected, scored_rollout, batch, metrics, start=start)
-        return result._replace(numbers=result.numbers | present(seconds))
+        return result._replace(metrics=result.metrics | present(seconds))
 
     def _learn(
         self, functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected, step: int

@@ -96,11 +96,11 @@ def any_host(flag: bool) -> bool:
     return bool(process_allgather(np.asarray(flag)).any())
 
 
-def least(bytes_here: int | None) -> int | None:
+def min_over_hosts(bytes_here: int | None) -> int | None:
     """Return the smallest of the processes' byte counts, rounded down to MiB; None if any is None. All must call it together.
 
     Example:
-        >>> least(3_000_000), least(None)
+        >>> min_over_hosts(3_000_000), min_over_hosts(None)
         (2097152, None)
     """
     here = -1 if bytes_here is None else bytes_here >> 20  # MiB, because JAX gathers 32 bits

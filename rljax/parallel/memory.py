@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 from rljax.errors import InputError
 from rljax.models.axes import is_on_cpus
-from rljax.parallel.hosts import least
+from rljax.parallel.hosts import min_over_hosts
 
 LARGE = 2**28
 """A state of at least this many bytes is large, so that room for a second copy matters."""
@@ -40,7 +40,7 @@ def device_bytes(mesh: Mesh) -> int | None:
 
 def agreed_device_bytes(mesh: Mesh) -> int | None:
     """Return the smallest `device_bytes` of all hosts. All processes must call it together."""
-    return least(device_bytes(mesh))
+    return min_over_hosts(device_bytes(mesh))
 
 
 def check_fits(parameters: int, available: int | None) -> None:

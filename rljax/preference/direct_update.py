@@ -243,7 +243,7 @@ def make_direct_step(
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, batch.pairs)
-        return state.updated(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient), point, shift)
+        return state.apply_gradient(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient), point, shift)
 
     return jax.jit(step, donate_argnums=0, out_shardings=(places, replicated(mesh)))
 

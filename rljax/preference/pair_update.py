@@ -74,7 +74,7 @@ class PairState(NamedTuple):
     opt_state: optax.OptState
     """State of the optimizer."""
 
-    def updated(self, optimizer: optax.GradientTransformation, gradient: Params) -> "PairState":
+    def apply_gradient(self, optimizer: optax.GradientTransformation, gradient: Params) -> "PairState":
         """Return the state after an update with this gradient."""
         updates, opt_state = optimizer.update(gradient, self.opt_state, self.params)
         return PairState(optax.apply_updates(self.params, updates), opt_state)
@@ -169,7 +169,7 @@ def make_pair_step(
             )
 
         gradient, means = accumulate(objective, state.params, pairs)
-        return state.updated(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient))
+        return state.apply_gradient(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 

@@ -115,7 +115,7 @@ def make_process_step(
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, solutions)
-        return state.updated(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient))
+        return state.apply_gradient(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 

@@ -236,11 +236,11 @@ def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 
     return row | {"right": "".join("-" if np.isnan(value) else str(int(value)) for value in heldout.right)}
 
 
-def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
+def better_evaluation(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
     """Return the evaluation with the higher accuracy: `best` if they tie, `right` if their numbers of problems differ.
 
     Example:
-        >>> better(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()
+        >>> better_evaluation(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()
         [1.0, 0.0]
     """
     if best is None or len(best) != len(right):
@@ -254,7 +254,7 @@ def accuracy_of(right: Float[np.ndarray, "P"]) -> float:
     return float(known.mean()) if known.size else -1.0
 
 
-def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
+def best_evaluation(file: Path) -> Float[np.ndarray, "P"] | None:
     """Return the best evaluation among the kept models (1: right, 0: wrong, NaN: unknown); None if there is none.
 
     Raises:
@@ -262,7 +262,7 @@ def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
     """
     kept = [row["right"] for row in read_rows(file, _check_update) if "right" in row and row["outcome"] != WORSE]
     found = [np.array([np.nan if mark == "-" else float(mark) for mark in marks]) for marks in kept]
-    return reduce(better, found, None)
+    return reduce(better_evaluation, found, None)
 
 
 def _check_update(row: dict[str, Any]) -> str | None:

@@ -38,8 +38,8 @@ from rljax.programs.adaptation_folder import (
     AdaptationFolder,
     Heldout,
     begin_adaptation,
-    best_of,
-    better,
+    best_evaluation,
+    better_evaluation,
     check_log,
     continues,
     make_served_setup,
@@ -177,7 +177,7 @@ def evaluate_heldout(learner: BatchLearner, state: TrainState) -> Heldout | None
     setup, wanted = learner.setup, learner.config.heldout
     if wanted == 0:
         return None
-    worker = setup.heldout if wanted is None else setup.heldout.first(wanted)
+    worker = setup.heldout if wanted is None else setup.heldout.with_first_prompts(wanted)
     start = time.monotonic()
     evaluation = evaluate(worker, setup.full_params(state.params))
     right, known = right_and_known(evaluation.groups.rollout)
@@ -213,7 +213,7 @@ class Adaptation:
     def __init__(self, learner: BatchLearner, run: RunResources):
         self._learner, self._config, self._run = learner, learner.config, run
         self._log = read_log(run.folder.path / FEEDBACK)
-        self._best = best_of(run.folder.path / UPDATES)
+        self._best = best_evaluation(run.folder.path / UPDATES)
         self._shown: set[str] = set()
         self._rejected = 0
         """Number of lines rejected since the last batch, which are not in the log yet."""
@@ -338,7 +338,7 @@ class Adaptation:
         rows = [line.row(step) for line in learned.lines.lines]
         if learned.stays and heldout is not None:
             self._run.record("eval", step, heldout.metrics)
-            self._best = better(best, heldout.right)
+            self._best = better_evaluation(best, heldout.right)
         self._append(FEEDBACK, rows)
         self._append(UPDATES, [update_row(step, learned.outcome, heldout, made=learned.attempt.made)])
         self._log = Log((*self._log.rows, *rows))

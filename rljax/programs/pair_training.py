@@ -249,7 +249,7 @@ def make_optimizer(config: PairConfig, steps: int) -> tuple[optax.GradientTransf
     return optimizer, schedule
 
 
-def first_state(config: PairConfig, params: Params, steps: int) -> TrainState:
+def make_initial_state(config: PairConfig, params: Params, steps: int) -> TrainState:
     """Make the initial training state, not yet on the devices."""
     return create(params, make_optimizer(config, steps)[0], config.seed, with_reference=False)
 

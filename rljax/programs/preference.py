@@ -43,8 +43,8 @@ from rljax.programs.pair_training import (
     check_sizes,
     encode_split,
     fingerprint_of,
-    first_state,
     header,
+    make_initial_state,
     make_optimizer,
     make_pairs,
     make_tokenizer,
@@ -165,7 +165,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     microbatch = microbatch_of(config, row_shards(mesh), longest)
     params = policy.init(jax.random.key(config.seed))
     steps = steps_of(config, len(data.train.margin))
-    state = first_state(config, params, steps)
+    state = make_initial_state(config, params, steps)
     state = put(state, policy_shardings(mesh, state, params, policy.partition))
     fingerprints = {"the pairs": fingerprint_of(data)}
     if loss.reference and config.model is not None:

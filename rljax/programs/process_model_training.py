@@ -27,7 +27,7 @@ from rljax.programs.pair_training import (
     PairTraining,
     Update,
     check_sizes,
-    first_state,
+    make_initial_state,
     make_optimizer,
     make_split,
     make_update,
@@ -58,7 +58,7 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
     train, heldout = (encode_solutions(part, start.tokenizer, **options) for part in rows)
     steps, longest = steps_of(config, len(train.tokens)), max(map(len, train.tokens))
     microbatch = microbatch_of(config, row_shards(mesh), -(-longest // 2))  # a solution counts as a pair of halves
-    state = first_state(config, start.params, steps)
+    state = make_initial_state(config, start.params, steps)
     scores = make_step_scores(start.model, mesh)
 
     def update_of(state: TrainState) -> Update:

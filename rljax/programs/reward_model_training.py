@@ -24,8 +24,8 @@ from rljax.programs.pair_training import (
     check_sizes,
     encode_split,
     fingerprint_of,
-    first_state,
     header,
+    make_initial_state,
     make_optimizer,
     make_pairs,
     make_tokenizer,
@@ -118,7 +118,7 @@ def make_reward_setup(config: RewardModelConfig, preferences: Split | None = Non
         microbatch=microbatch_of(config, row_shards(mesh), length),
         steps=steps_of(config, len(data.train.margin)),
     )
-    state = first_state(config, start.params, setup.steps)
+    state = make_initial_state(config, start.params, setup.steps)
     return setup, jax.device_put(state, shardings(mesh, state))
 
 

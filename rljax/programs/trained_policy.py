@@ -348,7 +348,7 @@ def load(
         rows = problems is None and skipped is None  # a skipped environment may have written the prompts
         is_own = {"rows": rows, "judge": has_own_judge, "environment": named is None, "text": tokenizer is None}
         check_inputs(run, _digest_inputs(opened, **is_own), accepts=accept_changes)
-    worker = opened.worker if limit is None else opened.worker.first(limit)
+    worker = opened.worker if limit is None else opened.worker.with_first_prompts(limit)
     folder = locate(str(target)) if run is None else None
     if problems is not None and is_first():
         chat_is_on, rows = opened.config.model.chat, opened.worker.prompts.problems

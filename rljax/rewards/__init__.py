@@ -35,7 +35,7 @@ BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
 RUN_PROGRAMS = ("code", "code_fraction")
 """The rewards that run programs in the sandbox."""
 
-MADE_OF = MappingProxyType(
+REWARD_FAMILIES = MappingProxyType(
     {"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE", "diversity": "SCALE", "repetition": "SIZE"}
 )
 """Reward family -> what follows the colon after its name, as in `brier:exact`."""
@@ -49,7 +49,7 @@ def resolve(reward: str | Callable) -> Callable:
     If the reward runs programs, this also tests the sandbox, so that a run reports at its start how programs are confined.
 
     Args:
-        reward: a key of `BY_NAME`; a key of `MADE_OF` with a colon and an argument, such as `brier:exact`; `module:function`;
+        reward: a key of `BY_NAME`; a key of `REWARD_FAMILIES`, a colon and an argument, such as `brier:exact`; `module:function`;
             `path.py:function`; or the function itself.
 
     Returns:
@@ -74,9 +74,11 @@ def resolve(reward: str | Callable) -> Callable:
     if reward in BY_NAME:
         return BY_NAME[reward]
     family, _, source = reward.partition(":")
-    if family in MADE_OF:
+    if family in REWARD_FAMILIES:
         if not source:
-            raise InputError(f"the reward {family!r} needs a {MADE_OF[family].lower()}; write {family}:{MADE_OF[family]}.")
+            raise InputError(
+                f"the reward {family!r} needs a {REWARD_FAMILIES[family].lower()}; write {family}:{REWARD_FAMILIES[family]}."
+            )
         return _import_makers()[family](source)
     if not is_custom(reward):
         raise InputError(f"there is no reward {reward!r}{nearest_first(reward, BY_NAME, f'{_list_choices()}.')}")
@@ -84,7 +86,7 @@ def resolve(reward: str | Callable) -> Callable:
 
 
 def _import_makers() -> dict[str, Callable[[str], Callable]]:
-    """Import the functions that build the rewards in `MADE_OF`: only on demand, because worker processes need no NumPy."""
+    """Import the functions that build the rewards in `REWARD_FAMILIES`: only on demand, because worker processes need no NumPy."""
     from rljax.rewards.confidence import brier  # noqa: PLC0415
     from rljax.rewards.constitution import read_constitution  # noqa: PLC0415
     from rljax.rewards.count_bonus import count_bonus  # noqa: PLC0415
@@ -101,6 +103,6 @@ def _import_makers() -> dict[str, Callable[[str], Callable]]:
 
 
 def _list_choices() -> str:
-    families = ", ".join(f"{family}:{source}" for family, source in MADE_OF.items())
+    families = ", ".join(f"{family}:{source}" for family, source in REWARD_FAMILIES.items())
     names = ", ".join(map(repr, BY_NAME))
     return f"choose one of {names}, or {families}, or name your own as `module:function` or `path.py:function`"

@@ -37,7 +37,7 @@ _MODULUS_IN_TEXT = re.compile(r"\\text\{ ?(\(?)(mod|modulo) (\w+)(\)?) ?\}")
 _REALS = (r"\mathbb{R}", "R")
 
 
-class Piece(NamedTuple):
+class Interval(NamedTuple):
     """One interval of numbers."""
 
     low: str
@@ -254,16 +254,16 @@ def matrix(text: str) -> list[list[str]] | None:
     return [cut(row, lambda token: token == "&")[0] for row in rows if row]
 
 
-def pieces(text: str) -> list[Piece] | None:
+def read_intervals(text: str) -> list[Interval] | None:
     r"""Read intervals in brackets, inequalities in one name, all real numbers with at most one exception, and unions of these.
 
     Returns:
         The intervals in order; None if the text is something else.
 
     Example:
-        >>> pieces(r"(-\infty,1]\cup(2,3)") == pieces(r"x\le 1\text{ or }2<x<3")
+        >>> read_intervals(r"(-\infty,1]\cup(2,3)") == read_intervals(r"x\le 1\text{ or }2<x<3")
         True
-        >>> pieces(r"x\ne 2") == pieces(r"\mathbb{R}\setminus\{2\}")
+        >>> read_intervals(r"x\ne 2") == read_intervals(r"\mathbb{R}\setminus\{2\}")
         True
     """
     parts, _ = cut(text, lambda token: token.strip() == r"\cup")
@@ -278,9 +278,9 @@ def pieces(text: str) -> list[Piece] | None:
     return found
 
 
-def _read_part(text: str) -> list[Piece] | None:
+def _read_part(text: str) -> list[Interval] | None:
     if text in _REALS:
-        return [Piece(r"-\infty", False, r"\infty", False)]
+        return [Interval(r"-\infty", False, r"\infty", False)]
     if text.startswith(tuple(rf"{reals}\setminus" for reals in _REALS)):
         bracketed = brackets(text.partition(r"\setminus")[2].strip())
         excluded = elements(bracketed[1]) if bracketed is not None and bracketed[0] == r"\{" else []
@@ -288,7 +288,7 @@ def _read_part(text: str) -> list[Piece] | None:
     bracketed = brackets(text)
     if bracketed is not None and bracketed[0] in ("(", "["):
         ends = elements(bracketed[1])
-        return [Piece(ends[0], bracketed[0] == "[", ends[1], bracketed[2] == "]")] if len(ends) == 2 else None
+        return [Interval(ends[0], bracketed[0] == "[", ends[1], bracketed[2] == "]")] if len(ends) == 2 else None
     sides, signs = relation(text)
     if len(sides) == 2:
         return _read_relation(sides, signs[0])
@@ -301,24 +301,24 @@ def _read_part(text: str) -> list[Piece] | None:
         (low, _, high), (first, second) = sides, signs
         if first in (">", r"\ge"):
             low, high, first, second = high, low, second, first
-        return [Piece(low, "e" in first, high, "e" in second)]  # of these signs, only `\le` and `\ge` contain an "e"
+        return [Interval(low, "e" in first, high, "e" in second)]  # of these signs, only `\le` and `\ge` contain an "e"
     return None
 
 
-def _read_relation(sides: list[str], sign: str) -> list[Piece] | None:
+def _read_relation(sides: list[str], sign: str) -> list[Interval] | None:
     name, end = sides
     if not is_name(name) and is_name(end) and sign in _FLIPPED:
         name, end, sign = end, name, _FLIPPED[sign]
     if not is_name(name) or not end:
         return None
     if sign == r"\in":
-        return pieces(end)
+        return read_intervals(end)
     if sign == r"\ne":
         return _all_except(end)
     if sign in ("<", r"\le"):
-        return [Piece(r"-\infty", False, end, sign == r"\le")]
-    return [Piece(end, sign == r"\ge", r"\infty", False)] if sign in (">", r"\ge") else None
+        return [Interval(r"-\infty", False, end, sign == r"\le")]
+    return [Interval(end, sign == r"\ge", r"\infty", False)] if sign in (">", r"\ge") else None
 
 
-def _all_except(point: str) -> list[Piece]:
-    return [Piece(r"-\infty", False, point, False), Piece(point, False, r"\infty", False)]
+def _all_except(point: str) -> list[Interval]:
+    return [Interval(r"-\infty", False, point, False), Interval(point, False, r"\infty", False)]

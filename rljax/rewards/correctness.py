@@ -72,7 +72,7 @@ class Failures(NamedTuple):
     """Completions on which the function raised or its process died."""
     timed_out: int = 0
     """Completions on which the function exceeded its time limit."""
-    wrong_count: int = 0
+    wrong_length: int = 0
     """Completions in calls that returned a wrong number of values: not one per completion."""
 
     out_of_range: int = 0
@@ -92,7 +92,7 @@ class Failures(NamedTuple):
         named = {
             "raised an exception": self.raised,
             "timed out": self.timed_out,
-            "without a value": self.wrong_count,
+            "without a value": self.wrong_length,
             "NaN, infinite or too large": self.out_of_range,
         }
         return ", ".join(f"{count} {name}" for name, count in named.items() if count)

@@ -29,15 +29,15 @@ from collections.abc import Callable
 from rljax.rewards.algebra import approximates, same_expression, same_relation
 from rljax.rewards.algebra_limits import is_judgeable
 from rljax.rewards.answer_form import (
-    Piece,
+    Interval,
     Residue,
     assignment,
     brackets,
     elements,
     is_name,
     matrix,
-    pieces,
     quantity,
+    read_intervals,
     relation,
     residues,
 )
@@ -151,9 +151,9 @@ def _equal(reference: str, answer: str) -> bool:
         return _equal(value, answer)
     expected, actual = elements(_inside_set(reference)), elements(_inside_set(answer))
     if _is_region(reference) or _is_region(answer):
-        regions = pieces(_inside_set(reference)), pieces(_inside_set(answer))
+        regions = read_intervals(_inside_set(reference)), read_intervals(_inside_set(answer))
         if regions[0] is not None and regions[1] is not None:
-            return _same_pieces(regions[0], regions[1])
+            return _same_intervals(regions[0], regions[1])
     if len(expected) == len(actual) == 1:
         return _same_element(expected[0], actual[0])
     return _same_lists(expected, actual)
@@ -223,8 +223,8 @@ def _is_region(text: str) -> bool:
     return mixed or r"\cup" in text or r"\mathbb{R}" in text or any(sign not in ("=", r"\approx") for sign in signs)
 
 
-def _same_pieces(reference: list[Piece], answer: list[Piece]) -> bool:
-    def same(left: Piece, right: Piece) -> bool:
+def _same_intervals(reference: list[Interval], answer: list[Interval]) -> bool:
+    def same(left: Interval, right: Interval) -> bool:
         closed = left.low_closed == right.low_closed and left.high_closed == right.high_closed
         return closed and _equal(left.low, right.low) and _equal(left.high, right.high)
 

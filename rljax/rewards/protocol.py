@@ -368,7 +368,7 @@ def answers_of(
         answer = read_answer(value, called_name(part), len(prompts))
         if chat and answer.cause is not None:
             answer = answer._replace(reason=f"{answer.reason} {IN_MESSAGES}")
-        if answer.whole:
+        if answer.call_failed:
             check_failures(answer, called_name(part), max_failure_share)
         answers.append(answer)
     return answers

@@ -51,7 +51,7 @@ class Answer(NamedTuple):
     """The number of failures of each kind."""
     reason: str
     """The reason for the first failure, in one line; empty if there was no failure."""
-    whole: bool
+    call_failed: bool
     """Whether the call itself failed, so that every completion failed."""
     cause: BaseException | None
     """The exception that the call raised, if it raised one."""
@@ -325,7 +325,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     Example:
         >>> answer = read_answer([1, None, Failed("timed_out", "no answer within 2 s"), math.nan], "mine", 4)
         >>> answer.failures
-        Failures(raised=0, timed_out=1, wrong_count=0, out_of_range=1, unfinished=0, unstated=0)
+        Failures(raised=0, timed_out=1, wrong_length=0, out_of_range=1, unfinished=0, unstated=0)
     """
     if isinstance(returned, BaseException):
         if isinstance(returned, SlowRewardError):
@@ -342,7 +342,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         reason = (
             f"returned {counted(len(entries), 'value')} for {counted(count, 'completion')}; it must return one for each."
         )
-        return _all_failed(count, Failures(wrong_count=count), reason, TypeError(reason))  # this type is retried only once
+        return _all_failed(count, Failures(wrong_length=count), reason, TypeError(reason))  # this type is retried only once
     values = [_unwrap(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):
@@ -364,7 +364,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     )
     failures = Failures(*(int((failed == number).sum()) for number in failure_codes.values()))
     reasons = [value.reason for value in values if isinstance(value, Failed)]
-    return Answer(rewards, valid, failed, failures, reasons[0] if reasons else "", whole=False, cause=None)
+    return Answer(rewards, valid, failed, failures, reasons[0] if reasons else "", call_failed=False, cause=None)
 
 
 def _check_range(value: numbers.Real) -> float | Failed:
@@ -414,7 +414,7 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
         rljax.rewards.reward_call.FailedJudgeError: the reward mine failed on 1 of 2 completions (1 raised an exception), more ...
     """
     count, failed = len(answer.values), answer.failures.total
-    if answer.whole:
+    if answer.call_failed:
         if max_failure_share < 1:
             raise FailedJudgeError(f"the {what} {function} {answer.reason}") from answer.cause
         return
@@ -445,7 +445,7 @@ def join_answers(answers: Sequence[Answer]) -> Answer:
         failed=np.concatenate([answer.failed for answer in answers]),
         failures=Failures(*map(sum, zip(*(answer.failures for answer in answers), strict=True))),
         reason=first.reason,
-        whole=all(answer.whole for answer in answers),
+        call_failed=all(answer.call_failed for answer in answers),
         cause=first.cause,
     )
 
@@ -453,7 +453,7 @@ def join_answers(answers: Sequence[Answer]) -> Answer:
 def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException) -> Answer:
     kind = 1 + next(index for index, number in enumerate(failures) if number) if count else 0
     no_rewards, failed = np.zeros(count), np.full(count, kind, np.int8)
-    return Answer(no_rewards, np.zeros(count, bool), failed, failures, reason, whole=True, cause=cause)
+    return Answer(no_rewards, np.zeros(count, bool), failed, failures, reason, call_failed=True, cause=cause)
 
 
 def _unwrap(value: object) -> object:

@@ -154,7 +154,7 @@ class Judge(NamedTuple):
         """Text of the answer: the beginning that the prompt contains, if any, and then the tokens that the policy sampled."""
         return completion_text(self.tokenizer, response.tokens[response.mask].tolist())
 
-    def called(
+    def call_reward(
         self, problems: Sequence[Problem], responses: Sequence[Response], *, before: int = 0, total: int | None = None
     ) -> RewardOutput:
         """Call the reward function for some responses, on this host; `patience` repeats a failing call.

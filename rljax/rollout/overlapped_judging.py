@@ -78,7 +78,7 @@ def judge_while_sampling(
             check_responses([requests[index] for index in indices], ready)
             with judging():
                 outputs.append(
-                    judge.called([problems[index] for index in indices], ready, before=before, total=len(requests))
+                    judge.call_reward([problems[index] for index in indices], ready, before=before, total=len(requests))
                 )
             before += len(indices)
         for piece in pieces:  # no more responses are needed, but errors at the end of the stream must still be reported

@@ -28,7 +28,7 @@ from rljax.models.paged_cache import (
     copy_out_of_pages,
     count_free,
     count_own_pages,
-    joined,
+    join_devices,
     pages_needed,
     split_into_blocks,
     truncate_pages,
@@ -66,14 +66,14 @@ class FreePages(NamedTuple):
 def count_pages(state: PagedState, devices: int) -> tuple[tuple[Int[Array, "D"], Int[Array, "D"]], Int[Array, "B"]]:
     """Count the free pages of each device, and the pages of each row."""
     pages = by_device(state.pages, devices)
-    return jax.vmap(count_free)(pages), joined(jax.vmap(count_own_pages)(pages))
+    return jax.vmap(count_free)(pages), join_devices(jax.vmap(count_own_pages)(pages))
 
 
 @partial(jax.jit, static_argnames="devices", donate_argnames="rows")
 def pause_rows(rows: Rows, tokens: Int[Array, "B"], is_running: Bool[Array, "B"], devices: int) -> Rows:
     """Free the pages of each row after its first `tokens` tokens; rows that are not running take no further pages."""
     state: PagedState = rows.state
-    pages = joined(jax.vmap(truncate_pages)(*by_device((state.pages, tokens), devices)))
+    pages = join_devices(jax.vmap(truncate_pages)(*by_device((state.pages, tokens), devices)))
     pages = pages._replace(page=jnp.where(is_running, pages.page, 0))
     return rows._replace(state=state._replace(pages=pages), ended=rows.ended | ~is_running)
 

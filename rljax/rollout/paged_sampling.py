@@ -32,7 +32,7 @@ from rljax.models.paged_cache import (
     by_device,
     count_free,
     insert_prompts_in_pages,
-    joined,
+    join_devices,
     move_pages,
     pages_needed,
     release_pages,
@@ -148,7 +148,7 @@ def with_paged_decoder(engine: DecodingEngine) -> DecodingEngine:
 def _insert(devices: int, state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
     """Put prompts into the pages of each device."""
     insert = jax.vmap(insert_prompts_in_pages, in_axes=(0, None, 0))
-    return joined(insert(by_device(state, devices), fresh, by_device(source, devices)))
+    return join_devices(insert(by_device(state, devices), fresh, by_device(source, devices)))
 
 
 @partial(jax.jit, static_argnames=("decoder", "rows", "budget", "sizes", "kept", "mesh"))
@@ -165,7 +165,7 @@ def empty_paged_rows(
 @partial(jax.jit, static_argnames="devices", donate_argnames="rows")
 def free_rows(rows: Rows, live: Bool[Array, "B"], devices: int) -> Rows:
     """Free the pages of the rows that are not live."""
-    pages = joined(jax.vmap(release_pages)(*by_device((rows.state.pages, live), devices)))
+    pages = join_devices(jax.vmap(release_pages)(*by_device((rows.state.pages, live), devices)))
     return rows._replace(state=rows.state._replace(pages=pages), ended=rows.ended | ~live)
 
 
@@ -182,7 +182,7 @@ def move_paged_rows(
     """Copy rows and their pages into fewer rows with smaller pools; `source` has indices of rows within their device."""
     devices = row_shards(mesh)
     move = jax.vmap(partial(move_pages, shared=sizes.shared, own=sizes.own))
-    state = joined(move(by_device(others.state, devices), by_device(source, devices)))
+    state = join_devices(move(by_device(others.state, devices), by_device(source, devices)))
     per_device = len(others.ended) // devices
     first = per_device * jnp.repeat(jnp.arange(devices), len(source) // devices)
     origin = jnp.where(source >= 0, source + first, -1)

@@ -180,7 +180,7 @@ class RolloutWorker:
         """True if a verifier decides which responses are correct."""
         return self.environment is None and has_verifier(self.judge.reward)
 
-    def first(self, count: int) -> "RolloutWorker":
+    def with_first_prompts(self, count: int) -> "RolloutWorker":
         """Return a worker with only the first `count` prompts."""
         prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
         return replace(self, prompts=prompts)
@@ -204,7 +204,7 @@ class RolloutWorker:
         """Decode one response to text."""
         return self.judge.tokenizer.decode(tokens[attention].tolist())
 
-    def shown(self, groups: Groups, count: int) -> list[dict]:
+    def sample_rows(self, groups: Groups, count: int) -> list[dict]:
         """Return a readable row for the first response of each of the first `count` groups."""
         rows = []
         right, known = right_and_known(groups.rollout)

@@ -30,7 +30,7 @@ from rljax.distribution import NAME
 from rljax.errors import InputError
 from rljax.importing import is_custom, sources_of
 from rljax.models.huggingface import locate
-from rljax.rewards import MADE_OF
+from rljax.rewards import REWARD_FAMILIES
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.environment import functions_in, texts_in
 from rljax.tracking.rows import json_safe, read_rows
@@ -262,7 +262,7 @@ def digest_of_name(name: str, built_in: Iterable[str]) -> str | None:
         return digest_of_name(source, built_in)
     if name.startswith(MODEL):
         return digest_of_model(name.removeprefix(MODEL))
-    if family in MADE_OF:
+    if family in REWARD_FAMILIES:
         return _digest_of_file(Path(source).expanduser())
     return _digest_of_code(name.rpartition(":")[0]) if is_custom(name) else None
 

@@ -27,7 +27,7 @@ from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import GracePeriod
-from rljax.training.lifecycle.initial_state import begin_options, check_models, first_state, param_shapes, state_like
+from rljax.training.lifecycle.initial_state import begin_options, check_models, load_initial_state, param_shapes, state_like
 from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.lifecycle.resume import check_steps, inputs_of, summary
 from rljax.training.lifecycle.start import NO_CONSENT, Consent, continue_folder, new_folder, settings_of
@@ -94,7 +94,7 @@ def run_training(
         inputs = run_together(lambda: inputs_of(setup, custom))
         changed_inputs: tuple[Change, ...] = ()
         if existing is None:
-            owned = [Checkpoint(first_state(setup, custom.names()), no_history(len(setup.train.prompts.tokens)))]
+            owned = [Checkpoint(load_initial_state(setup, custom.names()), no_history(len(setup.train.prompts.tokens)))]
             folder = new_folder(config, custom, base)
             stack.enter_context(discard_on_error(folder))
         else:

@@ -180,7 +180,7 @@ class Reinforcement:
 
         def step(checkpoint: Checkpoint) -> StepOutcome:
             result = own_step(run, self._functions, checkpoint, choose_prompts)
-            return StepOutcome(result.checkpoint, result.numbers, result.numbers.get("skipped_updates"), result)
+            return StepOutcome(result.checkpoint, result.metrics, result.metrics.get("skipped_updates"), result)
 
         return step
 
@@ -261,7 +261,7 @@ class StepResult(NamedTuple):
     """The rollout that the updates were computed from."""
     batch: Batch[Any]
     """The prepared batch of the updates."""
-    numbers: dict[str, float]
+    metrics: dict[str, float]
     """Metrics of the step."""
 
 
@@ -328,7 +328,7 @@ def revise_setup(setup: Setup, checkpoint: Checkpoint) -> Setup:
 def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
     """Show and log a few decoded responses; write some with their tokens, scored after the step's updates."""
     setup, step, settings = run.setup, int(state.step), run.config.run
-    rows = setup.train.shown(result.collected.sampled, settings.shown_samples)
+    rows = setup.train.sample_rows(result.collected.sampled, settings.shown_samples)
     run_on_first(lambda: run.trackers.samples(step, rows))
     if is_first():
         run.display.samples(step, rows)

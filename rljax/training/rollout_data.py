@@ -261,7 +261,7 @@ def scored_rows(setup: Setup) -> int:
 
 
 class ScoreInputs(NamedTuple):
-    """Inputs of a `Score` function."""
+    """Inputs of a `FieldScore` function."""
 
     state: TrainState
     """The training state before the updates."""
@@ -275,28 +275,28 @@ class ScoreInputs(NamedTuple):
     """Trainable parameters that give `policy_logp`: the state's if the algorithm has a correction, else the sampler's."""
 
 
-Score = Callable[[ScoreInputs], Array | np.ndarray]
+FieldScore = Callable[[ScoreInputs], Array | np.ndarray]
 """Inputs -> a field of the rollout, flat or in the field's shape."""
 
 
-def make_ref_logp(setup: Setup) -> Score:
+def make_ref_logp(setup: Setup) -> FieldScore:
     """Build the function that scores a rollout with the reference policy."""
     score_sequences = make_policy_scores(setup)
     return lambda inputs: score_sequences(policy_params(setup.base, inputs.state.reference), inputs.sequences).logp
 
 
-def make_behaviour_entropy(setup: Setup) -> Score:
+def make_behaviour_entropy(setup: Setup) -> FieldScore:
     """Build the function that computes the entropy of the policy that sampled the rollout."""
     score_sequences = make_policy_scores(setup)
     return lambda inputs: score_sequences(policy_params(setup.base, inputs.sampler), inputs.sequences).entropy
 
 
-def make_teacher_logp(setup: Setup) -> Score:
+def make_teacher_logp(setup: Setup) -> FieldScore:
     """Build the function that scores a rollout with the teacher."""
     return required(setup.teacher, "setup.teacher").make_logp(setup)
 
 
-def make_square_sum(setup: Setup) -> Score:
+def make_square_sum(setup: Setup) -> FieldScore:
     """Build the function that computes Σ_v π(v)² of the policy at each token, in chunks of tokens."""
     features, chunk = required(setup.policy.features, "setup.policy.features"), setup.config.model.score_chunk
     chunk = chosen_chunk(chunk, setup.policy.vocab_size, setup.mesh)
@@ -309,13 +309,13 @@ def make_square_sum(setup: Setup) -> Score:
     return lambda inputs: compute_sums(policy_params(setup.base, inputs.policy), inputs.sequences)
 
 
-def make_kinds(setup: Setup) -> Score:
+def make_kinds(setup: Setup) -> FieldScore:
     """Build the function that looks up the kind of each problem; a padding group gets an arbitrary kind."""
     kinds = required(kind_indices(setup.train.prompts.problems), "kinds of the problems")
     return lambda inputs: kinds[inputs.groups.prompt_ids]
 
 
-def make_value_scores(setup: Setup) -> Score:
+def make_value_scores(setup: Setup) -> FieldScore:
     """Build the function that computes the critic's values, blended with the pretrained critic's if the algorithm does so."""
     compute_values = make_values(required(setup.critic, "setup.critic"), setup.mesh, scored_rows(setup))
     blend = required(setup.algorithm.critic, "algorithm.critic").blend
@@ -343,7 +343,7 @@ def _blend_program(blend: Callable) -> Any:
     return jax.jit(blended)
 
 
-SCORES: Mapping[str, Callable[[Setup], Score]] = MappingProxyType(
+SCORES: Mapping[str, Callable[[Setup], FieldScore]] = MappingProxyType(
     {
         "ref_logp": make_ref_logp,
         "behaviour_entropy": make_behaviour_entropy,

@@ -33,7 +33,7 @@ def calculator_predictions(text):
     memory, found = jnp.asarray(RULES.start), []
     for token in TOKENIZER.encode(text):
         memory = RULES.read(memory, jnp.int32(token))
-        logp, has_prediction = RULES.opinion(memory)
+        logp, has_prediction = RULES.predict(memory)
         found.append(TOKENIZER.decode([int(logp.argmax())]) if has_prediction else None)
     return found
 
@@ -80,7 +80,7 @@ def test_the_calculator_restarts_with_each_packed_sequence():
     positions = np.array([[0, *range(8), *range(8)]])
     first, real = jnp.asarray(positions == 0), jnp.asarray(np.arange(17)[None] > 0)
     memory = compute_memories(RULES, jnp.asarray(tokens), first, real)[0]
-    logp, has_prediction = RULES.opinion(memory)
+    logp, has_prediction = RULES.predict(memory)
     assert has_prediction.tolist() == [False] * 8 + [True] + [False] * 7 + [True]
     assert TOKENIZER.decode(logp[jnp.array([8, 16])].argmax(-1).tolist()) == "24"
 

@@ -37,7 +37,7 @@ import json, signal, sys
 import jax, numpy as np
 from rljax.errors import InputError
 from rljax.parallel import agree, any_host, divide, fetch, is_first, make_mesh, of_first, on_first, put_rows, together
-from rljax.parallel.hosts import least
+from rljax.parallel.hosts import min_over_hosts
 from rljax.parallel.joining import join
 
 _, address, _, hosts, _, host = sys.argv[1:]
@@ -67,7 +67,7 @@ print(json.dumps({
     "shared": {name: array.tolist() for name, array in shared.items()},
     "dtypes": [str(array.dtype) for array in shared.values()],
     "any": [any_host(not is_first()), any_host(False)],
-    "least": [least((7 - int(host)) * 2**30), least(None if is_first() else 2**30)],
+    "min_over_hosts": [min_over_hosts((7 - int(host)) * 2**30), min_over_hosts(None if is_first() else 2**30)],
     "copy_from_first": {name: array.tolist() for name, array in first.items()},
     "of_first_dtypes": {name: str(array.dtype) for name, array in first.items()},
     "fetched": {name: array.tolist() for name, array in fetch({"rows": rows, "sum": rows.sum(), "host": np.ones(2)}).items()},
@@ -101,7 +101,7 @@ def test_divide_gives_both_hosts_all_results(two_hosts_results):
 def test_hosts_agree_on_values(two_hosts_results):
     for host in two_hosts_results:
         assert host["any"] == [True, False]
-        assert host["least"] == [6 * 2**30, None]
+        assert host["min_over_hosts"] == [6 * 2**30, None]
         assert host["copy_from_first"] == {"x": 7, "nan": pytest.approx(np.nan, nan_ok=True), "flag": [True]}
         assert host["of_first_dtypes"] == {"x": "int32", "nan": "float32", "flag": "bool"}
         assert host["agreed"] == [

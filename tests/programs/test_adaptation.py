@@ -21,7 +21,14 @@ from rljax.errors import InputError
 from rljax.programs import adaptation_run
 from rljax.programs.adaptation import clipped_feedback, make_batch_learner, relative_rewards, rollout_of, wrong_logp
 from rljax.programs.adaptation_config import AdaptationConfig
-from rljax.programs.adaptation_folder import Heldout, adapt_settings, begin_adaptation, best_of, better, make_served_setup
+from rljax.programs.adaptation_folder import (
+    Heldout,
+    adapt_settings,
+    begin_adaptation,
+    best_evaluation,
+    better_evaluation,
+    make_served_setup,
+)
 from rljax.programs.adaptation_run import adapt
 from rljax.programs.feedback_log import Example
 from rljax.programs.trained_policy import load
@@ -389,14 +396,14 @@ def test_clipped_feedback_loss_matches_formula():
 
 def test_best_evaluation_ignores_rejected_models(tmp_path):
     file = tmp_path / "updates.jsonl"
-    assert best_of(file) is None
+    assert best_evaluation(file) is None
     found = [("kept", "0100"), ("worse", "1111"), ("kept", "-110"), ("kept", "0110")]
     file.write_text("".join(json.dumps({"outcome": outcome, "right": right}) + "\n" for outcome, right in found))
-    np.testing.assert_array_equal(best_of(file), [np.nan, 1, 1, 0])
-    np.testing.assert_array_equal(better(np.ones(3), np.zeros(2)), np.zeros(2))
+    np.testing.assert_array_equal(best_evaluation(file), [np.nan, 1, 1, 0])
+    np.testing.assert_array_equal(better_evaluation(np.ones(3), np.zeros(2)), np.zeros(2))
     file.write_text('{"outcome": "kept", "right": "2"}\n')
     with pytest.raises(InputError, match=r"updates\.jsonl line 1 must have"):
-        best_of(file)
+        best_evaluation(file)
 
 
 def test_invalid_runs_and_settings_are_refused(served, uninterrupted, tmp_path, capsys):

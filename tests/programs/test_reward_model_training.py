@@ -34,7 +34,7 @@ from rljax.rollout import sequences_of
 from rljax.tracking.trackers import JsonlTracker
 from rljax.training.checkpoints.checkpoint import LAST, restore
 from rljax.training.interrupt import INTERRUPTED
-from rljax.training.lifecycle.initial_state import first_state, state_like
+from rljax.training.lifecycle.initial_state import load_initial_state, state_like
 from rljax.training.setup import CustomParts, make_setup
 from rljax.training.value_update import make_values
 
@@ -116,7 +116,7 @@ def test_policy_and_critic_use_the_reward_model(trained, tmp_path):
     assert math.isfinite(row["reward"])
     assert math.isfinite(row["value_loss"])
     setup = make_setup(config, CustomParts(reward=reward))
-    first = first_state(setup)
+    first = load_initial_state(setup)
     state = restore(tmp_path / "run" / "checkpoints" / LAST, partial(state_like, setup)).checkpoint.state
     chex.assert_trees_all_close(state.critic.params, trained.params, rtol=1e-7, atol=1e-20)
     groups = setup.train.generate(first.params, [0, 1], 2, jax.random.key(0))

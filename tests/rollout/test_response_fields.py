@@ -158,7 +158,7 @@ def test_verifier_verdict_reaches_accuracy_and_samples(fixed_rollout):
     found = {name: part.reshape(-1) for name, part in for_algorithm(groups).reward_parts.items()}
     jax.tree.map(np.testing.assert_array_equal, found, parts)
     assert metrics.parts == {f"reward_{name}": pytest.approx(part.mean()) for name, part in parts.items()}
-    assert [row["correct"] for row in setup.train.shown(groups, 3)] == (groups.rollout.correct[:, 0] > 0).tolist()
+    assert [row["correct"] for row in setup.train.sample_rows(groups, 3)] == (groups.rollout.correct[:, 0] > 0).tolist()
     jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
     assert [accuracy_name(worker) for worker in (setup.heldout, replace(setup.heldout, environment=OneTurnEnvironment()))] == [
         "accuracy", "rewards above 0",

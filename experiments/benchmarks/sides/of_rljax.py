@@ -77,12 +77,12 @@ class PacedTracker:
 
 def first_setup(folder: Path, step: work.Step):
     """Build the setup and the state of a run before its first step."""
-    from rljax.training.lifecycle.initial_state import first_state, state_after_warm_start  # noqa: PLC0415
+    from rljax.training.lifecycle.initial_state import load_initial_state, state_after_warm_start  # noqa: PLC0415
     from rljax.training.parts.custom_parts import CustomParts  # noqa: PLC0415
     from rljax.training.setup import make_setup  # noqa: PLC0415
 
     setup = make_setup(configuration(folder, step), CustomParts(reward=work.reward, problems=problems(step)))
-    return setup, state_after_warm_start(setup, first_state(setup))
+    return setup, state_after_warm_start(setup, load_initial_state(setup))
 
 
 def rl_step(folder: Path, pace: Pace) -> None:

@@ -132,7 +132,7 @@ def _make_hooks(judge: Judge) -> dict[str, Callable]:
             return next(iterator, *default)
         except StopIteration as error:
             if reference_of(iterator) is not None:
-                judge.owe(error)
+                judge.record_unhandled(error)
             raise
 
     def record_examined(value: object) -> object:
@@ -140,13 +140,13 @@ def _make_hooks(judge: Judge) -> dict[str, Callable]:
         return value
 
     def forget_errors(before: list[BaseException], value: object) -> object:
-        judge.owed = before
+        judge.unhandled = before
         return value
 
     return {
-        "__handled__": lambda: judge.settle(sys.exception()),
+        "__handled__": lambda: judge.mark_handled(sys.exception()),
         "__guarded__": lambda manager, asserts: Guarded(judge, manager, asserts),
-        "__owed__": lambda: list(judge.owed),
+        "__unhandled__": lambda: list(judge.unhandled),
         "__settled__": forget_errors,
         "__answer__": check_answer,
         "__examined__": record_examined,
@@ -157,12 +157,12 @@ def _make_hooks(judge: Judge) -> dict[str, Callable]:
 
 def _run_statements(tree: ast.Module, space: dict, judge: Judge) -> bool:
     """Run statements. Return whether they raised nothing and handled every exception that the program raised."""
-    judge.open_account()
+    judge.start_test()
     try:
         exec(compile(tree, "<test>", "exec"), space)
     except BaseException:
         return False
-    return judge.is_settled()
+    return judge.is_clean()
 
 
 def _run_imports(space: dict, statements: Sequence[ast.stmt]) -> None:
@@ -235,9 +235,9 @@ def _run_check(check: ast.Module, space: dict, candidate: object, judge: Judge) 
     space["__assertion__"] = assertions.one
     if not (callable(candidate) and _run_statements(check, space, judge) and "check" in space):
         return 0, 1
-    judge.open_account()
+    judge.start_test()
     try:
         space["check"](candidate)
     except BaseException:
         return 0, 1
-    return assertions.result() if judge.is_settled() else (0, 1)
+    return assertions.result() if judge.is_clean() else (0, 1)

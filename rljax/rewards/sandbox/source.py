@@ -373,9 +373,10 @@ def instrument(tree: ast.Module) -> ast.Module:
 
     An exception handler first calls `__handled__()`. The object of a `with` statement becomes `__guarded__(..., asserts)`, where
     `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function becomes
-    `__settled__(__owed__(), ...)`: `__owed__()` lists the exceptions that the test has yet to handle, and `__settled__` forgets the
-    exceptions that the call adds. The condition of an assertion becomes `__answer__(...)`. `type(x)` and `x.__class__` become
-    `__type__(x)`. A variable that is passed to a function and then compared with a constant is passed as `__examined__(variable)`.
+    `__settled__(__unhandled__(), ...)`: `__unhandled__()` lists the exceptions that the test has yet to handle, and
+    `__settled__` forgets the exceptions that the call adds. The condition of an assertion becomes `__answer__(...)`. `type(x)` and
+    `x.__class__` become `__type__(x)`. A variable that is passed to a function and then compared with a constant is passed as
+    `__examined__(variable)`.
 
     Args:
         tree: the test; it is changed.
@@ -462,7 +463,7 @@ class _Instrumenter(ast.NodeTransformer):
             case ast.Call(func=ast.Name(id="type"), args=[value], keywords=[]):
                 return _call("__type__", value)
             case ast.Call(func=ast.Attribute(attr=attribute), args=[_, _, *_]) if attribute in _EXPECT_ERROR:
-                return _call("__settled__", _call("__owed__"), node)
+                return _call("__settled__", _call("__unhandled__"), node)
             case _:
                 return node
 

@@ -35,7 +35,7 @@ class Judge(Peer):
         super().__init__(link.answers, link.questions)
         self.classes: set[int] = set()
         """The object numbers of the program's classes that the tests treat as classes."""
-        self.owed: list[BaseException] = []
+        self.unhandled: list[BaseException] = []
         """The program's exceptions that no handler of the tests has handled yet."""
         self.refusals = 0
         """How often a result was requested that an object of the program must not decide, or an answer was invalid."""
@@ -110,13 +110,13 @@ class Judge(Peer):
             "get": AttributeError,
         }
         if action not in ends or not isinstance(error, ends[action]):
-            self.owe(error)
+            self.record_unhandled(error)
         return error
 
     def left(self, error: BaseException) -> None:
         """Record a failed assertion that passes through the program, because the program may swallow it."""
         if isinstance(error, AssertionError):
-            self.owe(error)
+            self.record_unhandled(error)
 
     def print(self, printed: Sequence[str]) -> None:
         """Print the program's output to each standard stream that the tests capture."""
@@ -124,22 +124,22 @@ class Judge(Peer):
             if text and stream is not original:
                 stream.write(text)
 
-    def owe(self, error: BaseException) -> None:
+    def record_unhandled(self, error: BaseException) -> None:
         """Add an exception to the ones that the tests must still handle."""
-        self.settle(error)
-        self.owed.append(error)
+        self.mark_handled(error)
+        self.unhandled.append(error)
 
-    def settle(self, error: BaseException | None) -> None:
+    def mark_handled(self, error: BaseException | None) -> None:
         """Remove an exception that the tests have handled."""
-        self.owed = [other for other in self.owed if other is not error]
+        self.unhandled = [other for other in self.unhandled if other is not error]
 
-    def is_settled(self) -> bool:
+    def is_clean(self) -> bool:
         """True if the current test has handled every exception, nothing was refused, and the connection is intact."""
-        return not (self.lost or self.owed or self.refusals)
+        return not (self.lost or self.unhandled or self.refusals)
 
-    def open_account(self) -> None:
+    def start_test(self) -> None:
         """Forget the exceptions, refusals and examined arguments of the previous test."""
-        self.owed, self.refusals, self.examined = [], 0, []
+        self.unhandled, self.refusals, self.examined = [], 0, []
 
 
 class Guarded:
@@ -161,9 +161,9 @@ class Guarded:
         if error is None or not suppressed:
             return suppressed
         if reference_of(self._manager) is not None and self._asserts:
-            self._judge.owe(error)
+            self._judge.record_unhandled(error)
         else:
-            self._judge.settle(error)
+            self._judge.mark_handled(error)
         return True
 
 
@@ -194,12 +194,12 @@ class _AssertionContext:
     def __enter__(self) -> None:
         judge = self._all.judge
         self._all.reached.add(self._number)
-        self._owed, self._refusals = list(judge.owed), judge.refusals
+        self._unhandled, self._refusals = list(judge.unhandled), judge.refusals
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         judge = self._all.judge
-        is_handled = len(judge.owed) <= len(self._owed) and judge.refusals == self._refusals and not judge.lost
+        is_handled = len(judge.unhandled) <= len(self._unhandled) and judge.refusals == self._refusals and not judge.lost
         if error is not None or not is_handled:
             self._all.failed.add(self._number)
-        judge.owed, judge.refusals = self._owed, self._refusals
+        judge.unhandled, judge.refusals = self._unhandled, self._refusals
         return error is None or isinstance(error, Exception | SystemExit)

@@ -52,7 +52,7 @@ def param_shapes(setup: Setup) -> PyTree[jax.ShapeDtypeStruct]:
     return jax.eval_shape(lambda params: params, run_together(lambda: first_params(setup)))
 
 
-def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine")) -> TrainState:
+def load_initial_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine")) -> TrainState:
     """Load or initialize the parameters, check that policy, engine and optimizer accept them, and build the initial state.
 
     Args:

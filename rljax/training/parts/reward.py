@@ -10,7 +10,7 @@ from rljax.data.problem import Problem, chats_of
 from rljax.data.tokenizer_note import PREFIX
 from rljax.errors import InputError
 from rljax.importing import is_custom
-from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
+from rljax.rewards import BY_NAME, REWARD_FAMILIES, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import Environment, RolloutWorker
@@ -19,7 +19,7 @@ from rljax.tracking.start_records import digest_of_parts
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import Problems
 
-NO_CODE = (*MADE_OF, PREFIX.removesuffix(":"))
+NO_CODE = (*REWARD_FAMILIES, PREFIX.removesuffix(":"))
 """Prefixes of rewards that are built from a file without executing code in it."""
 
 
