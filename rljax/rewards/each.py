@@ -58,9 +58,8 @@ def each(
         return _call_all(judge_one, calls, progress) if pool is None else pool.map(calls, progress)
 
     one_by_one.__qualname__ = f"each({short_name(judge_one)})"
-    one_by_one.__module__ = (
-        judge_one.__module__
-    )  # a function from outside rljax reads conversations as messages, like any reward
+    # A function from outside rljax reads conversations as messages, like any reward.
+    one_by_one.__module__ = judge_one.__module__
     return verifier_like(one_by_one, judge_one)
 
 
