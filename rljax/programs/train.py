@@ -22,7 +22,7 @@ from rljax.tracking.trackers import Tracker
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.outcome import finish, write_final_models
-from rljax.training.lifecycle.start import Consent
+from rljax.training.lifecycle.start import AUTO, Consent
 from rljax.training.loop import Result, run_training
 from rljax.training.parts.custom_parts import ROWS, CustomParts
 from rljax.training.phase import run_phase
@@ -85,6 +85,7 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; the run can be resumed. It is saved up to its last step, or up to its last checkpoint if
             it was stopped while waiting for disk space.
     """
+    _check_arguments(config, reward, algorithm, resume)
     config, rows = with_dataset(config, dataset)
     if config is not None and config.data.dataset is not None and is_text(config.data.dataset):
         raise InputError(
@@ -105,6 +106,28 @@ def train(
     return run_training(
         config, custom, run_phases, installers=INSTALLERS, trackers=trackers, resume=resume, consent=consent
     )
+
+
+def _check_arguments(
+    config: TrainConfig | None,
+    reward: Callable | Sequence[Callable | str] | None,
+    algorithm: Algorithm | None,
+    resume: str | Path | None,
+) -> None:
+    """Refuse a configuration or reward of the wrong type, and settings that would not apply to the algorithm."""
+    if config is not None and not isinstance(config, TrainConfig):
+        raise InputError(
+            f"config: an rljax.TrainConfig is needed, such as rljax.TrainConfig.flat(steps=100); got {config!r:.80}."
+        )
+    if reward is not None and not callable(reward) and not isinstance(reward, Sequence):
+        raise InputError(f"reward: a function, or a list of functions and names, is needed; got {reward!r:.80}.")
+    if config is None or algorithm is None or resume not in (None, AUTO):
+        return
+    if config.algorithm.options or config.algorithm.without:
+        raise InputError(
+            "algorithm_options and without change a built-in algorithm; leave them out, and change the algorithm that is passed "
+            "to train(), with its factory's arguments or algorithm._replace(...)."
+        )
 
 
 def run_phases(run: Run, owned: list[Checkpoint]) -> Result:

@@ -390,12 +390,13 @@ def applies_chat(
 def _override(
     config: TrainConfig, reward: str | Callable | Sequence[Callable | str] | None, **others: str | int | None
 ) -> TrainConfig:
-    """Replace saved settings, and fit them to the devices of this process; None leaves a setting unchanged."""
+    """Replace saved settings, and fit them to this process and the built-in engine; None leaves a setting unchanged."""
     if isinstance(reward, str) or callable(reward):
         config = config.replace(reward_weights=None, reward_combine="sum")  # both belong to the run's rewards
     overrides = others | {"reward": reward if isinstance(reward, str) else None}
     config = config.replace(**{name: value for name, value in overrides.items() if value is not None})
-    return replace(config.replace(attention="blockwise", engine_url=None), devices=fit_devices(config.devices))
+    server = dict.fromkeys(("engine_url", "engine_server", "engine_folder", "engine_patience", "engine_in_flight"))
+    return replace(config.replace(attention="blockwise", **server), devices=fit_devices(config.devices))
 
 
 def _missing_judges(needed: Collection[str], passed: CustomParts, problems: Sequence[Problem] | None) -> tuple[str, ...]:

@@ -227,6 +227,21 @@ def check_responses(requests: Sequence[Request], responses: Sequence[Response]) 
             raise InputError(f"engine.generate: response {index} {fault}.")
 
 
+def check_token_ids(responses: Sequence[Response], vocabulary: int | None) -> None:
+    """Refuse responses with a token id that the policy does not have.
+
+    Args:
+        responses: responses with at least one token each.
+        vocabulary: V, number of the policy's token ids; None checks nothing.
+
+    Raises:
+        InputError: an id is not below `vocabulary`. (`check_responses` refuses negative ids.)
+    """
+    highest = max(int(response.tokens.max()) for response in responses)
+    if vocabulary is not None and highest >= vocabulary:
+        raise InputError(f"engine.generate: the token ids of the policy are 0 to {vocabulary - 1}; got {highest}.")
+
+
 def sample_responses(engine: Engine, params: Params, requests: Sequence[Request]) -> list[Response]:
     """Sample a response to each request, and check the responses; see `check_responses`."""
     responses = engine.generate(params, requests)
@@ -249,8 +264,10 @@ def check_engine(engine: Engine) -> None:
     """Refuse an object that is not an engine.
 
     Raises:
-        InputError: the object has no method `generate`.
+        InputError: the object is a class, or has no method `generate`.
     """
+    if isinstance(engine, type):
+        raise InputError(f"engine: an object is needed; got the class {engine.__qualname__}. Pass an instance.")
     if not callable(getattr(engine, "generate", None)):
         raise InputError(
             f"engine.generate: an engine must have the method generate(params, requests); got {engine!r:.80}, which has none."
@@ -268,7 +285,9 @@ def _fault(request: Request, response: Response) -> str | None:
         return f"must have one of {', '.join(map(repr, get_args(Finish)))} as its finish; got {response.finish!r:.80}"
     if not isinstance(response.turns, int | np.integer) or response.turns < 1:
         return f"must have an integer of at least 1 as its number of turns; got {response.turns!r:.80}"
-    return _array_fault(response, request.sampling.max_tokens) or _kept_fault(response, request.sampling.kept)
+    sampling = request.sampling
+    fault = _array_fault(response, sampling.max_tokens) or _token_fault(response, sampling.eos_ids)
+    return fault or _kept_fault(response, sampling.kept)
 
 
 def _advice(logp: Float32[np.ndarray, "N"]) -> str:
@@ -305,6 +324,15 @@ def _array_fault(response: Response, budget: int) -> str | None:
         if not possible.all():
             return f"must have finite log-probabilities of at most 0 in {name}; got {logp[~possible][0]}{_advice(logp)}"
     return None
+
+
+def _token_fault(response: Response, eos_ids: tuple[int, ...]) -> str | None:
+    """Describe what is wrong with the token ids of a response; None if nothing is."""
+    if response.tokens.min() < 0:
+        return f"must have token ids of at least 0; got {response.tokens.min()}"
+    continues = response.mask[:-1] & response.mask[1:]  # a later turn follows an observation, which is not sampled
+    early = response.tokens[:-1][continues & np.isin(response.tokens[:-1], eos_ids)]
+    return f"continues after the token {early[0]}, but each token of eos_ids ends a response" if early.size else None
 
 
 def _kept_fault(response: Response, max_kept: int | None) -> str | None:

@@ -17,7 +17,15 @@ from rljax.records import required
 from rljax.rewards.protocol import has_verifier
 from rljax.rewards.reward_call import Progress
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.engine_protocols import Engine, ReportingEngine, Request, Response, Sampling, sample_responses
+from rljax.rollout.engine_protocols import (
+    Engine,
+    ReportingEngine,
+    Request,
+    Response,
+    Sampling,
+    check_token_ids,
+    sample_responses,
+)
 from rljax.rollout.environment import Environment, Player
 from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_known
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
@@ -43,6 +51,7 @@ class RolloutWorker:
         needs_turns: whether a rollout contains the environment's reward for each turn.
         further: workers for further held-out sets, by name; these sets are evaluated together with this worker's prompts.
         other: player that takes the turns for which `environment.is_others_turn` is True; None lets the policy take these, too.
+        vocabulary: V, number of the policy's token ids; None does not check the engine's token ids.
     """
 
     engine: Engine
@@ -57,6 +66,7 @@ class RolloutWorker:
     needs_turns: bool = False
     further: Mapping[str, "RolloutWorker"] = field(default_factory=dict)
     other: Player | None = None
+    vocabulary: int | None = None
 
     @property
     def all_problems(self) -> list[Problem]:
@@ -125,6 +135,7 @@ class RolloutWorker:
         requests = self.requests([prompt_ids[group] for group in group_ids], group_ids, key)
         problems = [self.prompts.problems[request.prompt_id] for request in requests]
         responses, verdicts = self._sample_and_judge(params, requests, problems)
+        check_token_ids(responses, self.vocabulary)
         prompts = left_pad([self.prompts.tokens[prompt_id] for prompt_id in prompt_ids], self.prompt_length, 0)
         length = self.sampling.max_tokens
         groups = _stack_groups(np.asarray(prompt_ids), prompts, member, responses, verdicts, length, version)

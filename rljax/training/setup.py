@@ -126,7 +126,7 @@ def make_checked_algorithm(config: TrainConfig, custom: CustomParts) -> tuple[Tr
     Raises:
         InputError: the algorithm cannot work with the settings.
     """
-    algorithm = add_correction(make_algorithm(config) if custom.algorithm is None else custom.algorithm, config)
+    algorithm = add_correction(make_algorithm(config, custom.algorithm), config)
     config = settings_for(config, algorithm)
     check_algorithm(algorithm, config)
     return config, algorithm

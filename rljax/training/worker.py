@@ -92,6 +92,7 @@ def make_worker(
             max_failure_share=config.reward.max_failure_share,
         ),
         environment=custom.environment,
+        vocabulary=policy.vocab_size,
     )
 
 

@@ -166,6 +166,18 @@ INVALID_ANSWERS = {
         change_first_response(behaviour_logp=np.exp(LOGP)),
         "finite log-probabilities of at most 0 in behaviour_logp; got 0.22",
     ),
+    "an id below 0": (
+        change_first_response(tokens=np.array([-3, 1], np.int32)),
+        "response 0 must have token ids of at least 0; got -3",
+    ),
+    "an id that the policy does not have": (
+        change_first_response(tokens=np.array([1000, 1], np.int32)),
+        rf"the token ids of the policy are 0 to {TOKENIZER.vocab_size - 1}; got 1000",
+    ),
+    "tokens after the end token": (
+        change_first_response(tokens=np.array([1, 3], np.int32)),
+        "response 0 continues after the token 1, but each token of eos_ids ends a response",
+    ),
     "a list of tokens": (
         change_first_response(tokens=[3, 1]),
         r"response 0 must have a NumPy array of integers as its tokens; got \[3, 1\]",

@@ -28,8 +28,11 @@ from rljax.programs.export import export
 from rljax.programs.trained_policy import load
 from rljax.rollout import sequences_of
 from rljax.training.checkpoints import checkpoint as checkpoints
+from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.scoring import make_score, make_scores
+from rljax.training.setup import make_setup
 from rljax.training.state import create, place
 
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
@@ -379,6 +382,13 @@ def test_critic_needs_a_value_function(tmp_path):
     ("parts", "message"),
     [
         ({"algorithm": "dapo"}, "^algorithm: a record rljax.algorithms.algorithm.Algorithm is needed; got 'dapo'"),
+        ({"optimizer": "adam"}, r"^optimizer: a record optax.*\.GradientTransformation is needed; got 'adam'\.$"),
+        (
+            {"optimizer": optax.sgd},
+            r"^optimizer: a record optax.*\.GradientTransformation is needed; got <function sgd at .*>\.$",
+        ),
+        ({"reward": 5}, r"^reward: a function, or a list of functions and names, is needed; got 5\.$"),
+        ({"engine": NullTracker}, r"^engine: an object is needed; got the class NullTracker\. Pass an instance\.$"),
         (
             {"problems": SUMS},
             r"^problems: a pair \(training problems, held-out problems\) of lists of rljax.Problem is needed; got \[",
@@ -403,8 +413,27 @@ def test_critic_needs_a_value_function(tmp_path):
 @pytest.mark.usefixtures("without_type_checks")
 def test_wrong_type_error_names_the_argument(tmp_path, parts, message):
     with pytest.raises(InputError, match=message):
-        rljax.train(CONFIG.replace(run=str(tmp_path / "refused")), even_length, **parts)
+        rljax.train(CONFIG.replace(run=str(tmp_path / "refused")), **{"reward": even_length} | parts)
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("config", [{"steps": 1}, "run.toml", TrainConfig], ids=["a dict", "a file", "the class"])
+def test_anything_but_a_configuration_is_refused(config):
+    with pytest.raises(InputError, match=r"^config: an rljax\.TrainConfig is needed, such as .*; got "):
+        rljax.train(config, even_length)
+
+
+def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
+    algorithm, config = BY_NAME["grpo"](), CONFIG.replace(advantage="rank", train_problems=12, heldout_problems=2)
+    made = make_setup(config, CustomParts(algorithm=algorithm, reward=even_length)).algorithm
+    assert made.advantage != algorithm.advantage
+    assert made.surrogate is algorithm.surrogate
+    with pytest.raises(InputError, match="has no critic, so critic_frozen_trunk cannot apply"):
+        make_setup(config.replace(critic_frozen_trunk=True), CustomParts(algorithm=algorithm, reward=even_length))
+    for settings in ({"algorithm_options": {"clip_high": 0.5}}, {"without": ("token_level",)}):
+        with pytest.raises(InputError, match=r"^algorithm_options and without change a built-in algorithm; leave them out"):
+            rljax.train(CONFIG.replace(run=str(tmp_path / "refused"), **settings), even_length, algorithm=algorithm)
 
 
 def test_policy_has_only_the_documented_fields():

@@ -68,12 +68,26 @@ def list_misfits(config: TrainConfig) -> list[str]:
     return lengths + ([] if sampling.sampling_mask else warn_of_truncation(chosen, sampling.top_k, sampling.top_p))
 
 
-def make_algorithm(config: TrainConfig) -> Algorithm:
-    """Build the algorithm with the settings' hyperparameters, parts and value head, and without the parts to be removed.
+def make_algorithm(config: TrainConfig, own: Algorithm | None = None) -> Algorithm:
+    """Build the algorithm, `own` or else the one that the settings name, with the settings' parts and value head.
 
     Raises:
         InputError: a name, option or part is unknown, the algorithm rejects a value, or the critic's settings do not apply to it.
     """
+    algorithm = _named_algorithm(config) if own is None else own
+    try:
+        algorithm = _with_parts(algorithm, config.algorithm.all_parts) if config.algorithm.all_parts else algorithm
+    except ValueError as error:
+        raise InputError(f"--with {' '.join(config.algorithm.all_parts)}: {error}.") from error
+    check_critic(algorithm, config)
+    if config.critic.head is not None:
+        head = make_head(config.critic.head, config.critic.head_options)
+        algorithm = algorithm._replace(critic=required(algorithm.critic, "algorithm.critic")._replace(head=head))
+    return _with_parts(algorithm, ("critic.blend=pretrained_value",)) if config.critic.mix_pretrained_value else algorithm
+
+
+def _named_algorithm(config: TrainConfig) -> Algorithm:
+    """Build the algorithm that the settings name, without the parts to be removed."""
     name, options = config.algorithm.name, config.algorithm.options
     check_options(name, options, option_names(name))
     options = _run_lengths(config) | dict(options)
@@ -90,15 +104,7 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
             algorithm = without(name, algorithm, part)
         except ValueError as error:
             raise InputError(f"--without {part}: {error}.") from error
-    try:
-        algorithm = _with_parts(algorithm, config.algorithm.all_parts) if config.algorithm.all_parts else algorithm
-    except ValueError as error:
-        raise InputError(f"--with {' '.join(config.algorithm.all_parts)}: {error}.") from error
-    check_critic(algorithm, config)
-    if config.critic.head is not None:
-        head = make_head(config.critic.head, config.critic.head_options)
-        algorithm = algorithm._replace(critic=required(algorithm.critic, "algorithm.critic")._replace(head=head))
-    return _with_parts(algorithm, ("critic.blend=pretrained_value",)) if config.critic.mix_pretrained_value else algorithm
+    return algorithm
 
 
 @cache_results

@@ -91,7 +91,7 @@ def check_parts(custom: CustomParts) -> None:
     Raises:
         InputError: a part is not valid; the message names it.
     """
-    for name, kind in (("policy", Policy), ("algorithm", Algorithm)):
+    for name, kind in (("policy", Policy), ("algorithm", Algorithm), ("optimizer", optax.GradientTransformation)):
         part = custom._asdict()[name]
         if part is not None and not isinstance(part, kind):
             raise InputError(f"{name}: a record {kind.__module__}.{kind.__qualname__} is needed; got {part!r:.80}.")
