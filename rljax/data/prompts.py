@@ -461,6 +461,16 @@ def _index(order: _Shuffled, position: int) -> int:
     return int(required(_grain_order(order)[position], "index"))
 
 
+def padded_length(length: int) -> int:
+    """Round a number of tokens up to 16 times a power of two, so that few programs are compiled.
+
+    Example:
+        >>> [padded_length(n) for n in (1, 16, 17, 100)]
+        [16, 16, 32, 128]
+    """
+    return max(16, 1 << (length - 1).bit_length())
+
+
 def left_pad(
     rows: Sequence[Sequence[int]], length: int, pad_id: int
 ) -> tuple[Int32[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rljax.data.arithmetic import ALPHABET
+from rljax.data.bad_rows import short_repr
 from rljax.data.chat import PLAIN, ChatFormat, render_chat, unclosed_thought
 from rljax.errors import InputError
 from rljax.files import check_local
@@ -115,7 +116,7 @@ class CharacterTokenizer:
         unknown = next((character for character in text if character not in self._ids), None)
         if unknown is not None:
             raise InputError(
-                f"the character {unknown!r} in {_shorten(text)} is not in the tokenizer's alphabet {self.alphabet!r}; "
+                f"the character {unknown!r} in {short_repr(text)} is not in the tokenizer's alphabet {self.alphabet!r}; "
                 f"use `--tokenizer bytes`, or give a larger alphabet after `characters:`."
             )
         return [self._ids[character] for character in text]
@@ -183,7 +184,7 @@ class IdTokenizer:
         )
         if wrong is not None:
             raise InputError(
-                f"{wrong!r} in {_shorten(text)} is not a token id from 0 to {self.vocab_size - 1}; separate ids by "
+                f"{short_repr(wrong)} in {short_repr(text)} is not a token id from 0 to {self.vocab_size - 1}; separate ids by "
                 "spaces, or choose a tokenizer with --tokenizer."
             )
         return [int(word) for word in words]
@@ -537,10 +538,6 @@ def _check_end_is_stored(inner: Any, source: str, name: str) -> None:
 def _is_relevant(record: logging.LogRecord) -> bool:
     """Return False for the warning of transformers that PyTorch is missing, because rljax never needs it."""
     return not record.getMessage().startswith("PyTorch was not found")
-
-
-def _shorten(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
 def has_chat_template(tokenizer: Tokenizer) -> bool:

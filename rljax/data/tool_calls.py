@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rljax.data.bad_rows import short_repr
 from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer, completion_text
 from rljax.errors import InputError
 from rljax.text import one_line
@@ -168,7 +169,7 @@ def parse_turn(text: str, dialect: Dialect = HERMES) -> Turn:
     content = dialect.pattern.sub("", text)
     if dialect.opening in content:
         content, _, rest = content.partition(dialect.opening)
-        malformed.append(f"the tool call {_shorten(rest)} has no end")
+        malformed.append(f"the tool call {short_repr(rest)} has no end")
     for marker in MARKUP:
         content = content.replace(marker, "")
     return Turn(text, content.strip(), calls, malformed)
@@ -179,10 +180,10 @@ def _parse_calls(name: str | None, text: str, malformed: list[str]) -> Iterator[
     try:
         value, end = json.JSONDecoder(strict=False).raw_decode(text.strip())
     except (ValueError, RecursionError) as error:
-        malformed.append(f"the tool call {_shorten(text)} is not JSON ({one_line(error)})")
+        malformed.append(f"the tool call {short_repr(text)} is not JSON ({one_line(error)})")
         return
     if text.strip()[end:].strip():
-        malformed.append(f"the tool call {_shorten(text)} has more text after its JSON value")
+        malformed.append(f"the tool call {short_repr(text)} has more text after its JSON value")
         return
     entries = value if isinstance(value, list) and not name else [value]
     for entry in entries:
@@ -191,7 +192,7 @@ def _parse_calls(name: str | None, text: str, malformed: list[str]) -> Iterator[
         if fault is None:
             yield call["name"].strip(), _arguments(call)
         else:
-            malformed.append(f"the tool call {_shorten(json.dumps(call))} {fault}")
+            malformed.append(f"the tool call {short_repr(json.dumps(call))} {fault}")
 
 
 def _fault(call: object) -> str | None:
@@ -211,10 +212,6 @@ def _arguments(call: Mapping[str, Any]) -> Any:
         except (ValueError, RecursionError):
             return found
     return {} if found is None else found
-
-
-def _shorten(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:80] + "…")
 
 
 def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:

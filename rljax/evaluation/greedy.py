@@ -16,6 +16,8 @@ from rljax.rollout.groups import concatenate, part_means, right_and_known, take
 
 OF_A_SET = ("accuracy", "reward", "judged", "response_length", "truncated_share")
 """Metrics that are reported for each further held-out set NAME, for example as `accuracy_on_NAME`."""
+SHORTEST_RANGE = 16
+"""Number of tokens in the first range of lengths."""
 
 
 class Evaluation(NamedTuple):
@@ -74,8 +76,18 @@ def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, floa
         >>> accuracy_by_length(np.array([True, False, True]), np.array([3, 16, 40]))
         {'accuracy_to_16_tokens': 0.5, 'accuracy_to_64_tokens': 1.0}
     """
-    upper = 16 * 2 ** np.ceil(np.log2(np.maximum(lengths, 16) / 16)).astype(int)
-    return {f"accuracy_to_{most}_tokens": float(right[upper == most].mean()) for most in np.unique(upper)}
+    last = last_of_range(lengths)
+    return {f"accuracy_to_{most}_tokens": float(right[last == most].mean()) for most in np.unique(last)}
+
+
+def last_of_range(lengths: np.ndarray) -> np.ndarray:
+    """Return the last length of the range that each length is in: up to 16 tokens, then in ranges that double.
+
+    Example:
+        >>> last_of_range(np.array([1, 16, 17, 100])).tolist()
+        [16, 16, 32, 128]
+    """
+    return SHORTEST_RANGE * 2 ** np.ceil(np.log2(np.maximum(lengths, SHORTEST_RANGE) / SHORTEST_RANGE)).astype(int)
 
 
 def evaluate(worker: RolloutWorker, params: Params, *, batch: int = 256) -> Evaluation:

@@ -13,6 +13,7 @@ from rljax.data.problem import Problem
 from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.best_of_n import chosen_table
 from rljax.evaluation.calibration import Calibration, calibration
+from rljax.evaluation.greedy import SHORTEST_RANGE, last_of_range
 from rljax.evaluation.group_gap import Gap, group_gap
 from rljax.evaluation.kinds import by_value, labels_of
 from rljax.evaluation.statistics import (
@@ -25,7 +26,6 @@ from rljax.evaluation.statistics import (
     ratio_over_problems,
 )
 
-SHORTEST_RANGE = 16  # tokens in the first range of lengths; further ranges double, as in evaluations during training
 SCORE = "score"
 """Name of the measure for the expected score in an exam."""
 
@@ -222,7 +222,7 @@ def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> 
         >>> [(part.label, part.count, part.measures["accuracy"].value) for part in parts]
         [('1 to 16', 2, 0.5), ('33 to 64', 1, 1.0)]
     """
-    upper = SHORTEST_RANGE * 2 ** np.ceil(np.log2(np.maximum(lengths, SHORTEST_RANGE) / SHORTEST_RANGE)).astype(int)
+    upper = last_of_range(lengths)
     parts = []
     for last in np.unique(upper[judged]).tolist():
         inside = judged & (upper == last)

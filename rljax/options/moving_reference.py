@@ -60,7 +60,7 @@ def check_period(algorithm: Algorithm, config: TrainConfig) -> None:
 
 def make_average(rate: float) -> Move:
     """Build the function that moves the reference a fraction of the way to the policy after the updates of each step."""
-    follow = _average_program(rate)
+    follow = average_program(rate)
 
     def move(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
         del metrics, updates
@@ -85,7 +85,8 @@ def make_restart(optimizer: optax.GradientTransformation, period: int) -> Move:
 
 
 @cache_results
-def _average_program(rate: float) -> Any:
+def average_program(rate: float) -> Any:
+    """Compile the function that moves parameters a fraction of the way to other parameters."""
     return jax.jit(partial(ema_update, rate=rate), donate_argnums=0)
 
 

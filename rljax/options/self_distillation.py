@@ -15,10 +15,10 @@ still counts in the denominator of the loss.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from rljax.algorithms import Algorithm
-from rljax.caching import cache_results
 from rljax.data.problem import Problem
-from rljax.data.prompts import left_pad, prompt_tokens
+from rljax.data.prompts import left_pad, padded_length, prompt_tokens
 from rljax.errors import InputError
-from rljax.ops.divergence import ema_update
 from rljax.options.distillation import teacher_kl
+from rljax.options.moving_reference import average_program
 from rljax.rollout import Groups, Sequences
 from rljax.rollout.groups import right_and_known
 from rljax.training.config import TrainConfig
@@ -46,8 +45,6 @@ DEMONSTRATION, SUCCESS = "demonstration", "success"
 """Values of `teacher_shows` that are not columns: the problem's demonstration, or another right response of the group."""
 TEMPLATE = "{prompt}\n\nFor your information:\n\n{shown}\n\nNow respond to the request above."
 RATE = 0.05
-SHORTEST = 16
-"""Teacher prompts are padded to this many tokens times a power of two, so that few programs are compiled."""
 
 
 class SelfTeacher(NamedTuple):
@@ -190,19 +187,9 @@ def teacher_sequences(setup: Setup, inputs: ScoreInputs) -> tuple[Sequences, Boo
         return prompt_tokens(problem, setup.tokenizer, chat=setup.config.model.chat)
 
     rows = [tokens_of(row) for row in range(len(texts))]
-    prompts = left_pad(rows, padded_size(rows), setup.tokenizer.pad_token_id)
+    prompts = left_pad(rows, padded_length(max(map(len, rows))), setup.tokenizer.pad_token_id)
     sequences = inputs.sequences._replace(prompt_tokens=prompts[0], prompt_attention=prompts[1])
     return sequences, np.array([bool(text) for text in texts])
-
-
-def padded_size(rows: Sequence[Sequence[int]]) -> int:
-    """Return the length to which token lists are padded.
-
-    Example:
-        >>> padded_size([[1, 2]]), padded_size([[1] * 17, []])
-        (16, 32)
-    """
-    return max(SHORTEST, 1 << (max(map(len, rows)) - 1).bit_length())
 
 
 def make_logp(setup: Setup) -> FieldScore:
@@ -220,15 +207,10 @@ def make_logp(setup: Setup) -> FieldScore:
 
 def _follow(rate: float) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
     """Build the function that moves the teacher a fraction of the way to the student after each step."""
-    average = _average_program(rate)
+    average = average_program(rate)
 
     def move(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
         del metrics, updates
         return state._replace(options=state.options | {NAME: average(state.options[NAME], state.params)}), {}
 
     return move
-
-
-@cache_results
-def _average_program(rate: float) -> Any:
-    return jax.jit(partial(ema_update, rate=rate), donate_argnums=0)

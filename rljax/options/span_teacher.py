@@ -20,14 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32
 
-from rljax.data.prompts import left_pad, prompt_tokens, right_pad
+from rljax.data.prompts import left_pad, padded_length, prompt_tokens, right_pad
 from rljax.data.token_alignment import Span, align, token_ends
 from rljax.data.tokenizer import Tokenizer
 from rljax.data.tokenizer_note import folder_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.options.distillation import NAME, find_language_model, load_language_model, teacher_kl
-from rljax.options.self_distillation import padded_size
 from rljax.rollout import Groups, Sequences, sequences_of
 from rljax.training.rollout_data import FieldScore, ScoreInputs, scored_rows
 from rljax.training.scoring import make_score, make_scores
@@ -132,8 +131,9 @@ def reencode(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequen
             f"The tokenizer of the teacher {setup.config.algorithm.teacher!r} changes every response when it encodes and decodes "
             "it, so no span of text can be compared; choose another teacher."
         )
-    prompts = left_pad([by_group[row // size] for row in range(len(rows))], padded_size(by_group), tokenizer.pad_token_id)
-    return Sequences(*prompts, *right_pad(rows, padded_size(rows), tokenizer.pad_token_id)), spans
+    prompt_length, length = (padded_length(max(map(len, lists))) for lists in (by_group, rows))
+    prompts = left_pad([by_group[row // size] for row in range(len(rows))], prompt_length, tokenizer.pad_token_id)
+    return Sequences(*prompts, *right_pad(rows, length, tokenizer.pad_token_id)), spans
 
 
 def add_span_ratios(

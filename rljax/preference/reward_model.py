@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from rljax.data.cells import Messages
 from rljax.data.problem import Problem
-from rljax.data.prompts import prompt_tokens, response_tokens, right_pad
+from rljax.data.prompts import padded_length, prompt_tokens, response_tokens, right_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.data.tokenizer_note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
 from rljax.errors import InputError
@@ -30,9 +30,6 @@ from rljax.models.value_model import ValueModel, load_value_model, value_content
 from rljax.parallel import agree, fetch, put, put_rows, row_shards, shardings
 from rljax.rewards.correctness import Failed
 from rljax.text import one_line
-
-SHORTEST = 16
-"""Sequences are padded to this many tokens times a power of two, so that few programs are compiled."""
 
 
 class RewardModel(NamedTuple):
@@ -111,16 +108,6 @@ def sequence_tokens(
     """
     problem = Problem(prompt, "", response, columns, messages)
     return prompt_tokens(problem, tokenizer, chat=chat) + response_tokens(problem, tokenizer, chat=chat)[0]
-
-
-def padded_length(length: int) -> int:
-    """Round a number of tokens up to the next length for which a program is compiled.
-
-    Example:
-        >>> [padded_length(n) for n in (1, 16, 17, 100)]
-        [16, 16, 32, 128]
-    """
-    return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 def make_score(

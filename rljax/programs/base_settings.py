@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from rljax.errors import InputError
-from rljax.files import check_local, experiments_folder
+from rljax.files import CODE, check_local, experiments_folder
 from rljax.importing import check_trusted, importing_from_folder_of
 from rljax.settings.checks import fit_value, hints_of
 from rljax.settings.flat import flat_names
@@ -458,8 +458,6 @@ def _smoke(start: Start, algorithm: str | None) -> Start:
     return start.changed({key: Setting(value, "--smoke") for key, value in small.items()})
 
 
-CODE = ("reward", "step_reward", "environment", "algorithm")
-"""Settings that can name code: file.py:function or module:function."""
 READ_AS_TEXT = (".json", ".yaml", ".yml")
 """Suffixes of settings files. A Python file is code, which the caller chooses to execute by naming it."""
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from rljax.data.problem import Problem
-from rljax.data.prompts import left_pad, right_pad
+from rljax.data.prompts import left_pad, padded_length, right_pad
 from rljax.data.tokenizer_note import PREFIX
 from rljax.errors import InputError
 from rljax.importing import check_trusted, is_custom
@@ -22,7 +22,6 @@ from rljax.preference.reward_model import (
     lowest_score,
     make_score,
     make_step_judge,
-    padded_length,
     sequence_tokens,
 )
 from rljax.programs.trained_policy import OpenPolicy, find_run

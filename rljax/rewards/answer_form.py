@@ -15,7 +15,8 @@ _CLOSING = frozenset({")", "]", "}", r"\}"})
 _CONJUNCTION = re.compile(r"(?:\\text\{)? ?,? ?(?:and|or),? ?\}?")
 _RELATIONS = frozenset({"=", "<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\approx", r"\equiv", r"\iff", r"\subset", r"\to"})
 _ORDER = frozenset({"<", ">", r"\le", r"\ge"})
-_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+"""Relation -> the relation with its sides exchanged."""
 _MATRIX = re.compile(r"\\begin\{([pb]?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _NAME = re.compile(
     r"\\text\{[^{}]*\}|(?:[a-zA-Z]|\\(?:[a-z]*theta|alpha|beta|gamma|lambda|mu|[a-z]*phi|omega|sigma|varepsilon|delta|rho) ?)"
@@ -307,8 +308,8 @@ def _read_part(text: str) -> list[Interval] | None:
 
 def _read_relation(sides: list[str], sign: str) -> list[Interval] | None:
     name, end = sides
-    if not is_name(name) and is_name(end) and sign in _FLIPPED:
-        name, end, sign = end, name, _FLIPPED[sign]
+    if not is_name(name) and is_name(end) and sign in FLIPPED:
+        name, end, sign = end, name, FLIPPED[sign]
     if not is_name(name) or not end:
         return None
     if sign == r"\in":

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from rljax.rewards.algebra import approximates, same_expression, same_relation
 from rljax.rewards.algebra_limits import is_judgeable
 from rljax.rewards.answer_form import (
+    FLIPPED,
     Interval,
     Residue,
     assignment,
@@ -55,7 +56,6 @@ _LOG = re.compile(r"\\log(?![a-zA-Z_])")
 _MEMBER = re.compile(r"^[a-zA-Z]\\in ?(?=\\\{)")
 _FUNCTION = re.compile(r"[a-zA-Z]\([a-z]\)")
 _CONDITION = re.compile(r"[a-zA-Z] ?(?:\\in ?(?:\\mathbb\{R\}|R) ?)?[|:]")
-_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 # A system of equations is read as a list of equations.
 _SYSTEM = re.compile(r"^\\begin\{(cases|aligned|gathered)\}(.*)\\end\{\1\}$", re.DOTALL)
 _SETS_IN_WORDS = {
@@ -305,9 +305,9 @@ def _same_relations(reference: str, answer: str) -> bool:
         return _states(value[1], actual)
     if signs == answer_signs == [r"\in"]:
         return expected[0] == actual[0] and _equal(expected[1], actual[1])
-    if len(signs) != 1 or len(answer_signs) != 1 or not {*signs, *answer_signs} <= {"=", *_FLIPPED}:
+    if len(signs) != 1 or len(answer_signs) != 1 or not {*signs, *answer_signs} <= {"=", *FLIPPED}:
         return False
-    if answer_signs[0] == _FLIPPED.get(signs[0]):
+    if answer_signs[0] == FLIPPED.get(signs[0]):
         actual, answer_signs = actual[::-1], signs
     left, right = (expected[0], expected[1]), (actual[0], actual[1])
     return signs == answer_signs and same_relation(left, right, ordered=signs != ["="])

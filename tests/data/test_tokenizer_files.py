@@ -154,5 +154,7 @@ def test_id_tokenizer(tmp_path):
     for text, wrong in (("1 x", "x"), ("1 20", "20"), ("-1", "-1")):
         with pytest.raises(InputError, match=f"'{wrong}' in .* is not a token id from 0 to 19"):
             tokenizer.encode(text)
+    with pytest.raises(InputError, match=r"'9{79}… in .* is not a token id from 0 to 19"):
+        tokenizer.encode("9" * 5000)
     with pytest.raises(InputError, match="'ids' belongs to a model folder"):
         load_tokenizer("ids")

@@ -19,6 +19,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import (
     ENVIRONMENT,
     OPTIONS,
+    TRAIN_ROWS,
     Change,
     digest_of_files,
     digest_of_model,
@@ -83,7 +84,7 @@ def inputs_of(setup: Setup, custom: CustomParts) -> dict[str, str]:
     environment, named = setup.train.environment, config.reward.environment
     judge = None if environment is not None else digest_of_reward(config, custom.reward)
     found: dict[str, str | None] = {
-        "training rows": digest_of_rows(setup.train.prompts.problems),
+        TRAIN_ROWS: digest_of_rows(setup.train.prompts.problems),
         **evaluation_inputs(heldout.prompts.problems, judge),
         "further held-out rows": digest_of_rows(heldout.all_problems) if heldout.further else None,
         **text_inputs(setup.tokenizer, chat=config.model.chat),
