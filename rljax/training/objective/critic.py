@@ -89,8 +89,7 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
             "value_pretraining_steps": bool(settings.pretraining_steps),
             "mix_pretrained_value": settings.mix_pretrained_value,
         }
-        named = [flag for flag, is_changed in changed.items() if is_changed]
-        if named:
+        if named := [flag for flag, is_changed in changed.items() if is_changed]:
             raise InputError(
                 f"{name} has no critic, so {', '.join(named)} cannot apply; leave that out, or choose an algorithm "
                 "with a critic (ppo, vc_ppo, vapo, vapo_grpo, open_reasoner_zero)."

@@ -70,8 +70,7 @@ def check_custom_parts(needed: Sequence[str], custom: CustomParts) -> None:
         InputError: the arguments differ; the message names them.
     """
     refuse_missing(set(needed) - set(custom.names()))
-    extra = sorted(set(custom.names()) - set(needed))
-    if extra:
+    if extra := sorted(set(custom.names()) - set(needed)):
         raise InputError(f"The run was started without {', '.join(extra)}; leave that out, or start a new run.")
 
 
@@ -92,8 +91,7 @@ def check_parts(custom: CustomParts) -> None:
         InputError: a part is not valid; the message names it.
     """
     for name, kind in (("policy", Policy), ("algorithm", Algorithm), ("optimizer", optax.GradientTransformation)):
-        part = custom._asdict()[name]
-        if part is not None and not isinstance(part, kind):
+        if (part := custom._asdict()[name]) is not None and not isinstance(part, kind):
             raise InputError(f"{name}: a record {kind.__module__}.{kind.__qualname__} is needed; got {part!r:.80}.")
     if custom.engine is not None:
         check_engine(custom.engine)
