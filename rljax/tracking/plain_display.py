@@ -251,7 +251,8 @@ class LoggedDisplay:
     def __exit__(self, *exception: object) -> None:
         """Record the exception that ended the run, if any, and close the file."""
         if exception and exception[0] is not None:
-            self.log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}: {exception[1]}")
+            reason = f": {exception[1]}" if str(exception[1]) else ""
+            self.log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}{reason}")
         self._file.close()
 
     set_accuracy_label = _call_both("set_accuracy_label")

@@ -123,9 +123,10 @@ class RunFolder:
         models = (path / name for name in MODELS)
         existing = [part.name for part in (*run.own_files, run.checkpoints, *models) if part.exists()]
         if existing:
+            resume = f"continue that run with --resume {shlex.quote(str(path))}"
+            remedy = resume if run.config_file.exists() else f"restore its {CONFIG}, without which it cannot continue"
             raise InputError(
-                f"{path} already contains a run ({', '.join(existing)}); choose another folder with --run, "
-                f"or continue that run with --resume {shlex.quote(str(path))}."
+                f"{path} already contains a run ({', '.join(existing)}); choose another folder with --run, or {remedy}."
             )
         try:
             path.mkdir(parents=True, exist_ok=True)

@@ -178,8 +178,7 @@ def continue_run(
     )
     checkpoint, lost = with_remaining_best(folder, checkpoint)
     step = int(checkpoint.state.step)
-    is_last = step == config.optimization.steps  # perhaps only since now, because `steps` was reduced
-    if step and (lost or (is_last and not any_host(is_evaluated(folder.metrics, step)))):
+    if step and (lost or (step == config.optimization.steps and not any_host(is_evaluated(folder.metrics, step)))):
         checkpoint = checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=True))
     owned.append(checkpoint)
     return continue_folder(folder, config, changes), [*losses, *lost]
@@ -194,8 +193,7 @@ def with_remaining_best(folder: RunFolder, checkpoint: Checkpoint) -> tuple[Chec
         return checkpoint, []
     now = "there is no other" if newest.best_step is None else f"the best one is now that of step {newest.best_step}"
     text = f"{folder.checkpoints / BEST} no longer has the checkpoint of the best step, {notes.best_step}; {now}."
-    best = notes._replace(best_quality=newest.best_quality, best_step=newest.best_step)
-    return checkpoint._replace(notes=best), [text]
+    return checkpoint._replace(notes=notes._replace(best_quality=newest.best_quality, best_step=newest.best_step)), [text]
 
 
 def introduce(run: Run, state: TrainState, changes: Sequence[Change] | None) -> None:
@@ -222,10 +220,7 @@ def make_stream(stack: ExitStack) -> TextIO:
 
 @contextmanager
 def discard_on_error(folder: RunFolder) -> Generator[None]:
-    """Remove the folder of a new run if an `InputError` ends the run before it has saved any progress.
-
-    If two processes start the same run at once, the second one finds the folder locked, and leaves it to the first.
-    """
+    """Remove the folder of a new run if an `InputError` ends it before any progress, unless another process has locked it."""
     try:
         yield
     except InputError:

@@ -455,6 +455,13 @@ def test_a_line_that_another_thread_writes_is_not_lost(terminal, clock, tmp_path
     ]
 
 
+@pytest.mark.parametrize(("error", "line"), [(KeyboardInterrupt(), "KeyboardInterrupt"), (OSError("no"), "OSError: no")])
+def test_a_log_file_names_the_error_that_ended_the_run(tmp_path, error, line):
+    with pytest.raises(type(error)), LoggedDisplay(PlainDisplay(io.StringIO()), tmp_path / "log.txt"):
+        raise error
+    assert (tmp_path / "log.txt").read_text().endswith(f" warning: ended by {line}\n")
+
+
 def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):
     shown = rich_display(terminal, clock)
     with shown, LoggedDisplay(shown, tmp_path / "log.txt") as display:

@@ -75,7 +75,8 @@ def test_create_refuses_a_folder_that_contains_a_run(tmp_path, existing):
         path.mkdir()
     else:
         path.write_text("kept")
-    message = f"{tmp_path} already contains a run \\({path.name}\\).* --run.* --resume {tmp_path}"
+    remedy = f"--resume {tmp_path}" if existing == "config.json" else "restore its config.json, without which it cannot"
+    message = f"{tmp_path} already contains a run \\({path.name}\\).* --run.* {remedy}"
     with pytest.raises(InputError, match=message):
         RunFolder.create(tmp_path, {"seed": 0})
     assert path.is_dir() or path.read_text() == "kept"

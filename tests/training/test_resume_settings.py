@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rljax.algorithms import dapo
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import FREE, changes_between, check_changes, check_steps
+from rljax.training.objective.algorithm import make_algorithm
 
 
 def test_settings_that_may_change_exist_and_others_are_refused_by_name():
@@ -38,12 +38,18 @@ def test_an_unset_task_is_not_a_change():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"difficulty_window": (0.1, 0.9), "difficulty_window_end": (0.0, 0.5)}, "difficulty_window_end"), ({}, None)],
+    [
+        ({"difficulty_window": (0.1, 0.9), "difficulty_window_end": (0.0, 0.5)}, "difficulty_window_end"),
+        ({"algorithm": "ppo", "learning_rate_warmup": 20}, "the warm-up of the critic's learning rate"),
+        ({"algorithm": "ppo", "learning_rate_warmup": 20, "minibatches": 4}, None),
+        ({"algorithm": "dapo", "learning_rate_warmup": 20}, None),
+        ({}, None),
+    ],
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_the_steps_of_a_schedule_cannot_change_once_it_has_begun(settings, message):
     config = TrainConfig.flat(**settings)
-    setup = SimpleNamespace(config=config, algorithm=dapo())
+    setup = SimpleNamespace(config=config, algorithm=make_algorithm(config))
     changes = changes_between(config, config.replace(steps=200))
     check_steps(changes, setup, SimpleNamespace(step=0))
     if message is None:

@@ -322,11 +322,8 @@ def notes_in(folder: Path) -> dict[int, Notes]:
     """Return the notes of the checkpoints in `folder`, by number, without those that were being deleted or are damaged."""
     # This does not use Orbax, whose manager waits for all processes, because the first host may call it alone.
     saves = {number: folder / str(number) for number in numbers_in(folder)}
-    intact = {number: save for number, save in saves.items() if intact_rows(save, NOTES) is not None}
-    found = {number: read_json(save / NOTES / "metadata") for number, save in intact.items()}
-    return {
-        number: Notes.from_json({name: raw[name] for name in Notes._fields if name in raw}) for number, raw in found.items()
-    }
+    found = {n: read_json(save / NOTES / "metadata") for n, save in saves.items() if intact_rows(save, NOTES) is not None}
+    return {n: Notes.from_json({key: raw[key] for key in Notes._fields if key in raw}) for n, raw in found.items()}
 
 
 @contextmanager
@@ -446,8 +443,8 @@ def _search(folder: Path) -> tuple[int, tuple[UnusableCheckpoint, ...]]:
         return max(complete), damaged
     if not damaged:
         raise InputError(
-            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Repeat the command that started the "
-            "run, with --resume auto."
+            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one, or it was deleted. Restore it, or repeat "
+            "the command that started the run, with --resume auto."
         )
     faults = " ".join(map(str, damaged))
     raise InputError(f"No checkpoint in {str(folder)!r} is complete. {faults} Restore the files, or start a new run.")

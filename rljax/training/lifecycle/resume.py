@@ -31,6 +31,7 @@ from rljax.tracking.start_records import (
     text_inputs,
 )
 from rljax.training.config import TrainConfig
+from rljax.training.objective.optimizer import critic_warmup
 from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.reward import digest_of_reward
 from rljax.training.setup import Setup
@@ -111,6 +112,9 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
     if change.after < done:
         raise InputError(f"steps is {change.after}, but the run has already taken {done} RL steps; set at least {done}.")
     reasons = schedules(setup.config, setup.algorithm)
+    lengths = {critic_warmup(setup.config.replace(steps=steps)) for steps in (change.before, change.after)}
+    if setup.algorithm.critic is not None and len(lengths) > 1:
+        reasons.append("the warm-up of the critic's learning rate")
     if reasons:
         raise InputError(
             f"A resumed run cannot change {change}: the {done} RL steps so far follow a schedule over all steps "

@@ -359,7 +359,12 @@ def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
 def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.GradientTransformation:
     """Return the optimizer of the critic in RL."""
     peak = critic_learning_rate(config, algorithm)
-    return _optimizer(config.optimization, constant_schedule(peak, _short_warmup(config, _rl_updates(config.optimization))))
+    return _optimizer(config.optimization, constant_schedule(peak, critic_warmup(config)))
+
+
+def critic_warmup(config: TrainConfig) -> int:
+    """Return the warm-up length of the critic's learning rate in RL, in updates."""
+    return _short_warmup(config, _rl_updates(config.optimization))
 
 
 def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
