@@ -443,8 +443,8 @@ def _search(folder: Path) -> tuple[int, tuple[UnusableCheckpoint, ...]]:
         return max(complete), damaged
     if not damaged:
         raise InputError(
-            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one, or it was deleted. Restore it, or repeat "
-            "the command that started the run, with --resume auto."
+            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one, or it was deleted. Restore it, or "
+            "repeat the command that started the run, with --resume auto."
         )
     faults = " ".join(map(str, damaged))
     raise InputError(f"No checkpoint in {str(folder)!r} is complete. {faults} Restore the files, or start a new run.")
