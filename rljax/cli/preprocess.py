@@ -27,11 +27,14 @@ def run_preprocess(command: Preprocess) -> int:
 def _verify(
     reward: Callable, in_messages: bool, problems: Sequence[Problem], completions: Sequence[str]
 ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-    """Return per completion: the reward, whether there is a verdict, and whether no answer has the form that the reward reads."""
+    """Return per completion: the verdict of a verifier, else the reward; whether there is one; and whether no answer is read."""
     from rljax.rewards.correctness import UNSTATED  # noqa: PLC0415
     from rljax.rewards.protocol import judge  # noqa: PLC0415
 
     prompts, chats = [problem.prompt for problem in problems], [problem.messages for problem in problems]
     columns = reward_columns(problems)
     scores = judge(reward, prompts, completions, columns, max_failure_share=0.0, chats=chats if in_messages else None)
-    return scores.total, scores.valid, scores.failed == UNSTATED
+    is_unread = scores.failed == UNSTATED
+    if scores.correct is None:
+        return scores.total, scores.valid, is_unread
+    return scores.correct, scores.valid & ~np.isnan(scores.correct), is_unread

@@ -412,6 +412,14 @@ def test_own_reward_reads_conversations_as_in_training(tmp_path):
         assert len((tmp_path / name / "train.jsonl").read_text().splitlines()) == 1
 
 
+def test_verdict_of_a_verifier_decides_what_is_right(tmp_path):
+    """The reward of a right answer without a stated confidence is 0 with `brier:`."""
+    rows = [row("1+1=", "2", demonstration="#2"), row("1+2=", "3", demonstration="#4")]
+    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    assert main(["preprocess", str(tmp_path / "raw.jsonl"), str(tmp_path / "out"), "--reward", "brier:exact"]) == 0
+    assert [problem.prompt for problem in load_problems(tmp_path / "out")] == ["1+1="]
+
+
 def test_multi_turn_demonstration_round_trip(prepare, tmp_path):
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
     turns = [
