@@ -416,8 +416,13 @@ def check_vocab_size(tokenizer: Tokenizer, size: int) -> None:
         )
 
 
-def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
+def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str], *, ids: str = "stop_ids") -> None:
     """Reject stop strings that contain a special token, because responses are searched as decoded text, which has none.
+
+    Args:
+        tokenizer: the tokenizer.
+        stop: the stop strings.
+        ids: name of the setting for token ids that end a response.
 
     Raises:
         InputError: the message names the token.
@@ -427,7 +432,7 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
     if found is not None:
         raise InputError(
             f"stop has {found[0]!r}, and {found[1]!r} is a special token of the tokenizer: text never contains it, so no "
-            "response would stop there. Give its id with stop_ids; the end token, which is the `eos_token` of "
+            f"response would stop there. Give its id with {ids}; the end token, which is the `eos_token` of "
             "tokenizer_config.json, ends a response anyway."
         )
 

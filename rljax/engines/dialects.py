@@ -10,6 +10,8 @@ from rljax.rollout.engine_protocols import Request, Sampling
 Server = Literal["rljax", "vllm", "sglang"]
 SEED_BITS = 63
 """Number of bits of a seed in vLLM and SGLang."""
+MOST_TEMPERATURE, MOST_STOPS = 2.0, 16
+"""Highest temperature, and maximum number of stop strings, of a request to `rljax serve`."""
 
 
 class Status(NamedTuple):
@@ -136,6 +138,8 @@ def _rljax_publish_in_flight(http: Http, folder: str, version: int) -> None:
 def _rljax_limits(sampling: Sampling) -> str | None:
     if sampling.strata is not None:
         return "it samples each response independently; leave stratified out"
+    if sampling.temperature > MOST_TEMPERATURE or len(sampling.stop) > MOST_STOPS:
+        return f"its requests have temperatures up to {MOST_TEMPERATURE:g} and at most {MOST_STOPS} stop strings"
     return None if sampling.kept is None else "it does not record sampling masks; leave sampling_mask out"
 
 

@@ -98,7 +98,7 @@ class ServeSettings(NamedTuple):
 def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
     """Open a folder's policy, for chats if the model has a chat template; load a run's held-out problems if `drift` needs them."""
     needs_problems = settings.extensions.drift is not None and find_run(target, settings.which)[0] is not None
-    opened = load(
+    return load(
         target,
         which=settings.which,
         tokenizer=settings.tokenizer,
@@ -107,8 +107,6 @@ def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
         quantize=settings.quantize,
         cache_dtype=settings.cache_dtype,
     )
-    opened.print_unused_settings(temperature=1.0, top_k=None, top_p=None)  # what requests use by default
-    return opened
 
 
 def fingerprint(opened: OpenPolicy) -> str:
@@ -220,6 +218,7 @@ def make_server_parts(settings: ServeSettings, opened: OpenPolicy, report: Calla
     from rljax.serving.answer_log import AnswerLog  # noqa: PLC0415
     from rljax.serving.app import ServerParts  # noqa: PLC0415  needs the extra `serve`
 
+    opened.print_unused_settings(temperature=1.0, top_k=None, top_p=None)  # what requests use by default
     log = None if settings.log is None else AnswerLog(settings.log)
     decoder, expected = decoder_of(opened, settings), fingerprint(opened)
     name = settings.name or Path(settings.target).resolve().name

@@ -262,7 +262,7 @@ class _Server:
         """Queue the responses of a request."""
         served, loop = self.served, asyncio.get_running_loop()
         try:
-            check_no_special_token(served.tokenizer, fields.stop)
+            check_no_special_token(served.tokenizer, fields.stop, ids="stop_token_ids")
         except InputError as error:
             raise ApiError(400, str(error), param="stop") from error
         pending = PendingRequest(kind, new_id(kind), prompts, fields, [], [], asyncio.Queue(), time.monotonic())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rljax.text import unique_names
+from rljax.text import counted, unique_names
 
 MOST_SAMPLES = 128
 """Maximum number of samples per prompt, as in OpenAI's API."""
@@ -175,7 +175,8 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
         value = json.loads(body.decode("utf-8"), parse_constant=refuse, object_pairs_hook=unique_names)
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be encoded
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"The body must be JSON in UTF-8: {type(error).__name__}.", code="invalid_json") from error
+        fault = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ApiError(400, f"The body must be JSON in UTF-8 ({fault}).", code="invalid_json") from error
     if not isinstance(value, dict):
         raise ApiError(400, f"The body must be a JSON object, not {_type_name(value)}.", code="invalid_json")
     return value
@@ -279,7 +280,7 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
         seed=_integer(body, "seed", -(1 << 63), (1 << 64) - 1),
         seeds=_seeds(body, samples),
         stop=_stops(body.get("stop")),
-        stop_ids=_ids(body.get("stop_token_ids") or [], "stop_token_ids", limits),
+        stop_ids=() if body.get("stop_token_ids") is None else _ids(body["stop_token_ids"], "stop_token_ids", limits),
         streams=_flag(body, "stream"),
         usage_at_end=_flag(options or {}, "include_usage"),
         has_logprobs=has_logprobs,
@@ -298,7 +299,8 @@ def _seeds(body: Mapping[str, Any], samples: int) -> tuple[int, ...] | None:
         isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 1 << 64 for seed in seeds
     ):
         message = (
-            f"seeds must be {samples} integers from 0 to 2^64 - 1, one per sample, without seed; got {_shorten(seeds)}."
+            f"seeds must be a list of {counted(samples, 'integer')} from 0 to 2^64 - 1, one per sample, without seed; got "
+            f"{_shorten(seeds)}."
         )
         raise ApiError(400, message, param="seeds")
     return tuple(seeds)
@@ -359,7 +361,9 @@ def _message(value: object, index: int) -> dict[str, Any]:
     unknown = value.keys() - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal"}
     if unknown:
         raise ApiError(400, f"{param} contains the unknown field {min(unknown)[:60]!r}.", param=param)
-    content, calls = value.get("content"), value.get("tool_calls")
+    content, calls = value.get("content"), _tool_call_list(value.get("tool_calls"), param)
+    if calls and value["role"] != "assistant":
+        raise ApiError(400, f"{param}: only a message of the assistant can have tool_calls.", param=param)
     if isinstance(content, list):
         if not all(
             isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content
@@ -378,17 +382,13 @@ def _message(value: object, index: int) -> dict[str, Any]:
     if value.get("refusal") is not None:
         raise ApiError(400, f"{param}: a refusal is not supported; send it as the content.", param=param)
     message |= {name: value[name] for name in ("name", "tool_call_id") if value.get(name) is not None}
-    return (
-        message
-        if not calls
-        else message | {"tool_calls": [_tool_call(call, param) for call in _tool_call_list(calls, param)]}
-    )
+    return message | ({"tool_calls": [_tool_call(call, param) for call in calls]} if calls else {})
 
 
 def _tool_call_list(value: object, param: str) -> list[Any]:
-    if not isinstance(value, list):
+    if not isinstance(value, list | None):
         raise ApiError(400, f"{param}: tool_calls must be a list; got {_shorten(value)}.", param=param)
-    return value
+    return value or []
 
 
 def _tool_call(value: object, param: str) -> dict[str, Any]:
@@ -403,8 +403,12 @@ def _tool_call(value: object, param: str) -> dict[str, Any]:
         raise ApiError(
             400, f"{param}: a tool call needs a function with JSON arguments; got {_shorten(value)}.", param=param
         )
-    if not isinstance(function.get("name"), str):
-        raise ApiError(400, f"{param}: a tool call needs the name of its function; got {_shorten(value)}.", param=param)
+    if not isinstance(function.get("name"), str) or not isinstance(value.get("id"), str | None):
+        raise ApiError(
+            400,
+            f"{param}: a tool call needs the name of its function, and its id must be a string; got {_shorten(value)}.",
+            param=param,
+        )
     return {"id": value.get("id"), "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 

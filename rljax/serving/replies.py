@@ -104,11 +104,11 @@ class Choice:
         return new
 
     def message(self) -> dict[str, Any]:
-        """Return the complete turn, with its tool calls."""
+        """Return the complete turn, with its tool calls; if one of the calls cannot be read, the text of them all."""
         if not self.has_tools:
             return {"role": "assistant", "content": self.text}
         turn = read_turn(self.tokenizer, self.tokens, is_first=True)
-        if not turn.calls:
+        if not turn.calls or turn.malformed:
             return {"role": "assistant", "content": self.text}
         calls = [
             {
@@ -119,7 +119,7 @@ class Choice:
             }
             for index, call in enumerate(turn.calls)
         ]
-        return {"role": "assistant", "content": turn.content or None, "tool_calls": calls}
+        return {"role": "assistant", "content": cut_at_stop(turn.content, self.stop) or None, "tool_calls": calls}
 
     def to_json(self, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any]:
         """Return the complete response as an entry of `choices`."""

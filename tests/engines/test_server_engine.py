@@ -19,11 +19,12 @@ import rljax
 from rljax.cli import main
 from rljax.data.problem import Problem
 from rljax.engines import server_engine
-from rljax.engines.dialects import dialect_of
+from rljax.engines.dialects import MOST_STOPS, MOST_TEMPERATURE, dialect_of
 from rljax.engines.server_engine import ServerEngine
 from rljax.errors import InputError, ServerLostError
 from rljax.programs.trained_policy import load
 from rljax.rollout.engine_protocols import ReportingEngine, Request, Sampling, StreamingEngine
+from rljax.serving import protocol
 from rljax.training import metrics
 from rljax.training.config import TrainConfig
 from rljax.training.parts.model_folder import weights_writer
@@ -228,6 +229,10 @@ def test_unsuitable_server(server, folder, opened, tmp_path_factory):
         engine_at(server[0], opened, folder, sampling=sampling_of(opened)._replace(max_tokens=65))
     with pytest.raises(InputError, match="leave sampling_mask out"):
         engine_at(server[0], opened, folder, sampling=sampling_of(opened, top_k=3, kept=3))
+    for changes in ({"temperature": 2.5}, {"stop": tuple("abcdefghijklmnopq")}):
+        with pytest.raises(InputError, match="its requests have temperatures up to 2 and at most 16 stop strings"):
+            engine_at(server[0], opened, folder, sampling=sampling_of(opened)._replace(**changes))
+    assert (MOST_TEMPERATURE, MOST_STOPS) == (protocol.MOST_TEMPERATURE, protocol.MOST_STOPS)
     other = make_model(tmp_path_factory.mktemp("models") / "wide", width=32)
     wide = load(other, problems=[Problem("", "")], max_response_tokens=MAX_RESPONSE_TOKENS)
     with pytest.raises(InputError, match="has another model or tokenizer: fingerprint"):

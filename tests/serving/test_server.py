@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import shutil
 import time
 
 import httpx
@@ -241,6 +242,9 @@ def test_samples_differ_without_a_seed(server):
         {"role": "user", "content": "a", "name": ["b"]},
         {"role": "assistant", "content": "a", "refusal": "no"},
         {"role": "user", "content": [{"type": "image_url", "text": "a"}]},
+        {"role": "assistant", "content": "a", "tool_calls": {}},
+        {"role": "assistant", "content": "a", "tool_calls": [{"id": 5, "function": {"name": "f", "arguments": {}}}]},
+        {"role": "user", "content": "a", "tool_calls": [{"id": "5", "function": {"name": "f", "arguments": {}}}]},
     ],
 )
 def test_unused_message_entries_are_rejected(server, message):
@@ -271,6 +275,13 @@ def test_new_weights_get_a_new_version(folder, tmp_path):
         assert load_weights(folder=str(tmp_path / "absent"), version=4).status_code == 400
         assert load_weights(folder=7, version=4).status_code == 400
         assert post(url, TEXT, **body).json()["weights_version"] == 3
+
+
+def test_new_weights_print_no_note_about_unused_settings(server, folder, tmp_path, capsys):
+    new = shutil.copytree(folder, tmp_path / "new")
+    (new / "generation_config.json").write_text('{"do_sample": true, "top_p": 0.5}')
+    server[1].load_weights(str(new))
+    assert capsys.readouterr().err == ""
 
 
 def test_disconnected_clients_free_their_rows(folder):
@@ -348,6 +359,8 @@ INVALID_REQUESTS = [
     (TEXT, {"prompt": "a", "n": 129}, 400, None),
     (TEXT, {"prompt": "a", "stop": ""}, 400, None),
     (TEXT, {"prompt": "a", "stop": ["<end>"]}, 400, None),
+    (TEXT, {"prompt": "a", "stop_token_ids": 0}, 400, None),
+    (TEXT, {"prompt": "a", "stop_token_ids": ""}, 400, None),
     (TEXT, {"prompt": "a", "stream": "yes"}, 400, None),
     (TEXT, {"prompt": "a", "logit_bias": {"5": 1}}, 400, "unsupported_parameter"),
     (TEXT, {"prompt": "a", "echo": True}, 400, "unsupported_parameter"),
@@ -388,6 +401,25 @@ def test_invalid_json_is_rejected(server, content):
     assert answer.json()["error"]["code"] == "invalid_json"
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"model": "a", "model": "b"}', "the name 'model' occurs twice in an object"),
+        (b'{"temperature": NaN}', "NaN is not JSON"),
+        (b'{"model": }', "Expecting value: line 1 column 11 (char 10)"),
+        (b"[" * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_invalid_json_is_explained(server, content, reason):
+    answer = httpx.post(server[0] + TEXT, content=content, trust_env=False)
+    assert answer.json()["error"]["message"] == f"The body must be JSON in UTF-8 ({reason})."
+
+
+def test_stop_string_with_a_special_token_names_the_field_for_token_ids(server):
+    message = post(server[0], TEXT, prompt="a", stop="<end>").json()["error"]["message"]
+    assert "Give its id with stop_token_ids;" in message
+
+
 def test_large_body_is_rejected(server):
     assert httpx.post(server[0] + TEXT, content=b" " * 2_000_000, trust_env=False).status_code == 413
 
@@ -415,6 +447,10 @@ def test_tool_calls_are_read(monkeypatch, server):
     assert [call["function"] for call in message["tool_calls"]] == [{"name": "add", "arguments": '{"a": 1}'}]
     (chunk,) = events(post(url, CHAT, stream=True, **ask).text)
     assert chunk["choices"][0]["delta"]["tool_calls"][0]["function"]["name"] == "add"
+    stopped = post(url, CHAT, **ask, stop=["see"]).json()["choices"][0]["message"]
+    assert (stopped["content"], len(stopped["tool_calls"])) == ("Let me ", 1)
+    text += '<tool_call>{"name": "ad</tool_call>'
+    assert post(url, CHAT, **ask).json()["choices"][0]["message"] == {"role": "assistant", "content": text}
 
 
 def test_tools_reach_the_prompt(server):
