@@ -8,6 +8,7 @@ from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.correctness import Failed, verifier_like
 from rljax.rewards.pool import shared_pool
+from rljax.rewards.protocol import reads_text
 from rljax.rewards.reward_call import Progress, arguments_for, called_name, short_name
 from rljax.text import one_line
 
@@ -58,8 +59,7 @@ def each(
         return _call_all(judge_one, calls, progress) if pool is None else pool.map(calls, progress)
 
     one_by_one.__qualname__ = f"each({short_name(judge_one)})"
-    # A function from outside rljax reads conversations as messages, like any reward.
-    one_by_one.__module__ = judge_one.__module__
+    one_by_one.reads_text = reads_text(judge_one)  # pyright: ignore[reportFunctionMemberAccess]  functions have attributes
     return verifier_like(one_by_one, judge_one)
 
 

@@ -489,6 +489,8 @@ def score(
 def reads_text(reward: Callable) -> bool:
     """True if a reward is built into rljax, because the built-in rewards read prompts and completions as text.
 
+    A reward made by `rljax.rewards.each.each` has an attribute `reads_text`, which depends on the function that it calls.
+
     Example:
         >>> from rljax.rewards import BY_NAME
         >>> reads_text(BY_NAME["exact"]), reads_text(functools.partial(BY_NAME["math"])), reads_text(len)
@@ -496,7 +498,7 @@ def reads_text(reward: Callable) -> bool:
     """
     while isinstance(reward, functools.partial):
         reward = reward.func
-    return called_name(reward).startswith("rljax.")
+    return getattr(reward, "reads_text", called_name(reward).startswith("rljax."))
 
 
 def as_messages(
