@@ -267,7 +267,7 @@ def test_help_names_every_command(capsys):
     [
         (
             ("trian",),
-            "no command 'trian'; did you mean 'train'. The commands are train, sft, pretrain, config, eval, sample",
+            r"no command 'trian'; did you mean 'train'\? The commands are train, sft, pretrain, config, eval, sample",
         ),
         (("train", "--stepz", "3"), "no option --stepz; did you mean '--steps'"),
         (("train", "--lr", "3"), "no option --lr; use --learning-rate"),
@@ -280,7 +280,7 @@ def test_help_names_every_command(capsys):
         (("train", "--algorithm", "dado"), "algorithm 'dado' is unknown"),
         (
             ("train", "--correction", "clipped"),
-            "correction 'clipped' is unknown; did you mean 'capped'. Choose one of none",
+            r"correction 'clipped' is unknown; did you mean 'capped'\? Choose one of none",
         ),
         (("train", "--correction", "two_sided"), "two_sided needs --correction-low"),
         (("train", "--experiment", "nothing"), "no experiment 'nothing'; give a Python file .*arithmetic_dapo"),

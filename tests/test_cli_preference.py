@@ -28,7 +28,7 @@ def test_preference_trains_a_model_that_other_commands_open(pairs, tmp_path, cap
     output = capsys.readouterr().out
     assert "kto from random weights" in output
     assert "2 updates of 4 pairs, 4 at a time on 1 device" in output
-    assert "1 pairs have a side of more than 16 tokens" in output
+    assert "1 pairs were dropped: prompt and response have more than 16 tokens" in output
     assert f"rljax sample {first} --prompt" in output
     assert {"config.json", "model.safetensors", "settings.json", "metrics.jsonl"} <= {file.name for file in first.iterdir()}
     assert main(["sample", str(first), "--prompt", "3=", "--max-response-tokens", "4"]) == 0
@@ -47,7 +47,7 @@ def test_preference_trains_a_model_that_other_commands_open(pairs, tmp_path, cap
     [
         (("--loss", "dop"), "The loss 'dop' is unknown"),
         (("--loss-options", "gamma=1"), "dpo has no option 'gamma'; it has beta"),
-        (("--max-tokens", "3"), "every pair has a side of more than --max-tokens 3"),
+        (("--max-tokens", "3"), "in every pair, prompt and response have more than --max-tokens 3 tokens"),
         (("--model", "./nowhere"), "The model folder './nowhere' does not exist"),
         (("--chosen-column", "better"), "there is no column 'better'"),
     ],

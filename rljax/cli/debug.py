@@ -83,7 +83,11 @@ def run_debug(command: Debug) -> int:
     found = diagnose(command.batch, trust=command.trust)
     if command.json:
         cause = found.cause
-        row = {"step": found.kept.step, "checkpoint": found.kept.checkpoint, "update_norm": str(found.update_norm)}
+        row = {
+            "step": found.stopped_batch.step,
+            "checkpoint": found.stopped_batch.checkpoint,
+            "update_norm": str(found.update_norm),
+        }
         row |= {"bound": found.bound, "cause": None if cause is None else cause.to_json() | location_of(found, cause)}
         print(json.dumps(row | {"terms": [term.to_json() for term in found.terms]}, indent=2, ensure_ascii=False))
         return 0
@@ -101,11 +105,11 @@ def location_of(found: "Diagnosis", term: "MeasuredTerm") -> dict[str, str]:
 
 def diagnosis_text(found: "Diagnosis", columns: int) -> str:
     """Format the diagnosis for a terminal."""
-    rows, cause = found.kept.scored_rollout.groups.rollout.rewards.size, found.cause
+    rows, cause = found.stopped_batch.scored_rollout.groups.rollout.rewards.size, found.cause
     lines = [
         wrap(
-            f"Step {found.kept.step}, {rows} responses, parameters of checkpoint {found.kept.checkpoint}. The update's norm is "
-            f"{found.update_norm:.3g}; the guard allows at most {found.bound:.3g}.",
+            f"Step {found.stopped_batch.step}, {rows} responses, parameters of checkpoint {found.stopped_batch.checkpoint}. The "
+            f"update's norm is {found.update_norm:.3g}; the guard allows at most {found.bound:.3g}.",
             columns,
         ),
         *([wrap(CRITIC_NOTE, columns)] if any(term.name == "value now" for term in found.terms) else []),

@@ -122,18 +122,18 @@ def start_from_run(folder: str, flags: Collection[str]) -> Start:
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.parts.custom_parts import read_saved_settings  # noqa: PLC0415  as above
     from rljax.training.parts.reward import (  # noqa: PLC0415  as above
-        code_of,
-        code_of_environment,
-        code_of_training,
+        custom_environment_names,
+        custom_part_names,
+        custom_reward_names,
     )
 
     run = RunFolder.open(folder)
     config, needed = read_saved_settings(run.config)
     if not needed:  # a run that needs Python arguments is refused later, before any of its code is executed
-        own, options = code_of_environment(config), "--environment-options" in flags
+        own, options = custom_environment_names(config), "--environment-options" in flags
         replaced = {name: "--environment" in flags or (options and name != config.reward.environment) for name in own}
-        stated = [name for name in code_of(config) if replaced.get(name, "--reward" in flags)]
-        names = [name for name in code_of_training(config) if name not in stated]
+        stated = [name for name in custom_reward_names(config) if replaced.get(name, "--reward" in flags)]
+        names = [name for name in custom_part_names(config) if name not in stated]
         check_trusted(run.path, names, trust="--trust" in flags)
     return Start(config, dict.fromkeys(config.to_flat(), str(run.config_file)))
 

@@ -275,7 +275,7 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
         >>> from rljax.data.tokenizer import ByteTokenizer
         >>> messages = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1="})
         >>> list_prompt_omissions([Problem("Add.\\n1+1=", "2", messages=messages)], ByteTokenizer(), chat=False)
-        ['1 prompt is a chat (roles: system, user) and chat is off: the texts are joined by newlines without roles; use --chat']
+        ['1 prompt is a chat (roles: system, user), but chat is off: the texts are joined by newlines without roles; use --chat']
     """
     return list_columns_left_out(problems) + _list_chat_omissions(problems, tokenizer, chat=chat)
 
@@ -368,7 +368,9 @@ def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, c
         count = f"{len(chats)} prompts are chats" if len(chats) > 1 else "1 prompt is a chat"
         roles = ", ".join(sorted({message["role"] for problem in chats for message in problem.messages or ()}))
         without = " or ".join(["roles", *lost])
-        return [f"{count} (roles: {roles}) and chat is off: the texts are joined by newlines without {without}; use --chat"]
+        return [
+            f"{count} (roles: {roles}), but chat is off: the texts are joined by newlines without {without}; use --chat"
+        ]
     chats = [problem for problem in problems if problem.messages is not None or columns_for_chat(problem.columns)]
     if not isinstance(tokenizer, HuggingFaceTokenizer):
         return []

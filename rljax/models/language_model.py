@@ -163,7 +163,7 @@ def score_tokens(
         params: parameters of the decoder.
         packed: the packed rows.
         temperature: the sampling temperature, positive.
-        chunk: number of tokens whose logits are in a device's memory at once; None: see `default_chunk`.
+        chunk: number of tokens whose logits are in a device's memory at once; None: `token_scores.default_chunk`.
 
     Returns:
         `Scores` over `[B, T]`; entries without a token in the batch are meaningless and must be masked.

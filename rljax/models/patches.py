@@ -312,7 +312,7 @@ def patch_policy(
         config: shape of the transformer; its vocabulary includes the patches.
         patches: which tokens are patches.
         mesh: devices that share rows and parameters; None: one device.
-        chunk: number of tokens whose logits are in a device's memory at once; None: see `rljax.models.token_scores.default_chunk`.
+        chunk: number of tokens whose logits are in a device's memory at once; None: `token_scores.default_chunk`.
 
     Returns:
         The policy. It has no `value_function`, no `features` and no `contents`, so it supports neither critics nor algorithms

@@ -62,7 +62,7 @@ def transformer_policy(
         eos: token that ends a response, written into a saved folder.
         mesh: devices that share rows and parameters; initial matrices are created in shards, so that no device needs room for a
             complete matrix. None: one device.
-        chunk: number of tokens whose logits are in a device's memory at once; None: see `default_chunk`.
+        chunk: number of tokens whose logits are in a device's memory at once; None: `token_scores.default_chunk`.
 
     Raises:
         InputError: the mesh does not divide the transformer's axes, or its devices do not support the dtype of the products or

@@ -82,7 +82,7 @@ def batch_normalized_rewards(
         valid: which responses have a reward, bool or 0/1, of the same shape; None: all of them.
 
     Returns:
-        the shape of `rewards`, dimensionless; 0 for responses without a reward, and everywhere if all rewards are identical.
+        The z-scores, in the shape of `rewards`; 0 for responses without a reward, and everywhere if all rewards are identical.
 
     Raises:
         ValueError: integer rewards, fewer than 2 responses, `valid` of a different shape, negative `eps`, `ddof` not 0 or 1.

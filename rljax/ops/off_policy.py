@@ -55,7 +55,7 @@ def gamma_weighted(
 ) -> Float[Array, "*rows T"]:
     """REINFORCE, weighted by a gamma-shaped function of the full response's ratio: 1 on-policy, near 0 for extreme ratios.
 
-    The paper has log π instead of log W. Only the gradient is meaningful: with `whole_response_token_log_ratio` the gradient is
+    The paper writes log π where this has log W. Only the gradient is meaningful: with `whole_response_token_log_ratio`, it is
     φ(W_i) A_it ∂ log π(o_it). The weight peaks at W = c₁ / c₂.
 
     ::
@@ -74,7 +74,7 @@ def gamma_weighted(
         `[..., T]`, to be maximized; only its gradient is meaningful.
 
     Raises:
-        ValueError: the shapes differ, an argument is not floating point, a power is negative or a decay not positive.
+        ValueError: the shapes differ, an argument is not floating point, a power is negative, or a decay is not positive.
 
     Example:
         >>> import jax
@@ -119,7 +119,7 @@ def mirror_descent(
         `[..., T]`, in the advantage's unit, to be maximized.
 
     Raises:
-        ValueError: the shapes differ, an argument is not floating point, τ is negative.
+        ValueError: the shapes differ, an argument is not floating point, or τ is negative.
 
     Example:
         >>> import jax
@@ -180,18 +180,18 @@ def _log_complement(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
 def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """KL(μ ‖ π_θ) between two policies if the only outcomes are "this token" and "any other".
 
-    This is a lower bound on the KL over the full vocabulary.
+    This is a lower bound on the KL over the full vocabulary. In the equation, μ and π are the probabilities of the sampled token.
 
     ::
 
-        D_t = μ log(μ / π) + (1 - μ) log((1 - μ) / (1 - π))        of the sampled token
+        D_t = μ log(μ / π) + (1 - μ) log((1 - μ) / (1 - π))
 
     Args:
         logp: log π, log-probabilities under the policy being trained, `[..., T]`, nats.
         old_logp: log μ, log-probabilities under the sampling policy, `[..., T]`, nats.
 
     Returns:
-        `[..., T]`, nats, not negative; infinite where the trained policy excludes this token or every other one, but μ does not.
+        `[..., T]`, nats, not negative; infinite where π is 0 or 1, unless μ equals π.
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.

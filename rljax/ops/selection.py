@@ -144,7 +144,7 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
         beta: β, the weight of the KL term, positive, in the reward's unit per nat.
 
     Returns:
-        the shape of `pass_rate`, nats, not negative.
+        The divergences, in the shape of `pass_rate`, nats, not negative.
 
     Raises:
         ValueError: integer or out-of-range pass rates, or `beta` not positive.

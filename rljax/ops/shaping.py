@@ -34,7 +34,7 @@ def rule_reward(correct: Bool[Array, "..."]) -> Float[Array, "..."]:
         correct: whether the final answer is equivalent to the reference answer, bool, any shape.
 
     Returns:
-        the shape of `correct`, 1 or -1.
+        The rewards, 1 or -1, in the shape of `correct`.
 
     Raises:
         ValueError: `correct` is not boolean; graded scores are refused.
@@ -67,7 +67,7 @@ def soft_overlong_penalty(lengths: Lengths, *, max_length: Number, cache: Number
         cache: L_cache in tokens, in (0, L_max]; 4096 in the paper.
 
     Returns:
-        the shape of `lengths`, in [-1, 0], to be added to the reward.
+        The penalties, in [-1, 0], in the shape of `lengths`; add them to the rewards.
 
     Raises:
         ValueError: negative or boolean lengths, `max_length` or `cache` not positive, `cache` above `max_length`.
@@ -99,7 +99,7 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         weights: weights w_k by the same names, of either sign.
 
     Returns:
-        the shape of one part.
+        The sum, in the shape of one part.
 
     Raises:
         ValueError: no part, a name in only one of the two mappings, integer rewards, or mismatched shapes.

@@ -77,7 +77,7 @@ def clipped(
         `[..., T]`, in the advantage's unit, to be maximized.
 
     Raises:
-        ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative.
+        ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], or `high` is negative.
 
     Example:
         >>> import jax.numpy as jnp
@@ -193,7 +193,7 @@ def cispo(
         `[..., T]`, to be maximized; only its gradient is meaningful.
 
     Raises:
-        ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], `high` is negative.
+        ValueError: the shapes differ, an argument is not floating point, `low` is outside [0, 1], or `high` is negative.
 
     Example:
         >>> import jax
@@ -236,7 +236,7 @@ def sapo(
         `[..., T]`, in the advantage's unit, to be maximized. The value at ρ = 1 is 2A/τ, not A.
 
     Raises:
-        ValueError: the shapes differ, an argument is not floating point, a temperature is not positive.
+        ValueError: the shapes differ, an argument is not floating point, or a temperature is not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -277,7 +277,7 @@ def gmpo(
         `[..., T]`, in the advantage's unit, to be maximized: the response's value on each of its tokens, 0 outside the mask.
 
     Raises:
-        ValueError: the shapes differ, an argument is not floating point, `clip` is negative.
+        ValueError: the shapes differ, an argument is not floating point, or `clip` is negative.
 
     Example:
         >>> import jax.numpy as jnp

@@ -53,7 +53,7 @@ class Teacher(NamedTuple):
 def install(setup: Setup) -> Setup:
     """Add the teacher if the algorithm learns from one."""
     config, divergence = setup.config, setup.algorithm.teacher_divergence
-    if setup.tokenizer is None:  # a plan does not load the teacher
+    if setup.tokenizer is None:  # `rljax plan` has no tokenizer and does not load the teacher
         return setup
     teacher = make_teacher(setup.algorithm, config, setup.policy, setup.tokenizer, setup.mesh)
     if teacher is None:
@@ -73,7 +73,7 @@ def install(setup: Setup) -> Setup:
 
 
 def with_matched_tokens(divergence: Callable[..., Array], matched: Int[np.ndarray, "2 M"]) -> Callable[..., Array]:
-    """Bind the ids of the tokens that two vocabularies share to a divergence function, if it takes them.
+    """Bind to a divergence function the ids of the tokens shared by two vocabularies, if the function takes them.
 
     Args:
         divergence: (logits, teacher logits) -> divergence; it may also take the arguments `matched` and `teacher_matched`.
@@ -107,11 +107,11 @@ def make_forward(
     more logits than the policy, the extra tokens are left out of the teacher's distribution.
 
     Args:
-        policy: the model that is trained.
+        policy: the model being trained.
         teacher: the teacher; no gradient flows into it.
         divergence: (logits, teacher logits) -> divergence at each token.
         temperature: sampling temperature, used for both models.
-        chunk: number of tokens whose logits are in a device's memory at once, for each model; None: see `default_chunk`.
+        chunk: number of tokens whose logits are in a device's memory at once, for each model; None: `token_scores.default_chunk`.
         mesh: the devices.
     """
     own_features, other_features = (
@@ -146,26 +146,26 @@ def make_teacher(
         mesh: the devices, which also hold the teacher.
 
     Raises:
-        InputError: a teacher is set but not used, or needed but not set; or its folder cannot be read, is not a language model, or
-            has different tokens from the student's.
+        InputError: a teacher is set but not used, or needed but not set; its folder cannot be read or is not a language model;
+            or its vocabulary differs from the student's.
     """
     name, source = config.algorithm.name, config.algorithm.teacher
     if not algorithm.needs("teacher_logp") and algorithm.teacher_divergence is None:
         if source is not None:
             raise InputError(
-                f"{name} does not learn from a teacher, so teacher={source!r} cannot apply to it; leave it out, or choose "
+                f"{name} does not learn from a teacher, so teacher={source!r} has no effect; leave it out, or choose "
                 "on_policy_distillation, gkd or minillm."
             )
         return None
     if source is None:
         raise InputError(f"{name} learns from a teacher; set its model folder or hub id with --teacher.")
-    return read_teacher(source, config, policy, tokenizer, mesh)
+    return load_second_model(source, config, policy, tokenizer, mesh)
 
 
-def read_teacher(
+def load_second_model(
     source: str, config: TrainConfig, policy: Policy, tokenizer: Tokenizer, mesh: Mesh, *, role: str = "teacher"
 ) -> Teacher:
-    """Load a second model, which must have the policy's tokens.
+    """Load a second model, which must share the policy's vocabulary.
 
     Args:
         source: model folder or hub id.
@@ -176,7 +176,7 @@ def read_teacher(
         role: what error messages call the second model, such as "teacher".
 
     Raises:
-        InputError: the folder cannot be read, is not a language model, or has different tokens.
+        InputError: the folder cannot be read, is not a language model, or has a different vocabulary.
     """
     folder = find_language_model(source, role)
     check_tokens(source, folder, read_config(folder).vocab_size, policy, tokenizer, role=role)
@@ -206,10 +206,10 @@ def load_language_model(folder: Path, config: TrainConfig, mesh: Mesh, *, bos: i
 def check_tokens(
     source: str, folder: Path, vocab_size: int, policy: Policy, tokenizer: Tokenizer, *, role: str = "teacher"
 ) -> None:
-    """Reject a teacher whose token ids do not mean the same tokens as the student's.
+    """Reject a teacher whose token ids do not match the student's.
 
-    If the teacher's folder has a tokenizer, both must have the same tokens, and the teacher must have logits for all tokens that
-    the student can sample. If the folder has none, both models must have the same number of logits.
+    If the teacher's folder has a tokenizer, both tokenizers must have the same tokens, and the teacher must have logits for all
+    tokens that the student can sample. If the folder has none, both models must have the same number of logits.
 
     Args:
         source: name of the teacher in the settings.
@@ -225,7 +225,8 @@ def check_tokens(
     if read_note(folder) is None and not has_tokenizer_files(folder):
         if vocab_size != policy.vocab_size:
             raise InputError(
-                f"The {role} {source!r} has {vocab_size} tokens and the model {policy.vocab_size}; both need the same vocabulary."
+                f"The {role} {source!r} has a vocabulary of {vocab_size} tokens, but the policy has {policy.vocab_size}; they must "
+                "match."
             )
         return
     theirs, ours = vocabulary(folder_tokenizer(folder)), vocabulary(tokenizer)
@@ -234,16 +235,16 @@ def check_tokens(
         difference = (
             f"{len(differing)} tokens differ, such as {differing[0]!r}"
             if differing
-            else f"it has logits for {vocab_size} tokens, the model for {policy.vocab_size}"
+            else f"it has logits for {vocab_size} tokens, the policy for {policy.vocab_size}"
         )
         raise InputError(
-            f"The {role} {source!r} and the model do not have the same vocabulary: {difference}; both need the same"
-            + (", except with --teacher-spans." if role == "teacher" else ".")
+            f"The {role} {source!r} and the policy do not have the same vocabulary: {difference}. They must match"
+            + (" unless --teacher-spans is set." if role == "teacher" else ".")
         )
 
 
 def vocabulary(tokenizer: Tokenizer) -> dict[Any, int]:
-    """Return a map from tokens to ids, by which two tokenizers can be compared."""
+    """Return a map from tokens to ids, to compare tokenizers; a tokenizer of another type has one entry, which describes it."""
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.inner.get_vocab()
     if isinstance(tokenizer, CharacterTokenizer):

@@ -166,7 +166,7 @@ def responses_of(
 
 
 @cache_results
-def _squares_program(score: Callable[[Params, Packed], Scores], where: Shardings, samples: int) -> Any:
+def _squares_program(score: Callable[[Params, Packed], Scores], shardings: Shardings, samples: int) -> Any:
     """Compile `(sum so far, params, packed row, mask) -> sum`, which adds a response's Fisher information, divided by `samples`."""
 
     def add(fisher: Params, params: Params, packed: Packed, mask: Bool[Array, "B T"]) -> Params:
@@ -177,4 +177,4 @@ def _squares_program(score: Callable[[Params, Packed], Scores], where: Shardings
         response_fisher = diagonal_fisher(jax.tree.map(lambda leaf: leaf[None], gradient))
         return jax.tree.map(lambda total, one: total + one / samples, fisher, response_fisher)
 
-    return jax.jit(add, donate_argnums=0, out_shardings=where.tree())
+    return jax.jit(add, donate_argnums=0, out_shardings=shardings.tree())

@@ -91,8 +91,8 @@ def average_program(rate: float) -> Any:
 
 
 @cache_results
-def _restart_program(optimizer: optax.GradientTransformation, where: Shardings, period: int) -> Any:
-    @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
+def _restart_program(optimizer: optax.GradientTransformation, shardings: Shardings, period: int) -> Any:
+    @partial(jax.jit, donate_argnums=0, out_shardings=shardings.tree())
     def restart(state: TrainState) -> TrainState:
         reference = reset_reference(state.reference, state.params, state.step, period=period)
         return state._replace(reference=reference, opt_state=optimizer.init(state.params))

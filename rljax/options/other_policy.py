@@ -15,7 +15,7 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Policy
 from rljax.options import other_policy_of
-from rljax.options.distillation import read_teacher
+from rljax.options.distillation import load_second_model
 from rljax.options.sampler_delay import cast_of, entry_of, newest_entry
 from rljax.rollout.environment import Player
 from rljax.training.checkpoints.checkpoint import Checkpoint
@@ -76,15 +76,15 @@ def read_player(
     Args:
         source: model folder or hub id.
         config: the settings.
-        policy: the trained policy, whose tokens the model must have.
+        policy: the policy being trained, whose vocabulary the model must share.
         tokenizer: tokenizer of the policy.
         mesh: the devices, which also hold this model.
         prompt_length: number of token slots per prompt.
 
     Raises:
-        InputError: the folder cannot be read, is not a language model, or has other tokens.
+        InputError: the folder cannot be read, is not a language model, or has a different vocabulary.
     """
-    model = read_teacher(source, config, policy, tokenizer, mesh, role="other policy")
+    model = load_second_model(source, config, policy, tokenizer, mesh, role="other policy")
     engine = make_engine(config, model.policy, mesh, prompt_length, free_bytes=None, text=tokenizer.decode)
     return Player(engine, model.params)
 

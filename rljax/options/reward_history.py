@@ -37,10 +37,10 @@ def install(setup: Setup) -> Setup:
 
 
 @cache_results
-def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], where: Shardings) -> Any:
+def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], shardings: Shardings) -> Any:
     """Compile `(history, prompt ids, rollout, adjustments) -> history`, which adds the rewards and donates the old buffers."""
 
-    @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
+    @partial(jax.jit, donate_argnums=0, out_shardings=shardings.tree())
     def push(history: RewardHistory, prompt_ids: Int[Array, "P"], rollout: Rollout[Array], adjusted: dict) -> RewardHistory:
         rewards = response_rewards(adjust_algorithm(algorithm, options, adjusted), rollout)
         return push_history(history, prompt_ids, rewards, valid=rollout.valid)

@@ -1,8 +1,8 @@
 """`--sampler-delay N`: responses are sampled with the parameters from N RL steps ago, as in an asynchronous trainer.
 
-The parameters of the last N steps are a queue in the state, so that a resumed run samples the same responses. Each entry contains
-the trained parameters (all of them, or an adapter) with the same shardings. Matrices are kept in the precision of the matrix
-products, because the sampler needs no more.
+The parameters of the last N steps are kept in a queue in the state, so that a resumed run samples the same responses. Each
+entry contains the trained parameters (all of them, or an adapter) with the same shardings. Matrices are kept in the precision of
+the matrix products, because the sampler needs no more.
 """
 
 from collections.abc import Callable
@@ -34,13 +34,13 @@ def install(setup: Setup) -> Setup:
     def sampler(state: TrainState) -> tuple[Params, int]:
         return state.options[NAME][0], sampler_version(int(state.step), delay)
 
-    def keep(state: TrainState, scored: object) -> TrainState:
+    def push_newest(state: TrainState, scored: object) -> TrainState:
         del scored
         queue: Queue = state.options[NAME]
         newest = newest_entry(setup, state.params, queue[0])
         return state._replace(options=state.options | {NAME: (*queue[1:], newest)})
 
-    option = Option(NAME, init=partial(first_queue, delay=delay, cast=cast), sampler=sampler, before_updates=keep)
+    option = Option(NAME, init=partial(first_queue, delay=delay, cast=cast), sampler=sampler, before_updates=push_newest)
     setup = setup.with_option(option)
     if setup.config.sampling.staleness:
         from rljax.options.staleness import overlap_steps  # noqa: PLC0415  few runs need it
@@ -78,7 +78,7 @@ def first_queue(params: Params, *, delay: int, cast: Cast | None = None) -> Queu
     """Return the queue before the first RL step: N copies of the initial parameters.
 
     Args:
-        params: the trained parameters when RL begins.
+        params: the parameters being trained, at the start of RL.
         delay: N, the delay in RL steps.
         cast: function that casts the parameters.
     """
@@ -86,7 +86,7 @@ def first_queue(params: Params, *, delay: int, cast: Cast | None = None) -> Queu
 
 
 def sampler_version(step: int, delay: int) -> int:
-    """Return the version of the parameters that a step samples with: the number of RL steps that had updated them.
+    """Return the version of the parameters that a step samples with: the number of RL steps whose updates they include.
 
     Example:
         >>> [sampler_version(step, 2) for step in range(5)]
@@ -96,16 +96,16 @@ def sampler_version(step: int, delay: int) -> int:
 
 
 def newest_entry(setup: Setup, params: Params, oldest: Params | None = None) -> Params:
-    """Copy the trained parameters for later sampling; the copy takes the memory of the oldest entry, if one is passed."""
+    """Copy the trained parameters for later sampling; the copy reuses the memory of the oldest entry, if one is passed."""
     return _entry_program(cast_of(setup.policy, setup.config), shardings_of(params))(oldest, params)
 
 
 @cache_results
-def _entry_program(cast: Cast | None, where: Shardings) -> Any:
+def _entry_program(cast: Cast | None, shardings: Shardings) -> Any:
     """Compile `(entry to overwrite or None, params) -> entry`."""
 
     def entry(oldest: PyTree[Array] | None, params: Params) -> Params:
         del oldest  # the new entry reuses its memory
         return entry_of(cast, params)
 
-    return jax.jit(entry, donate_argnums=0, keep_unused=True, out_shardings=where.tree())
+    return jax.jit(entry, donate_argnums=0, keep_unused=True, out_shardings=shardings.tree())

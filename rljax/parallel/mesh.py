@@ -142,7 +142,7 @@ def check_rows(mesh: Mesh, **rows: int) -> None:
     for name, count in rows.items():
         if count % parts:
             raise InputError(
-                f"{name} is {count} rows, which {parts} devices cannot share equally; choose a multiple of {parts}."
+                f"{name} is {count} rows, which cannot be split evenly over {parts} devices; choose a multiple of {parts}."
             )
 
 

@@ -1,4 +1,4 @@
-"""Settings for training on preference pairs: common settings, and settings of each kind of training."""
+"""Settings for training on preference pairs: shared settings, and settings specific to each kind of training."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ from rljax.settings.shared_groups import AdamConfig, MeshConfig, NetworkConfig
 
 @dataclass(frozen=True)
 class _PairSettings:
-    """Settings of the pairs, the training on them, and its output."""
+    """Settings for the pairs, the training and the output."""
 
     dataset: tyro.conf.Positional[str | None] = None
     """JSONL / JSON / Parquet file, folder or hub id with the columns prompt (optional), chosen and rejected."""
@@ -28,9 +28,10 @@ class _PairSettings:
     heldout_dataset: str | None = None
     """File or hub id of the held-out pairs; by default split from the dataset."""
     heldout_pairs: int = 256
-    """Number of held-out pairs, at most a tenth of the prompts."""
+    """Maximum number of held-out pairs; at most a tenth of the prompts are held out."""
     prompt_column: str | None = None
-    """Column with the prompt; by default prompt, question, problem or text, else the common prefix of both responses."""
+    """Column with the prompt; by default the first of prompt, question, problem and text that exists, else the common prefix
+    of both responses."""
     chosen_column: str = "chosen"
     """Column with the preferred response."""
     rejected_column: str = "rejected"
@@ -40,11 +41,11 @@ class _PairSettings:
     chat: bool = False
     """Format prompts with the tokenizer's chat template."""
     max_tokens: int = 1024
-    """Pairs with a longer side (prompt, response and EOS) are dropped, counted and reported."""
+    """Maximum number of tokens of prompt, response and EOS; longer pairs are dropped, counted and reported."""
 
     # --- optimization
     epochs: int = 1
-    """Passes over the pairs; more than a few overfit."""
+    """Passes over the pairs; more than a few cause overfitting."""
     steps: int | None = None
     """Number of updates, in place of epochs."""
     batch: int = 64
@@ -52,7 +53,7 @@ class _PairSettings:
     microbatch_pairs: int | None = None
     """Pairs whose activations are in memory at once; by default as many as contain at most 16,384 tokens."""
     learning_rate: float = 1e-5
-    """Peak learning rate; a cosine schedule lowers it to a tenth."""
+    """Peak learning rate; a cosine schedule lowers the rate to a tenth of the peak."""
     learning_rate_warmup: int = 10
     """Updates over which the learning rate rises linearly."""
 
@@ -66,7 +67,7 @@ class _PairSettings:
     eval_every: int = 50
     """Updates between held-out evaluations; 0 evaluates only before and after."""
     checkpoint_every: int = 50
-    """Updates between checkpoints, from which an interrupted training continues."""
+    """Updates between checkpoints, from which an interrupted run resumes."""
     quiet: bool = False
     """Print a few plain lines instead of the live display."""
 
@@ -76,7 +77,7 @@ class PairConfig(NetworkConfig, AdamConfig, MeshConfig, _PairSettings):
     """Settings common to all training on preference pairs."""
 
     def __post_init__(self):
-        """Refuse invalid values; the message names the setting and what to use instead."""
+        """Reject invalid values; the message names the setting and what to use instead."""
         check_types(self)
         for group in (NetworkConfig, AdamConfig, MeshConfig):
             group.__post_init__(self)
@@ -102,15 +103,15 @@ class RewardModelConfig(PairConfig):
     """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""
     process: bool = False
     """Train a process reward model, which judges every step of a solution. A row has a prompt, `completions` (a list of steps) and
-    `labels` (for each step true, false or a number from 0 to 1). Settings of pairs then apply to solutions."""
+    `labels` (for each step true, false or a number from 0 to 1). Settings for pairs, such as batch, then apply to solutions."""
     step_separator: str | None = None
-    """Text after every step of a solution, where a process reward model judges the step; None means a newline. It also divides the
-    responses that the model judges later."""
+    """Text that ends each step; a process reward model judges the step at the end of this text. None means a newline. The text also
+    splits responses into steps when the trained model judges them."""
     name: str = "reward-model"
     """Name of the run, for its folder."""
 
     def __post_init__(self):
-        """Refuse invalid values; the message names the setting and what to use instead."""
+        """Reject invalid values; the message names the setting and what to use instead."""
         super().__post_init__()
         if self.process and (self.chosen_column, self.rejected_column) != ("chosen", "rejected"):
             raise InputError(
@@ -133,19 +134,19 @@ class PreferenceConfig(PairConfig):
 
     loss: str = "dpo"
     """'dpo', 'dpo_average' (length-normalized), 'rpo' (DPO plus imitation of the preferred response), 'hinge', 'apo_zero',
-    'apo_down', 'cdpo' or 'robust_dpo' (for partly wrong labels), 'ipo', 'ipo_average' (IPO on averages over the tokens), 'rebel'
-    (learns the column margin), 'kto', 'bco' (a classifier of wanted and unwanted responses), 'wpo' (DPO, weighted by how likely
-    the policy is to generate the pair), 'simpo', 'alphapo' (SimPO with a differently shaped reward), 'cpo', 'tpo' or 'tpo_average'
-    (imitate a third response, of the column --gold-column) or 'orpo'."""
+    'apo_down', 'cdpo' and 'robust_dpo' (both for partly wrong labels), 'ipo', 'ipo_average' (IPO on averages over the tokens),
+    'rebel' (regresses on the column margin), 'kto', 'bco' (a classifier of wanted and unwanted responses), 'wpo' (DPO, weighted by
+    how likely the policy is to generate the pair), 'simpo', 'alphapo' (SimPO with a differently shaped reward), 'cpo', 'tpo' and
+    'tpo_average' (both imitate a third response, from the column that --gold-column names) or 'orpo'."""
     loss_options: Annotated[Options, tyro.conf.arg(name="loss-options")] = field(default_factory=dict)
-    """Hyper-parameters of the loss, by default the paper's: `beta` for all but ipo, ipo_average, rebel and orpo, `epsilon` for
-    cdpo and robust_dpo, `tau` for ipo and ipo_average, `eta` for rebel, `desirable_weight` and `undesirable_weight` for kto,
+    """Hyperparameters of the loss; the defaults follow its paper: `beta` for all but ipo, ipo_average, rebel and orpo, `epsilon`
+    for cdpo and robust_dpo, `tau` for ipo and ipo_average, `eta` for rebel, `desirable_weight` and `undesirable_weight` for kto,
     `cap` for wpo (1 in its authors' code), `margin` for simpo, alphapo and tpo_average, `alpha` for alphapo, `coefficient` for rpo,
     cpo, tpo, tpo_average and orpo; e.g. `--loss simpo --loss-options beta=2.5 margin=1.4`."""
     gold_column: str = "reference"
     """Column with a third response to the prompt, better than both, which only tpo and tpo_average read."""
     learning_rate: float = 1e-6
-    """Peak learning rate, by default DPO's; a cosine schedule lowers it to a tenth. A small transformer with random weights needs a
-    rate a thousand times as high."""
+    """Peak learning rate; the default suits DPO. A cosine schedule lowers the rate to a tenth of the peak. A small transformer with
+    random weights needs a rate about 1000 times higher."""
     name: str = "preference"
     """Name of the run, for its folder."""

@@ -104,8 +104,8 @@ def encode_pairs(
         raise InputError(
             "there are no pairs; give at least one training pair and one held-out pair."
             if shortest is None
-            else f"every pair has a side of more than max_tokens={max_tokens} tokens: the shortest pair needs {shortest}; raise "
-            "max_tokens."
+            else f"in every pair, prompt and response have more than max_tokens={max_tokens} tokens: the shortest pair needs "
+            f"{shortest}; raise max_tokens."
         )
     chosen, rejected, margins, prompts, learned = map(list, zip(*(rows[index] for index in kept), strict=True))
     third = [gold[index] for index in kept] if all(gold[index][0] for index in kept) else None

@@ -36,7 +36,7 @@ from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
 from rljax.training.parts.adapter import base_entry
 from rljax.training.parts.custom_parts import CustomParts, read_saved_settings, refuse_missing
-from rljax.training.parts.reward import code_of
+from rljax.training.parts.reward import custom_reward_names
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, TrainState, create
 
@@ -150,7 +150,7 @@ def make_served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[
         check_served(existing, path, which)
     algorithm = clipped_feedback(config.clip, config.kl_coefficient)
     # Rewards come from the feedback, so the run's reward code is not executed.
-    reward = [abstain] * len(settings.reward.names) if code_of(settings) else None
+    reward = [abstain] * len(settings.reward.names) if custom_reward_names(settings) else None
     custom = CustomParts(algorithm=algorithm, reward=reward)
     return make_setup(adapt_settings(settings, config), custom), (served, which)
 

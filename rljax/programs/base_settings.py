@@ -496,7 +496,7 @@ def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> No
     Raises:
         InputError: the file cannot be read, or names code that is not trusted.
     """
-    from rljax.training.parts.reward import code_of_training  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.parts.reward import custom_part_names  # noqa: PLC0415  --help need not wait for JAX
 
     check_local(path, "--config")
     if path.suffix not in READ_AS_TEXT:
@@ -506,4 +506,4 @@ def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> No
         settings = {name: setting.value for name, setting in contents.settings.items() if name not in replaced}
         named = {name: value for name, value in settings.items() if name in CODE}
         experiments = [name for name in [str(settings.get("experiment", ""))] if name.endswith(".py")]
-        check_trusted(path.parent, [*code_of_training(TrainConfig.flat(**named)), *experiments], trust=trust)
+        check_trusted(path.parent, [*custom_part_names(TrainConfig.flat(**named)), *experiments], trust=trust)

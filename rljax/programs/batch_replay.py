@@ -34,7 +34,7 @@ from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.lifecycle.initial_state import state_like
 from rljax.training.objective.algorithm import with_reward_weights
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, read_saved_settings, refuse_missing
-from rljax.training.parts.reward import code_of, code_of_training
+from rljax.training.parts.reward import custom_part_names, custom_reward_names
 from rljax.training.reinforce import revise_setup
 from rljax.training.rollout_data import make_prepare, scored_rows
 from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch
@@ -45,7 +45,7 @@ from rljax.training.update import make_gradient, put_layout
 from rljax.training.value_update import make_values, value_schedule
 
 RESPONSES, TOKENS, NUMBERS = "responses", "tokens", "numbers"
-"""What the values of a term belong to: responses, tokens, or neither ("numbers": a loss, or the entries of a parameter)."""
+"""What each value of a term describes: a response, a token, or neither ("numbers": a loss, or the entries of a parameter)."""
 
 
 class MeasuredTerm(NamedTuple):
@@ -54,7 +54,7 @@ class MeasuredTerm(NamedTuple):
     name: str
     """Name of the term; for a gradient or an update it includes the path of the parameters."""
     kind: str
-    """What its values belong to: "responses", "tokens", or "numbers" (a loss, or the entries of a parameter)."""
+    """What each value describes: "responses", "tokens", or "numbers" (a loss, or the entries of a parameter)."""
     count: int
     """Number of values."""
     unsound: int
@@ -62,7 +62,7 @@ class MeasuredTerm(NamedTuple):
     largest: float
     """Largest absolute value among the finite values; 0 if there are none."""
     place: tuple[int, ...]
-    """Index of the first value that is not finite, else of the largest one: row and token, or the index within a parameter."""
+    """Index of the first value that is not finite, otherwise of the largest: row and token, or the index within a parameter."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the term as JSON values."""
@@ -72,7 +72,7 @@ class MeasuredTerm(NamedTuple):
 class Diagnosis(NamedTuple):
     """Results of a replay."""
 
-    kept: StoppedBatch
+    stopped_batch: StoppedBatch
     """The batch that stopped the run."""
     terms: tuple[MeasuredTerm, ...]
     """All terms, in the order of computation."""
@@ -85,7 +85,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def cause(self) -> MeasuredTerm | None:
-        """The first term that is not finite; else the largest leaf of an update that is too large; else None."""
+        """The first term that is not finite; otherwise the largest leaf of an update that is too large; otherwise None."""
         unsound = next((term for term in self.terms if term.unsound), None)
         if unsound is not None or self.update_norm <= self.bound:
             return unsound
@@ -99,7 +99,7 @@ def measure_term(
 
     Args:
         name: name of the term.
-        kind: what the values belong to.
+        kind: what each value describes.
         values: values of the term.
         used: mask of the values to measure; None means all.
 
@@ -109,20 +109,21 @@ def measure_term(
         (1, 3.0, (0, 1))
     """
     values = np.asarray(values, np.float64)
-    counts = np.ones(values.shape, bool) if used is None else np.asarray(used, bool)
-    bad = ~np.isfinite(values) & counts
-    sizes = np.where(counts & ~bad, np.abs(values), -1.0)
-    first = np.argmax(bad) if bad.any() else np.argmax(sizes) if sizes.size else 0
+    mask = np.ones(values.shape, bool) if used is None else np.asarray(used, bool)
+    bad = ~np.isfinite(values) & mask
+    magnitudes = np.where(mask & ~bad, np.abs(values), -1.0)
+    first = np.argmax(bad) if bad.any() else np.argmax(magnitudes) if magnitudes.size else 0
     place = tuple(int(i) for i in np.unravel_index(first, values.shape)) if values.size else ()
-    return MeasuredTerm(name, kind, int(counts.sum()), int(bad.sum()), float(max(sizes.max(initial=0.0), 0.0)), place)
+    return MeasuredTerm(name, kind, int(mask.sum()), int(bad.sum()), float(max(magnitudes.max(initial=0.0), 0.0)), place)
 
 
 def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool = False) -> Diagnosis:
     """Replay the batch that stopped a run, with the policy as it was before the batch.
 
-    All updates on the batch were skipped, so the checkpoint has this policy and its optimizer. The other inputs of the batch are
-    in its file: the reference's and the teacher's scores, the critic's values, earlier rewards and the progress of the run. Only
-    the critic may have learned from this batch, so `value now` and `value_loss` are computed with the critic after its updates.
+    All updates on the batch were skipped, so the checkpoint still contains this policy and its optimizer state. The other inputs
+    of the batch are in its file: the reference's and the teacher's scores, the critic's values, earlier rewards and the progress
+    of the run. The critic is the only part that may have learned from this batch, so `value now` and `value_loss` are computed
+    with the critic after its updates.
 
     Args:
         target: folder of the run, or the file of the batch in it.
@@ -134,36 +135,38 @@ def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool 
     """
     target = Path(target)
     file = target / STOPPED_BATCH_FILE if target.is_dir() else target
-    kept = read_batch(file)
+    stopped_batch = read_batch(file)
     folder = RunFolder.open(file.parent)
     config, needed = read_saved_settings(folder.config)
     refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(custom.names()))
     config = replace(config, devices=fit_devices(config.devices))
-    check_trusted(folder.path, [name for name in code_of_training(config) if name not in code_of(config)], trust=trust)
-    if {"reward", "environment"} & set(needed) or code_of(config):
-        parts = kept.scored_rollout.groups.rollout.reward_parts
-        config, custom = without_rewards(config, custom, rewards=1 if parts is None else len(parts))
+    check_trusted(
+        folder.path, [name for name in custom_part_names(config) if name not in custom_reward_names(config)], trust=trust
+    )
+    if {"reward", "environment"} & set(needed) or custom_reward_names(config):
+        parts = stopped_batch.scored_rollout.groups.rollout.reward_parts
+        config, custom = with_abstaining_rewards(config, custom, rewards=1 if parts is None else len(parts))
     setup = make_setup(config, custom, INSTALLERS)
-    setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, kept.weights))
+    setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, stopped_batch.weights))
     last = folder.checkpoints / checkpoints.LAST
     number, _ = checkpoints.newest_complete(last)
-    if number != kept.checkpoint:
+    if number != stopped_batch.checkpoint:
         raise InputError(
-            f"The batch belongs to checkpoint {kept.checkpoint} in {str(last)!r}, and the newest one is {number}: the run has "
-            "continued since. Only the batch of the last stop can be replayed."
+            f"The batch belongs to checkpoint {stopped_batch.checkpoint} in {str(last)!r}, and the newest one is {number}: the run "
+            "has continued since. Only the batch that stopped the run most recently can be replayed."
         )
     checkpoint = checkpoints.restore(last, partial(state_like, setup)).checkpoint
     setup = revise_setup(setup, checkpoint)
-    return replay(setup, checkpoint.state, kept)
+    return replay(setup, checkpoint.state, stopped_batch)
 
 
-NO_JUDGE: Mapping[str, Any] = MappingProxyType(
+NO_REWARD_SETTINGS: Mapping[str, Any] = MappingProxyType(
     {"weights": None, "combine": "sum", "environment": None, "environment_options": None}
 )
 """Values that switch the reward settings off, for a batch that already has its rewards."""
 
 
-def without_rewards(config: TrainConfig, custom: CustomParts, *, rewards: int) -> tuple[TrainConfig, CustomParts]:
+def with_abstaining_rewards(config: TrainConfig, custom: CustomParts, *, rewards: int) -> tuple[TrainConfig, CustomParts]:
     """Replace a user's reward or environment with rewards that abstain, because the batch already has its rewards.
 
     Args:
@@ -171,13 +174,13 @@ def without_rewards(config: TrainConfig, custom: CustomParts, *, rewards: int) -
         custom: the custom parts of the run.
         rewards: number of rewards per response, which some algorithms read separately.
     """
-    config = replace(config, reward=replace(config.reward, **NO_JUDGE))
+    config = replace(config, reward=replace(config.reward, **NO_REWARD_SETTINGS))
     return config, custom._replace(reward=[abstain] * rewards, environment=None)
 
 
-def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
+def replay(setup: Setup, state: TrainState, stopped_batch: StoppedBatch) -> Diagnosis:
     """Recompute every term of a batch, without changing anything."""
-    groups, progress, past, _ = kept.scored_rollout
+    groups, progress, past, _ = stopped_batch.scored_rollout
     rollout, sequences = groups.rollout, sequences_of(groups)
     minibatches: dict[str, int] = {"minibatches": setup.config.optimization.minibatches}
     if setup.critic is not None:
@@ -186,17 +189,17 @@ def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
     batch = prepare_batch(rollout, progress=progress, past=past, adjustments=adjustments(setup.options, state))
     for option in setup.options:
         if option.before_updates is not None:
-            state = option.before_updates(state, kept.scored_rollout)
+            state = option.before_updates(state, stopped_batch.scored_rollout)
     terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch)]
-    terms += loss_terms(setup, state, sequences, batch, step=kept.step - 1)
+    terms += loss_terms(setup, state, sequences, batch, step=stopped_batch.step - 1)
     if setup.critic is not None:
         terms += value_terms(setup, state, sequences, batch)
-    leaves, update_norm, bound = update_terms(setup, state, sequences, batch, step=kept.step - 1)
-    return Diagnosis(kept, (*terms, *leaves), update_norm, bound, partial(decode_row, setup, groups))
+    leaves, update_norm, bound = update_terms(setup, state, sequences, batch, step=stopped_batch.step - 1)
+    return Diagnosis(stopped_batch, (*terms, *leaves), update_norm, bound, partial(decode_row, setup, groups))
 
 
 def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]) -> list[MeasuredTerm]:
-    """Measure the rewards and log-probabilities of a rollout, except at missing responses."""
+    """Measure the rewards and log-probabilities of a rollout, except for missing responses."""
     mask = rollout.mask.reshape(-1, rollout.mask.shape[-1])
     judged = present if rollout.valid is None else present & rollout.valid
     found = [measure_term("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
@@ -221,7 +224,7 @@ def loss_terms(
     setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray], *, step: int
 ) -> list[MeasuredTerm]:
     """Measure the policy's scores, and every part of the loss at each token, before the updates of a step."""
-    forward = lambda both, part: setup.forward(both[0], both[1], part)  # noqa: E731
+    forward = lambda inputs, part: setup.forward(inputs[0], inputs[1], part)  # noqa: E731
     score = compile_for_sequences(forward, setup.mesh, scored_rows(setup))
     data = {each.name: each.data(step, 0) for each in setup.options if each.data is not None}
     scores, further = score((policy_params(setup.base, state.params), {**setup.frozen, **data}), sequences)
@@ -271,7 +274,7 @@ def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Ba
 def update_terms(
     setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray], *, step: int
 ) -> tuple[list[MeasuredTerm], float, float]:
-    """Measure gradient and update of each parameter, in the first mini-batch that the guard skips, else in the last one.
+    """Measure the gradient and update of each parameter in the first mini-batch that the guard skips, otherwise in the last one.
 
     Args:
         setup: setup of the run.
@@ -316,7 +319,7 @@ def _leaves(what: str, tree: Any) -> list[MeasuredTerm]:
 
 
 def decode_row(setup: Setup, groups: Groups, row: int, token: int | None) -> dict[str, str]:
-    """Return prompt and response of a row, and one of its tokens, as text."""
+    """Return the prompt and the response of a row and one of its tokens as text, and where the row is in the rollout."""
     size = groups.rollout.rewards.shape[1]
     group, index = divmod(row, size)
     decode = setup.tokenizer.decode

@@ -191,7 +191,7 @@ def encode_split(
     """
     train, heldout = (encode_pairs(part, tokenizer, max_tokens=config.max_tokens, chat=chat) for part in pairs)
     dropped = [
-        f"{part.dropped} {name}pairs have a side of more than {config.max_tokens} tokens."
+        f"{part.dropped} {name}pairs were dropped: prompt and response have more than {config.max_tokens} tokens."
         for name, part in (("", train), ("held-out ", heldout))
         if part.dropped
     ]
@@ -531,7 +531,9 @@ def settings_to_run(
     folder = PairFolder.open(path)
     begins = folder.died_before_saving
     if not (begins or folder.checkpoints.is_dir()):
-        raise InputError(f"The run in {str(path)!r} has no checkpoint: it has ended, or an older rljax made it.")
+        raise InputError(
+            f"The run in {str(path)!r} has no checkpoint: it is complete, or an older version of rljax created it."
+        )
     names = [field.name for field in fields(kind)]
     saved, passed = dict(folder.config), kind() if config is None else config
     saved.pop(FINGERPRINTS, None)

@@ -187,7 +187,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     prepared = prepare(data.train, train_pairs), prepare(data.heldout, heldout_pairs)
     if loss.margin and not data.train.margin.any():
         raise InputError(
-            f"{config.loss} learns how much better a response is, and no pair has a margin; give the pairs a column margin, the "
+            f"{config.loss} learns how much better a response is, but no pair has a margin; give the pairs a column margin, the "
             "preferred response's reward minus the other's."
         )
     if data.train.margin.any() and not loss.margin:
@@ -219,9 +219,9 @@ def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None
     """
     wrong = sum((pair.gold is not None) != loss.gold for pair in pairs)
     if wrong:
-        reads, have, remedy = ("imitates a", "none", "give them one") if loss.gold else ("reads no", "one", "leave it out")
+        use, have, remedy = ("imitates", "none", "give them one") if loss.gold else ("does not use", "one", "leave it out")
         raise InputError(
-            f"{name} {reads} third response, but {wrong} of {len(pairs)} pairs have {have}; {remedy} (gold=...)."
+            f"{name} {use} a third response, but {wrong} of {len(pairs)} pairs have {have}; {remedy} (gold=...)."
         )
 
 

@@ -24,8 +24,8 @@ def read_batch(path: Path) -> StoppedBatch:
     """
     if not path.is_file():
         raise InputError(
-            f"There is no batch {str(path)!r}: it is written when a run stops because the loss or gradient was not finite, or an "
-            "update was far too large."
+            f"There is no batch file {str(path)!r}. A run writes one when it stops because the loss or gradient was not finite, or "
+            "an update was far too large."
         )
     try:
         with safe_open(path, framework="numpy") as file:

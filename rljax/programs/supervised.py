@@ -36,7 +36,7 @@ from rljax.training.lifecycle.start import Consent
 from rljax.training.loop import Result, run_training
 from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.problems import make_problems
-from rljax.training.parts.reward import code_of
+from rljax.training.parts.reward import custom_reward_names
 from rljax.training.phase import Phase, Step, StepOutcome, run_phase
 from rljax.training.reinforce import reinforcement
 from rljax.training.run import Run, evaluate_and_keep_best
@@ -414,7 +414,7 @@ def next_commands(config: TrainConfig, run: Path, prompt: str, *, judged: bool, 
         judged: whether a reward or an environment judges the run's answers.
         model: folder of the model, if one was written.
     """
-    path, trust = shlex.quote(str(run)), " --trust" * bool(code_of(config))
+    path, trust = shlex.quote(str(run)), " --trust" * bool(custom_reward_names(config))
     data = "" if config.data.dataset is None else f" --dataset {shlex.quote(config.data.dataset)}"
     chat = " --chat" * config.model.chat
     if is_text(config.data.dataset):

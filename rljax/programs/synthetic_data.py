@@ -21,7 +21,7 @@ from rljax.settings.checks import check_new_file
 from rljax.text import json_lines
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import training_problems
-from rljax.training.parts.reward import code_of_training
+from rljax.training.parts.reward import custom_part_names
 
 DEFAULTS = GenerateSettings()
 OF_CLEANING, OF_WRITING = ("contradicted",), ("keep", "most", "similarity", "step_reward", "dataset")
@@ -81,7 +81,7 @@ def generate(
 def step_reward_of(settings: GenerateSettings, config: TrainConfig, problems: Sequence[Problem]) -> Callable | None:
     """Return the step reward that detects false steps: from the settings, the run, or the task for its own problems; or None."""
     name = config.reward.step_reward if settings.step_reward is None else settings.step_reward
-    if settings.step_reward is None and name in code_of_training(config) and not settings.trust:
+    if settings.step_reward is None and name in custom_part_names(config) and not settings.trust:
         raise InputError(
             f"the run judges steps by {name}, which is code that its config.json names; read it, then add --trust (trust=True) to "
             "execute it, or give --step-reward."

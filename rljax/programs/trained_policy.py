@@ -55,7 +55,7 @@ from rljax.training.parts.adapter import (
 from rljax.training.parts.custom_parts import CustomParts, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import Problems, make_problems
-from rljax.training.parts.reward import code_of, code_of_environment, digest_of_reward
+from rljax.training.parts.reward import custom_environment_names, custom_reward_names, digest_of_reward
 from rljax.training.parts.tokenizer import check_stop_ids, configured, make_tokenizer, with_chat
 from rljax.training.setup import encode_problems
 from rljax.training.worker import make_worker
@@ -331,9 +331,9 @@ def load(
     config = _override(config, reward, tokenizer=tokenizer, **others)
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
-    named_code = code_of(config) if reward is None else code_of_environment(config)
+    named_code = custom_reward_names(config) if reward is None else custom_environment_names(config)
     untrusted = () if run is None or trust or environment is not None else named_code
-    skipped = config.reward.environment if {*code_of_environment(config)}.intersection(untrusted) else None
+    skipped = config.reward.environment if {*custom_environment_names(config)}.intersection(untrusted) else None
     if untrusted or own is not None:  # arguments replace what the settings name
         config = config.replace(environment=None, environment_options=None)
     custom = CustomParts(policy, engine, environment_of(config, own), None if isinstance(reward, str) else reward)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import Failed, is_verifier, lowest_right, verifier_like
+from rljax.rewards.correctness import Failed, is_verifier, lowest_correct_value, verifier_like
 from rljax.rewards.extract import LONGEST_READ
 from rljax.rewards.protocol import Weighted
 from rljax.rewards.reward_call import Progress, arguments_for, called_name, short_name
@@ -24,7 +24,7 @@ def stated_confidence(text: str) -> float | None:
     """Read the confidence that a response states: the last `confidence: 0.8` or `<confidence>0.8</confidence>` in it.
 
     Markdown's asterisks, underscores and backticks may surround the word and the number. A number with something attached to it, as
-    in `1e-3`, `0,8` or `0.8/1`, states no confidence.
+    in `1e-3`, `0,8` or `0.8/1`, is not accepted as a confidence.
 
     Args:
         text: a response.
@@ -67,13 +67,13 @@ def brier(verifier: Callable) -> Weighted:
 
         R = c - (q - c)²        c = 1 for a right answer, else 0
 
-    For an answer that is right with probability p, the expected reward is highest at a stated confidence q = p, where it is p², so
-    an answer that is more likely to be right still earns more. A response that states no confidence gets the worst Brier score, 1,
+    For an answer that is right with probability p, the expected reward is highest, p², when the stated confidence q equals p. So an
+    answer that is more likely to be right still earns more. A response that states no confidence gets the worst Brier score, 1,
     whether its answer is right or wrong, so that omitting the confidence is never better than stating it.
 
     Args:
         verifier: the reward that decides c. It receives the responses as text, without the stated confidence. It is called twice,
-            once per part, and may be a coroutine function.
+            once for each part of the reward, and may be a coroutine function.
 
     Returns:
         One reward with two parts: the verifier under its own name, and `brier_score`, (q - c)², with the weight -1. Their means in
@@ -111,19 +111,19 @@ def brier(verifier: Callable) -> Weighted:
         prompts: Sequence[str], completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
     ) -> list[float | None] | Awaitable[list]:
         values = verify(prompts, completions, progress, **columns)
-        return await_scores(completions, values) if isinstance(values, Awaitable) else scores(completions, values)
+        return await_scores(completions, values) if isinstance(values, Awaitable) else compute_scores(completions, values)
 
     async def await_scores(completions: Sequence[str], values: Awaitable[list]) -> list[float | None]:
-        return scores(completions, await values)
+        return compute_scores(completions, await values)
 
-    def scores(completions: Sequence[str], values: list[float | Failed | None]) -> list[float | None]:
+    def compute_scores(completions: Sequence[str], values: list[float | Failed | None]) -> list[float | None]:
         pairs = zip(map(stated_confidence, completions), map(as_correctness, values), strict=True)
         return [None if c is None else 1.0 if q is None else (q - c) ** 2 for q, c in pairs]
 
     def as_correctness(value: float | Failed | None) -> float | None:
         if value is None or isinstance(value, Failed):
             return None
-        limit = lowest_right(verifier)
+        limit = lowest_correct_value(verifier)
         return float(value > 0 if limit is None else value >= limit)
 
     verify.__qualname__ = f"without_confidence({name})"

@@ -153,7 +153,7 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
         >>> @right_from(1.0)
         ... def share_of_tests(completions):
         ...     return [0.5 for _ in completions]
-        >>> lowest_right(share_of_tests)
+        >>> lowest_correct_value(share_of_tests)
         1.0
     """
 
@@ -193,12 +193,12 @@ def form_of(reward: Callable) -> str | None:
     return getattr(_unwrap_partial(reward), "reads", None)
 
 
-def lowest_right(reward: Callable) -> float | int | None:
+def lowest_correct_value(reward: Callable) -> float | int | None:
     """Return the lowest value that a verifier with partial credit gives to a correct answer; None means any value above 0.
 
     Example:
         >>> from rljax.rewards import BY_NAME
-        >>> lowest_right(BY_NAME["math"]) is None
+        >>> lowest_correct_value(BY_NAME["math"]) is None
         True
     """
     return getattr(_unwrap_partial(reward), "right_from", None)
@@ -208,7 +208,7 @@ def verifier_like(reward: Reward, other: Callable) -> Reward:
     """Mark a reward as the same kind of verifier as another reward; return it unchanged if the other is not a verifier."""
     if not is_verifier(other):
         return reward
-    limit = lowest_right(other)
+    limit = lowest_correct_value(other)
     return verifier(reward) if limit is None else right_from(limit)(reward)
 
 

@@ -10,7 +10,7 @@ from rljax.rewards.votes import vote
 
 
 def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | None] = vote) -> Callable:
-    """Make a reward: a bonus that falls with the number of responses to a prompt that give the same answer.
+    """Make a reward: a bonus that shrinks as more responses to the same prompt give the same answer.
 
     ::
 
@@ -37,7 +37,7 @@ def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | No
 
     Source:
         β / √n as in MBIE-EB, Strehl and Littman 2008, J. Comput. Syst. Sci. 74(8); on final answers of language models in
-        arXiv:2509.06941, where one bonus counts over the history of training and the other within a batch.
+        arXiv:2509.06941, which proposes two such bonuses: one counts over all of training, the other within a batch.
     """
     factor = read_scale("count_bonus", scale)
 

@@ -295,7 +295,7 @@ def _read_gsm8k_number(text: str) -> str | None:
     return found[1].replace("$", "").replace(",", "") if found else None
 
 
-@reads("an integer from 0 to 999 that is stated as for math")
+@reads("an integer from 0 to 999, in the same form as for math")
 @verifier
 def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     r"""Give 1 for a completion that states the right integer from 0 to 999, with or without leading zeros, else 0.

@@ -66,9 +66,9 @@ class Pool:
         memory: limit on the address space of a worker in bytes (Linux only); None means no limit.
         begin: a function without arguments that each worker calls once, before its first item, in the notation of `function`. The
             call does not count against the time limit.
-        confined: if True, results come back as lines of JSON that are checked, never as pickles, and each worker permanently gives
-            up some rights before its first item: to open files for writing, to read files outside Python's path, to start
-            processes and to open connections. Rights are given up only on Linux, as far as the kernel allows
+        confined: if True, results come back as lines of JSON that are checked, never as pickles, and each worker permanently drops
+            some privileges before its first item: to open files for writing, to read files outside Python's path, to start
+            processes and to open connections. Privileges are dropped only on Linux, as far as the kernel allows
             (`rljax.rewards.sandbox.confine.drop_rights`). The function must then return a finite number, None or `Failed`; an item
             with any other result has failed.
 

@@ -1,11 +1,11 @@
-"""The worker process of `rljax.rewards.pool.Pool`, which judges one item at a time. It never imports JAX.
+"""The worker process of `rljax.rewards.pool.Pool`. It judges one item at a time and never imports JAX.
 
 The time limit is an interval timer whose signal has no handler, so the kernel kills the process, even in the middle of a
-computation that holds the interpreter lock, and even if the parent process has been killed in the meantime. An idle worker ends
+computation that holds the interpreter lock, and even if the parent process has been killed in the meantime. An idle worker exits
 when the other end of its connection is closed; if the parent is killed, the kernel closes that end.
 
-Items arrive as pickles. Results are returned as pickles, too, or as lines of JSON (`rljax.rewards.result_line`) if the process is
-confined.
+Items arrive as pickles. Results are returned as pickles or, if the process is confined, as lines of JSON
+(`rljax.rewards.result_line`).
 """
 
 import os
@@ -42,8 +42,8 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
         descriptor: the open file descriptor of the connection.
         name: the function to call, in a form that `rljax.rewards.resolve` accepts.
         memory: limit on the address space in bytes, or None. Linux only; macOS does not enforce it.
-        begin: a function without arguments, in the same form, to call once before any rights are given up; or None.
-        confined: whether to give up the rights that judging does not need (`rljax.rewards.sandbox.confine.drop_rights`), and to
+        begin: a function to call once, without arguments, before any privileges are dropped, in the same form as `name`; or None.
+        confined: whether to drop the privileges that judging does not need (`rljax.rewards.sandbox.confine.drop_rights`), and to
             send results as lines of JSON.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

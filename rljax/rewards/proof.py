@@ -59,7 +59,7 @@ def proof(
 
 
 def load() -> None:
-    """Import Z3 before the process gives up the rights that the import may need."""
+    """Import Z3 before the process drops the privileges that the import may need."""
     check_optional("z3", "z3-solver")
     __import__("z3")
 

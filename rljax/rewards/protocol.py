@@ -3,7 +3,7 @@
 The convention is TRL's: `f(prompts=..., completions=..., **columns)`, where every argument is a list with one entry per
 completion. If a prompt is a conversation, so is its completion: `completions[i][0]["content"]` is the text. The function
 returns a list of the same length with a number for each completion, or None to abstain. The function may be a coroutine function.
-If it has a parameter `progress`, it receives a function `(done, all)` to call, or None.
+If it has a parameter `progress`, it receives a callback, to call as `progress(done, total)`, or None.
 
 A completion that a reward could not judge is a failure: neither a wrong answer nor an abstention. Failures are counted by reward
 and kind. A failed completion gets no reward, and too many failures stop the run.
@@ -21,22 +21,22 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int8
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import TAKEN_NAMES, Failures, form_of, is_verifier, lowest_right
+from rljax.rewards.correctness import TAKEN_NAMES, Failures, form_of, is_verifier, lowest_correct_value
 from rljax.rewards.reward_call import (
-    Answer,
+    CallResult,
     Progress,
     ask,
     called_name,
     check_failures,
     has_failed,
-    read_answer,
+    read_result,
     short_name,
     wait_for,
 )
 
 MAX_FAILURE_SHARE = 0.1
 """Default fraction of a batch that may fail before the run stops."""
-IN_MESSAGES = "Its completions are lists of messages, because the prompts are; --no-reward-messages makes them text."
+IN_MESSAGES = "It received lists of messages, because the prompts are conversations; --no-reward-messages makes them text."
 """Hint that follows the error of a reward that raised on conversations."""
 
 Messages = Sequence[Mapping[str, str]]
@@ -124,12 +124,12 @@ class Scores(NamedTuple):
 class Weighted:
     """A reward that combines several rewards into their weighted sum or minimum; `judge` reports each part separately.
 
-    It can be passed to the trainer, named, and used as a part of another `Weighted`, like any other reward.
+    Like any other reward, it can be passed to the trainer, and used as a part of another `Weighted`.
 
     Args:
-        rewards: the functions, by the names of their parts.
-        weights: a finite weight for each of these names.
-        total: combines the parts' rewards into one number; see `COMBINATIONS`.
+        rewards: part name -> reward function.
+        weights: part name -> finite weight.
+        total: function that combines the parts' rewards into one number; see `COMBINATIONS`.
         name: the name of this reward as a part of another reward.
 
     Raises:
@@ -149,7 +149,7 @@ class Weighted:
 
     def __post_init__(self):
         if not self.rewards:
-            raise InputError("there are no rewards to sum; give at least one.")
+            raise InputError("there are no rewards to combine; give at least one.")
         if set(self.weights) != set(self.rewards):
             raise InputError(
                 f"the weights are for {sorted(self.weights)}, but the rewards are {sorted(self.rewards)}; "
@@ -206,7 +206,9 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
         {'exact': 1.0, 'has_final_answer': 0.5}
     """
     if how != "sum" and len(rewards) == 1:
-        raise InputError(f"reward_combine={how!r} is for several rewards, and there is one; leave it out, or give more.")
+        raise InputError(
+            f"reward_combine={how!r} needs several rewards, but there is only one; leave it out, or add a reward."
+        )
     if weights is None and len(rewards) == 1:
         return rewards[0]
     if weights is not None and len(weights) != len(rewards):
@@ -232,7 +234,7 @@ def has_verifier(reward: Callable) -> bool:
 
 
 def only_subtracts(reward: Callable) -> bool:
-    """True if a reward is a sum whose parts all have negative weights, as the rules of a constitution have.
+    """True if a reward is a sum whose parts all have negative weights, like the rules of a constitution.
 
     Example:
         >>> only_subtracts(Weighted({"long": len}, {"long": -1.0})), only_subtracts(len)
@@ -242,12 +244,12 @@ def only_subtracts(reward: Callable) -> bool:
 
 
 def forms_of(reward: Callable) -> dict[str, str]:
-    """Return the answer format that each part of a reward reads, by the part's name, without the parts that declare no format.
+    """Return the answer format that each part of a reward reads, by the part's name; parts that declare no format are left out.
 
     Example:
         >>> from rljax.rewards import BY_NAME
         >>> forms_of(Weighted({"aime": BY_NAME["aime"], "length": len}, {"aime": 1, "length": -0.01}))
-        {'aime': 'an integer from 0 to 999 that is stated as for math'}
+        {'aime': 'an integer from 0 to 999, in the same form as for math'}
     """
     forms = {short_name(leaf): form_of(leaf) for leaf in _leaf_rewards(reward)}
     return {name: form for name, form in forms.items() if form is not None}
@@ -291,7 +293,7 @@ def judge(
         completions: one per prompt.
         columns: extra data by name, N entries each, including `answer` if the data has it.
         max_failure_share: the largest fraction of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
-            one of several completions may always fail.
+            one failure among several completions is always tolerated.
         progress: called with the number of completions judged and the total number, if the reward supports it; or None.
         chats: the messages of each prompt, None for a prompt that is plain text. A reward that is not built into rljax receives
             these prompts and their completions as lists of messages, as TRL passes them. If `chats` is None, every reward gets
@@ -302,8 +304,8 @@ def judge(
 
     Raises:
         ValueError: the completions or a column do not have one entry per prompt.
-        InputError: the function needs a column that the data lacks, or returns anything but a list of numbers, None and `Failed`;
-            more completions failed than `max_failure_share` allows; or `max_failure_share` is not between 0 and 1.
+        InputError: the function needs a column that the data lacks, or does not return a list whose entries are numbers, None or
+            `Failed`; more completions failed than `max_failure_share` allows; or `max_failure_share` is not between 0 and 1.
 
     Example:
         >>> scores = judge(lambda completions: [len(c) or None for c in completions], ["a", "a"], ["bcd", ""], {})
@@ -315,13 +317,13 @@ def judge(
         >>> judge(both, ["1+1="] * 2, ["#2", "#3"], {"answer": ["2"] * 2}).correct.tolist()
         [1.0, 0.0]
     """
-    answers = answers_of(
+    results = call_reward(
         reward, prompts, completions, columns, max_failure_share=max_failure_share, progress=progress, chats=chats
     )
-    return scores_of(reward, answers, max_failure_share=max_failure_share)
+    return scores_of(reward, results, max_failure_share=max_failure_share)
 
 
-def answers_of(
+def call_reward(
     reward: Callable,
     prompts: Sequence[str],
     completions: Sequence[str],
@@ -331,15 +333,15 @@ def answers_of(
     progress: Progress | None = None,
     chats: Sequence[Messages | None] | None = None,
     seconds: float | int | None = None,
-) -> list[Answer]:
-    """Call each part of a reward once, at any depth, and read its answer.
+) -> list[CallResult]:
+    """Call each part of a reward once, at any depth, and read what it returns.
 
     The arguments are those of `judge`, plus `seconds`, the time limit per call.
-    The answers of several calls can be joined (`rljax.rewards.reward_call.join_answers`) before `scores_of` counts their failures.
+    The results of several calls can be joined (`rljax.rewards.reward_call.join_results`) before `scores_of` counts their failures.
 
     Raises:
         ValueError: in the same cases as for `judge`.
-        InputError: in the same cases as for `judge`, except that too many failures raise it only if a call itself failed.
+        InputError: in the same cases as for `judge`, except that too many failed completions raise it only if a whole call failed.
     """
     if not 0 <= max_failure_share <= 1:
         raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")
@@ -363,29 +365,31 @@ def answers_of(
         ],
         seconds,
     )
-    answers = []
+    results = []
     for part, value, chat in zip(parts, returned, in_chat, strict=True):
-        answer = read_answer(value, called_name(part), len(prompts))
-        if chat and answer.cause is not None:
-            answer = answer._replace(reason=f"{answer.reason} {IN_MESSAGES}")
-        if answer.call_failed:
-            check_failures(answer, called_name(part), max_failure_share)
-        answers.append(answer)
-    return answers
+        result = read_result(value, called_name(part), len(prompts))
+        if chat and result.cause is not None:
+            result = result._replace(reason=f"{result.reason} {IN_MESSAGES}")
+        if result.call_failed:
+            check_failures(result, called_name(part), max_failure_share)
+        results.append(result)
+    return results
 
 
-def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share: float | int = MAX_FAILURE_SHARE) -> Scores:
-    """Combine the answers of a reward's parts into one number per completion.
+def scores_of(
+    reward: Callable, results: Sequence[CallResult], *, max_failure_share: float | int = MAX_FAILURE_SHARE
+) -> Scores:
+    """Combine the results of a reward's parts into one number per completion.
 
     Args:
         reward: as in `judge`.
-        answers: the result of `answers_of`, one answer per part, all for the same N completions.
+        results: the output of `call_reward`, one result per part, all for the same N completions.
         max_failure_share: as in `judge`.
 
     Raises:
         InputError: more completions failed than `max_failure_share` allows.
     """
-    scores = _exact_scores(reward, answers, max_failure_share)
+    scores = _exact_scores(reward, results, max_failure_share)
     parts = {name: values.astype(np.float32) for name, values in scores.parts.items()}
     return Scores(scores.total.astype(np.float32), scores.valid, parts, scores.failures, scores.failed, scores.correct)
 
@@ -401,10 +405,10 @@ class _ExactScores(NamedTuple):
     correct: Float32[np.ndarray, "N"] | None
 
 
-def _exact_scores(reward: Callable, answers: Sequence[Answer], max_failure_share: float | int) -> _ExactScores:
+def _exact_scores(reward: Callable, results: Sequence[CallResult], max_failure_share: float | int) -> _ExactScores:
     parts = _flatten(reward)
-    count = len(answers[0].values)
-    valid, failed, rest = np.zeros(count, bool), np.zeros(count, np.int8), iter(answers)
+    count = len(results[0].values)
+    valid, failed, rest = np.zeros(count, bool), np.zeros(count, np.int8), iter(results)
     read = {}
     for name, part in parts.rewards.items():
         own = list(islice(rest, len(_leaf_rewards(part))))
@@ -422,14 +426,14 @@ def _exact_scores(reward: Callable, answers: Sequence[Answer], max_failure_share
     return _ExactScores(np.where(valid, total, 0.0), valid, values, failures, failed, correct)
 
 
-def _score_single(reward: Callable, answers: Sequence[Answer], max_failure_share: float | int) -> _ExactScores:
-    """Compute the scores of a reward without parts from its one answer, as `_exact_scores` does for a `Weighted`."""
-    (answer,) = answers
-    check_failures(answer, called_name(reward), max_failure_share)
-    limit = lowest_right(reward)
-    right = np.where(answer.valid, answer.values > 0 if limit is None else answer.values >= limit, np.float32(np.nan))
+def _score_single(reward: Callable, results: Sequence[CallResult], max_failure_share: float | int) -> _ExactScores:
+    """Compute the scores of a reward without parts from its one result, as `_exact_scores` does for a `Weighted`."""
+    (result,) = results
+    check_failures(result, called_name(reward), max_failure_share)
+    limit = lowest_correct_value(reward)
+    right = np.where(result.valid, result.values > 0 if limit is None else result.values >= limit, np.float32(np.nan))
     correct = right.astype(np.float32) if is_verifier(reward) else None
-    return _ExactScores(answer.values, answer.valid, {}, {"": answer.failures}, answer.failed, correct)
+    return _ExactScores(result.values, result.valid, {}, {"": result.failures}, result.failed, correct)
 
 
 def _leaf_rewards(reward: Callable) -> list[Callable]:
@@ -487,7 +491,7 @@ def score(
 
 
 def reads_text(reward: Callable) -> bool:
-    """True if a reward is built into rljax, because the built-in rewards read prompts and completions as text.
+    """True if a reward reads prompts and completions as text, as all rewards that are built into rljax do.
 
     A reward made by `rljax.rewards.each.each` has an attribute `reads_text`, which depends on the function that it calls.
 

@@ -72,7 +72,7 @@ def reasoning_gym(
 
 
 def load() -> None:
-    """Import the package, before the process drops rights that the import may need."""
+    """Import the package, before the process drops the privileges that the import may need."""
     import_optional(PACKAGE, "reasoning-gym")
 
 

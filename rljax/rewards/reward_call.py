@@ -38,7 +38,7 @@ class OutOfRangeError(FailedJudgeError):
     """A reward or an environment returned values that cannot be rewards; another call would not help."""
 
 
-class Answer(NamedTuple):
+class CallResult(NamedTuple):
     """What one reward function returned for N completions."""
 
     values: Float64[np.ndarray, "N"]
@@ -307,7 +307,7 @@ def place_of(error: BaseException) -> str:
     return f" at {inside[-1].filename}:{inside[-1].lineno}" if inside else ""
 
 
-def read_answer(returned: object, function: str, count: int) -> Answer:
+def read_result(returned: object, function: str, count: int) -> CallResult:
     """Validate what a reward function returned or raised.
 
     Args:
@@ -316,15 +316,15 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         count: the number of completions.
 
     Returns:
-        The answer. An exception or a list of the wrong length is a failure of all completions. A number that is not finite, or
+        The result. An exception or a list of the wrong length is a failure of all completions. A number that is not finite, or
         above 1e18 in absolute value, is a failure of its completion only.
 
     Raises:
         InputError: the function did not return a list, or the list has an entry that is not a number, None or `Failed`.
 
     Example:
-        >>> answer = read_answer([1, None, Failed("timed_out", "no answer within 2 s"), math.nan], "mine", 4)
-        >>> answer.failures
+        >>> result = read_result([1, None, Failed("timed_out", "no answer within 2 s"), math.nan], "mine", 4)
+        >>> result.failures
         Failures(raised=0, timed_out=1, wrong_length=0, out_of_range=1, unfinished=0, unstated=0)
     """
     if isinstance(returned, BaseException):
@@ -364,7 +364,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     )
     failures = Failures(*(int((failed == number).sum()) for number in failure_codes.values()))
     reasons = [value.reason for value in values if isinstance(value, Failed)]
-    return Answer(rewards, valid, failed, failures, reasons[0] if reasons else "", call_failed=False, cause=None)
+    return CallResult(rewards, valid, failed, failures, reasons[0] if reasons else "", call_failed=False, cause=None)
 
 
 def _check_range(value: numbers.Real) -> float | Failed:
@@ -392,14 +392,14 @@ def has_failed(kinds: Int8[np.ndarray, "*N"]) -> Bool[np.ndarray, "*N"]:
     return (kinds > 0) & (kinds != UNFINISHED) & (kinds != UNSTATED)
 
 
-def check_failures(answer: Answer, function: str, max_failure_share: float | int, *, what: str = "reward") -> None:
-    """Reject an answer with too many failures.
+def check_failures(result: CallResult, function: str, max_failure_share: float | int, *, what: str = "reward") -> None:
+    """Reject a result with too many failures.
 
     Args:
-        answer: the answer of the reward.
+        result: the result of the call.
         function: the name of the function, for messages.
-        max_failure_share: the largest fraction of completions that may fail, from 0 to 1. If it is above 0, one of several
-            completions may always fail.
+        max_failure_share: the largest fraction of completions that may fail, from 0 to 1. If it is above 0, one failure
+            among several completions is always tolerated.
         what: what to call the function in messages.
 
     Raises:
@@ -407,53 +407,53 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
         OutOfRangeError: the same, if the reward of each failed completion is NaN, infinite or too large.
 
     Example:
-        >>> answer = read_answer([1.0, Failed("raised", "KeyError: 'x'")], "mine", 2)
-        >>> check_failures(answer, "mine", 0.1)
-        >>> check_failures(answer, "mine", 0.0)  # doctest: +ELLIPSIS
+        >>> result = read_result([1.0, Failed("raised", "KeyError: 'x'")], "mine", 2)
+        >>> check_failures(result, "mine", 0.1)
+        >>> check_failures(result, "mine", 0.0)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         rljax.rewards.reward_call.FailedJudgeError: the reward mine failed on 1 of 2 completions (1 raised an exception), more ...
     """
-    count, failed = len(answer.values), answer.failures.total
-    if answer.call_failed:
+    count, failed = len(result.values), result.failures.total
+    if result.call_failed:
         if max_failure_share < 1:
-            raise FailedJudgeError(f"the {what} {function} {answer.reason}") from answer.cause
+            raise FailedJudgeError(f"the {what} {function} {result.reason}") from result.cause
         return
     allowed = max(max_failure_share * count, float(max_failure_share > 0 and count > 1))
     if failed > allowed:
-        first = np.flatnonzero(has_failed(answer.failed))[0]
-        error = OutOfRangeError if answer.failures.out_of_range == failed else FailedJudgeError
+        first = np.flatnonzero(has_failed(result.failed))[0]
+        error = OutOfRangeError if result.failures.out_of_range == failed else FailedJudgeError
         raise error(
-            f"the {what} {function} failed on {failed} of {count} completions ({answer.failures}), more than the "
-            f"{max_failure_share:.0%} that may fail; the first: completion {first}: {answer.reason}. "
+            f"the {what} {function} failed on {failed} of {count} completions ({result.failures}), more than the "
+            f"{max_failure_share:.0%} that may fail; the first: completion {first}: {result.reason}. "
             f"Fix the function, or raise max_failure_share."
         )
 
 
-def join_answers(answers: Sequence[Answer]) -> Answer:
-    """Join the answers from several calls to one reward, as if one call had judged all completions.
+def join_results(results: Sequence[CallResult]) -> CallResult:
+    """Join the results of several calls to one reward, as if one call had judged all completions.
 
     Example:
-        >>> parts = [read_answer([1.0, None], "mine", 2), read_answer([Failed("raised", "KeyError: 'x'")], "mine", 1)]
-        >>> both = join_answers(parts)
+        >>> parts = [read_result([1.0, None], "mine", 2), read_result([Failed("raised", "KeyError: 'x'")], "mine", 1)]
+        >>> both = join_results(parts)
         >>> both.values.tolist(), both.valid.tolist(), both.failed.tolist(), both.reason
         ([1.0, 0.0, 0.0], [True, False, False], [0, 0, 1], "KeyError: 'x'")
     """
-    first = next((answer for answer in answers if answer.reason), answers[0])
-    return Answer(
-        values=np.concatenate([answer.values for answer in answers]),
-        valid=np.concatenate([answer.valid for answer in answers]),
-        failed=np.concatenate([answer.failed for answer in answers]),
-        failures=Failures(*map(sum, zip(*(answer.failures for answer in answers), strict=True))),
+    first = next((result for result in results if result.reason), results[0])
+    return CallResult(
+        values=np.concatenate([result.values for result in results]),
+        valid=np.concatenate([result.valid for result in results]),
+        failed=np.concatenate([result.failed for result in results]),
+        failures=Failures(*map(sum, zip(*(result.failures for result in results), strict=True))),
         reason=first.reason,
-        call_failed=all(answer.call_failed for answer in answers),
+        call_failed=all(result.call_failed for result in results),
         cause=first.cause,
     )
 
 
-def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException) -> Answer:
+def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException) -> CallResult:
     kind = 1 + next(index for index, number in enumerate(failures) if number) if count else 0
     no_rewards, failed = np.zeros(count), np.full(count, kind, np.int8)
-    return Answer(no_rewards, np.zeros(count, bool), failed, failures, reason, call_failed=True, cause=cause)
+    return CallResult(no_rewards, np.zeros(count, bool), failed, failures, reason, call_failed=True, cause=cause)
 
 
 def _unwrap(value: object) -> object:

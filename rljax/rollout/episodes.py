@@ -22,7 +22,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.parallel import gather_texts, run_together
 from rljax.rewards.correctness import Failed
-from rljax.rewards.reward_call import called_name, check_failures, place_of, read_answer
+from rljax.rewards.reward_call import called_name, check_failures, place_of, read_result
 from rljax.rollout.begin_dialogue import begin_dialogue
 from rljax.rollout.dialogue import TurnQueue
 from rljax.rollout.engine_protocols import Dialogue, Engine, Request, Response, check_responses, join_arrays, observe
@@ -172,16 +172,16 @@ def play(
             episodes = _begin_episodes(context, requests, problems)
         _play_turns(context, engine, params, episodes, judging, other or Player(engine, params))
     episodes = [_with_own_turns_only(episode) for episode in episodes]
-    answer = read_answer(
+    result = read_result(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],
         called_name(environment),
         len(episodes),
     )
-    check_failures(answer, called_name(environment), max_failure_share, what="environment")
+    check_failures(result, called_name(environment), max_failure_share, what="environment")
     verdicts = Verdicts(
-        answer.values.astype(np.float32),
-        answer.valid,
-        answer.failed,
+        result.values.astype(np.float32),
+        result.valid,
+        result.failed,
         _collect_sums([episode.parts for episode in episodes]),
         correct=_collect_correct(episodes),
         metrics=_collect_sums([episode.metrics for episode in episodes]),

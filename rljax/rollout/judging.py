@@ -11,7 +11,7 @@ from rljax.data.problem import Problem, reward_columns
 from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.parallel import copy_from_first, divide, run_together
 from rljax.rewards import protocol
-from rljax.rewards.reward_call import Answer, FailedJudgeError, OutOfRangeError, Progress, join_answers
+from rljax.rewards.reward_call import CallResult, FailedJudgeError, OutOfRangeError, Progress, join_results
 from rljax.rewards.steps import Step, assign_to_tokens, score_steps
 from rljax.rollout.engine_protocols import Response
 
@@ -103,8 +103,8 @@ class Verdicts(NamedTuple):
 class RewardOutput(NamedTuple):
     """Result of one call of the reward function."""
 
-    answers: list[Answer]
-    """The answer of each part of the reward."""
+    results: list[CallResult]
+    """What each part of the reward returned."""
     steps: list[tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]]
     """For each response, the step rewards and step ends at its tokens; empty if steps are not judged."""
 
@@ -176,7 +176,7 @@ class Judge(NamedTuple):
         completions = [self.completion(response) for response in responses]
         prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
         progress, of_all = self.progress, len(responses) if total is None else total
-        answers = protocol.answers_of(
+        results = protocol.call_reward(
             self.reward,
             prompts,
             completions,
@@ -187,9 +187,9 @@ class Judge(NamedTuple):
             chats=self._chats(problems),
         )
         if self.step_reward is None:
-            return RewardOutput(answers, [])
+            return RewardOutput(results, [])
         steps = score_steps(self.step_reward, prompts, completions, columns)
-        return RewardOutput(answers, [self._assign_to_tokens(*pair) for pair in zip(responses, steps, strict=True)])
+        return RewardOutput(results, [self._assign_to_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
     def score_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> protocol.Scores:
         """Judge texts with the reward function, one per problem, on this host.
@@ -217,8 +217,8 @@ class Judge(NamedTuple):
         Raises:
             InputError: the reward failed on too many responses.
         """
-        answers = [join_answers(parts) for parts in zip(*(output.answers for output in outputs), strict=True)]
-        scores = protocol.scores_of(self.reward, answers, max_failure_share=self.max_failure_share)
+        results = [join_results(parts) for parts in zip(*(output.results for output in outputs), strict=True)]
+        scores = protocol.scores_of(self.reward, results, max_failure_share=self.max_failure_share)
         parts = scores.parts if len(scores.parts) > 1 else None
         verdicts = Verdicts(scores.total, scores.valid, scores.failed, parts, scores.correct)
         if self.step_reward is None:

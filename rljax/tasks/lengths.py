@@ -3,8 +3,8 @@
 A problem is `+38512=` or `*38512=`. A response is any number of `;`, then `#` and a digit. After `+` the right digit is the
 prompt's last digit. After `*` it is a hash of the prompt, which no policy can know, so most answers stay wrong however long
 training lasts. Demonstrations are right, and their number of `;` is uniformly distributed. A reward of 1 or 0 gives no incentive
-to write more or fewer `;`. But a loss that weights tokens by the length of their response does, and lets wrong answers grow
-longer.
+to write more or fewer `;`. But a loss that weights tokens by the length of their response gives such an incentive, and lets wrong
+answers grow longer.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class LengthsConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
+        """Reject settings from which no problems can be generated."""
         check_at_least(0, self, ["filler"])
         check_at_least(1, self, ["train_problems"])
         check_share(self, ["unknown_share"])
@@ -50,7 +50,7 @@ class LengthsConfig(TaskConfig):
         return Problem(prompt, answer, f"{filler}#{answer}", {"type": UNKNOWN if is_unknown else KNOWN})
 
     def optimum(self, problems: Sequence[Problem]) -> float:
-        """Return the accuracy of a policy that writes the known answers, and the most frequent unknown one in all other cases."""
+        """Return the accuracy of a policy that writes the known answers, and for all other problems their most frequent answer."""
         unknown = [problem.answer for problem in problems if problem.columns["type"] == UNKNOWN]
         commonest = max((unknown.count(digit) for digit in set(unknown)), default=0)
         return (len(problems) - len(unknown) + commonest) / len(problems)

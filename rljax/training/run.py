@@ -36,7 +36,7 @@ from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, qualit
 from rljax.training.config import TrainConfig
 from rljax.training.guard import explain_skips
 from rljax.training.objective.algorithm import reward_weights
-from rljax.training.parts.reward import code_of_training
+from rljax.training.parts.reward import custom_part_names
 from rljax.training.phase import RunResources
 from rljax.training.rollout_data import ScoredRollout
 from rljax.training.setup import Setup
@@ -157,7 +157,7 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
 def resume_command(folder: RunFolder, config: TrainConfig, command: str = "train") -> str:
     """Return the command that resumes a run, or a Python call if the run needs arguments that the command cannot pass."""
     own_parts = folder.config.get("seams", ())
-    is_code = bool(code_of_training(config))
+    is_code = bool(custom_part_names(config))
     if not own_parts:
         return f"rljax {command} --resume {shlex.quote(str(folder.path))}{' --trust' * is_code}"
     arguments = "".join([*(f", {name}={name}" for name in own_parts), ", trust=True" * is_code])

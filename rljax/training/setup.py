@@ -45,7 +45,7 @@ from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, check_parts
 from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import check_images, make_stream, note_omission, problems_of_run
-from rljax.training.parts.reward import make_step_reward, notes_on_reward, reward_groups
+from rljax.training.parts.reward import groups_per_reward_call, make_step_reward, notes_on_reward
 from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
 from rljax.training.scoring import Forward, Score, make_score, make_supervised_score, scores_alone
 from rljax.training.state import Frozen, Option
@@ -221,7 +221,7 @@ def make_train_worker(
         worker,
         judge=worker.judge._replace(step_reward=make_step_reward(algorithm, config, environment, worker.prompts.problems)),
         compares_with_greedy=algorithm.needs("greedy_rewards"),
-        reward_groups=reward_groups(config, worker),
+        reward_groups=groups_per_reward_call(config, worker),
         needs_turns=algorithm.needs("step_rewards") or algorithm.critic is not None,
     )
 

@@ -15,7 +15,7 @@ from rljax.training.memory_plan import decode_slots
 from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.model_folder import weights_writer
 from rljax.training.parts.problems import Problems
-from rljax.training.parts.reward import make_reward, own_reward
+from rljax.training.parts.reward import make_reward, reward_from_argument
 from rljax.training.parts.tokenizer import all_ends
 
 
@@ -68,7 +68,7 @@ def make_worker(
     check_vocab_size(tokenizer, policy.vocab_size)
     if config.model.path is not None:
         check_length(locate(config.model.path), prompt_length + config.sampling.max_response_tokens)
-    reward = make_reward(config, mesh, problems) if custom.reward is None else own_reward(custom.reward, config)
+    reward = make_reward(config, mesh, problems) if custom.reward is None else reward_from_argument(custom.reward, config)
     engine, url, sampling = custom.engine, config.sampling.engine_url, make_sampling(config, tokenizer)
     if url is not None and engine is not None:
         raise InputError(f"engine_url={url!r} and an engine passed to train() exclude each other; leave one of them out.")

@@ -62,9 +62,12 @@ def test_query_about_drift_finds_the_divergences():
     assert {"divergence.k3", "divergence.kl_in_reward"} <= set(found[:5])
 
 
-def test_full_name_finds_only_its_entry():
+def test_exact_name_finds_only_its_entry():
     assert search_names("dapo") == ["dapo"]
     assert search_names("clipped") == ["surrogate.clipped"]
+
+
+def test_query_without_matches_finds_nothing():
     assert search_names("zzz qqq") == []
     assert search_names("?!") == []
 
@@ -100,7 +103,7 @@ def test_matches_are_ordered_by_words_then_score_then_index():
         ("normalise", "normalized"), ("drift", "drifting"), ("weighted", "weights"), ("policy", "policy"), ("std", "std"),
     ],
 )  # fmt: skip
-def test_forms_of_a_word_have_one_stem(word, same):
+def test_forms_of_a_word_share_a_stem(word, same):
     assert stem(word) == stem(same)
 
 

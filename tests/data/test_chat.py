@@ -236,7 +236,7 @@ def test_prompt_omissions_of_chats():
         "x", "4", None, {"tools": TOOLS}, ({"role": "system", "content": "s"}, QUESTION, TOOL_CALL, TOOL_RESULT)
     )
     (note,) = list_prompt_omissions([conversation] * 2, ByteTokenizer(), chat=False)
-    assert note.startswith("2 prompts are chats (roles: assistant, system, tool, user) and chat is off")
+    assert note.startswith("2 prompts are chats (roles: assistant, system, tool, user), but chat is off")
     assert list_prompt_omissions([conversation], make_tokenizer(), chat=True) == []
     poor = make_tokenizer("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
     (note,) = list_prompt_omissions([conversation], poor, chat=True)

@@ -1,4 +1,4 @@
-"""The stratified sampling experiment: its statistics, its committed rows and page, and a tiny run of each arm."""
+"""The stratified sampling experiment: its statistics, its checked-in results and report, and a tiny run of each arm."""
 
 import json
 from pathlib import Path
@@ -11,12 +11,20 @@ from stratified_sampling import hash_of, sampling_section, training_section
 FOLDER = Path(experiment.__file__).parent
 
 
-def test_sampling_section_deviation_over_seeds():
+def test_sampling_section_reports_the_deviation_across_seeds():
     means = np.random.default_rng(0).random((5, 7))
     rows = [
-        {"part": "sampling", "arm": arm, "seed": seed, "mixed": 0.5, "distinct": 0.25, "passed": 1.0, "means": own.tolist()}
+        {
+            "part": "sampling",
+            "arm": arm,
+            "seed": seed,
+            "mixed": 0.5,
+            "distinct": 0.25,
+            "passed": 1.0,
+            "means": seed_means.tolist(),
+        }
         for arm in experiment.ARMS
-        for seed, own in enumerate(means)
+        for seed, seed_means in enumerate(means)
     ]
     expected = np.sqrt(np.mean([np.var(column, ddof=1) for column in means.T]))
     assert sampling_section(rows)[-1].endswith(f"| {expected:.3f} |")
@@ -33,12 +41,12 @@ def test_training_section_pairs_arms_by_seed():
     assert table[2].startswith("| independent | 5 | 40.0 %")
 
 
-def test_page_matches_rows_and_settings():
+def test_report_matches_results_and_settings():
     rows = json.loads((FOLDER / "stratified_sampling.json").read_text(encoding="utf-8"))
     assert len(rows) == 15
     assert all(row["settings"] == hash_of(row) for row in rows)
-    page = (FOLDER / "stratified_sampling.md").read_text(encoding="utf-8")
-    assert "\n".join(sampling_section(rows)) in page
+    report = (FOLDER / "stratified_sampling.md").read_text(encoding="utf-8")
+    assert "\n".join(sampling_section(rows)) in report
 
 
 @pytest.mark.parametrize("arm", experiment.ARMS)

@@ -2,7 +2,7 @@ r"""Sample answers that are right or wrong by construction, and put them into re
 
 import random
 
-from grading.reference_kinds import Rewriting
+from grading.reference_kinds import Rewrite
 
 ANSWER_TEMPLATES = (
     *(
@@ -22,12 +22,12 @@ ANSWER_TEMPLATES = (
 )
 
 
-def cases(references: list[str], rewritings: dict[str, Rewriting], count: int, seed: int) -> list[tuple[str, str, str]]:
-    """Sample distinct triples (name of the rewriting, reference, answer), about equally many per rewriting."""
+def cases(references: list[str], rewrites: dict[str, Rewrite], count: int, seed: int) -> list[tuple[str, str, str]]:
+    """Sample distinct triples (name of the rewrite, reference, answer), about equally many per rewrite."""
     rng = random.Random(seed)
-    pool: dict[str, list[tuple[str, str, str]]] = {name: [] for name in rewritings}
+    pool: dict[str, list[tuple[str, str, str]]] = {name: [] for name in rewrites}
     for reference in dict.fromkeys(references):
-        for name, rewrite in rewritings.items():
+        for name, rewrite in rewrites.items():
             answer = rewrite(reference, rng)
             if answer is not None and answer != reference:
                 pool[name].append((name, reference, answer))

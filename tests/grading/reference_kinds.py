@@ -1,12 +1,12 @@
-r"""Narrow text patterns that recognize the kind of a reference: a number, a tuple, a list, a quantity and others."""
+r"""Strict text patterns that recognize the kind of a reference answer: a number, a tuple, a list, a quantity and others."""
 
 import random
 import re
 from collections.abc import Callable
 from fractions import Fraction
 
-Rewriting = Callable[[str, random.Random], str | None]
-"""A function that rewrites a reference, or returns None if it is uncertain what the rewriting would do to the value."""
+Rewrite = Callable[[str, random.Random], str | None]
+"""A function that rewrites a reference answer, or returns None if the rewrite might not have the intended effect on its value."""
 
 INTEGER = re.compile(r"-?\d+")
 DECIMAL = re.compile(r"-?\d+\.\d+")
@@ -20,24 +20,24 @@ PERCENT = re.compile(r"(-?\d+(?:\.\d+)?)\\?%")
 BASE = re.compile(r"(\d+)_\{?(\d)\}?")
 WORD = re.compile(r"\\text\{([A-Za-z]+)\}")
 MATRIX = re.compile(r"\\begin\{pmatrix\}(.*)\\end\{pmatrix\}")
-NO_SCALAR = re.compile(
+NOT_SCALAR = re.compile(
     r"\\text|\\mbox|\.$|:|\\begin|_|\\%|\\\$|\\circ|%|[=<>]|\\[lg]e|\\in|\\cup|\\pm|\\ldots|\\emptyset|\d!\d|\\mathbb|\\infty"
 )
-SEPARATORS = (",", "{,}", r"\,", " ", r",\!")
+THOUSANDS_SEPARATORS = (",", "{,}", r"\,", " ", r",\!")
 UNITS = ("apples", "marbles", "cm", "kg", "miles", "hours", "square feet", "points", "ways")
 
 
 def is_scalar(text: str) -> bool:
-    """Return whether a reference is a single number or expression, not a list, tuple, set, unit, relation or word."""
+    """True if a reference is a single number or expression, not a list, tuple, set, quantity with a unit, relation or word."""
     bare = re.sub(r"\\(?:left|right)(?![a-z])", "", text)
-    if not bare or NO_SCALAR.search(bare) or re.fullmatch(r"[(\[].*,.*[)\]]", bare):
+    if not bare or NOT_SCALAR.search(bare) or re.fullmatch(r"[(\[].*,.*[)\]]", bare):
         return False
     words = re.search(r"[a-zA-Z]{4,}", re.sub(r"\\[a-zA-Z]+", "", bare))
     return not words and "," not in re.sub(r"\\[,!]|\{,\}", "", bare) and "[" not in bare.replace(r"\sqrt[", "")
 
 
 def parse_number(text: str) -> Fraction | None:
-    """Parse a reference that is an integer, a decimal or a fraction; return None for any other."""
+    """Parse a reference that is an integer, a decimal or a fraction; return None for anything else."""
     if INTEGER.fullmatch(text) or DECIMAL.fullmatch(text):
         return Fraction(text)
     found = FRACTION.fullmatch(text)
@@ -47,7 +47,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def split_tuple(text: str) -> tuple[str, list[str], str] | None:
-    """Split a tuple or an interval without nested brackets into opening bracket, components and closing bracket."""
+    """Split a flat tuple or interval into its opening bracket, components and closing bracket; return None for anything else."""
     found = BRACKETED.fullmatch(re.sub(r"\\(?:left|right)(?![a-z])", "", text).replace(r"\!", "").strip())
     if not found or "," not in found[2] or ";" in found[2]:
         return None

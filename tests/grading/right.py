@@ -13,7 +13,7 @@ from grading.reference_kinds import (
     MONEY,
     PERCENT,
     QUANTITY,
-    SEPARATORS,
+    THOUSANDS_SEPARATORS,
     UNITS,
     WORD,
     exact_decimal,
@@ -80,7 +80,7 @@ def thousands(text: str, rng: random.Random) -> str | None:
     bare = re.sub(r",\\!|\{,\}|\\,|,(?=\d{3}(?!\d))", "", text)
     if not INTEGER.fullmatch(bare) or len(bare.lstrip("-")) < 4:
         return None
-    return f"{int(bare):,}".replace(",", rng.choice(SEPARATORS))
+    return f"{int(bare):,}".replace(",", rng.choice(THOUSANDS_SEPARATORS))
 
 
 def full_width(text: str, rng: random.Random) -> str | None:
@@ -229,8 +229,8 @@ def base_again(text: str, rng: random.Random) -> str | None:
 
 
 RIGHT = {
-    rewriting.__name__: rewriting
-    for rewriting in (
+    rewrite.__name__: rewrite
+    for rewrite in (
         spaced, other_fractions, slashed, as_decimal, as_fraction, mixed, scientific, thousands, full_width,
         unicode_signs, sign_moved, unit_added, unit_rewritten, named, unnamed, shuffled, with_and, algebra,
         root_as_power, larger_brackets, as_inequality, member, matrix_again, word_again, base_again,

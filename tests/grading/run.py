@@ -57,8 +57,8 @@ def score(sampled: list[tuple[str, str, str]], seed: int) -> list[float | None]:
 def measure(references: list[str], count: int, seed: int) -> dict:
     """Count the right answers that are not rewarded and the wrong answers that are rewarded."""
     result: dict = {"references": len(set(references))}
-    for name, rewritings, correct_reward in (("right", RIGHT, 1.0), ("wrong", WRONG, 0.0)):
-        sampled = cases(references, rewritings, count, seed)
+    for name, rewrites, correct_reward in (("right", RIGHT, 1.0), ("wrong", WRONG, 0.0)):
+        sampled = cases(references, rewrites, count, seed)
         started = time.monotonic()
         rewards = score(sampled, seed)
         failed = sum(isinstance(reward, Unfinished) for reward in rewards)

@@ -233,8 +233,8 @@ def end_changed(text: str, rng: random.Random) -> str | None:
 
 
 WRONG = {
-    rewriting.__name__: rewriting
-    for rewriting in (
+    rewrite.__name__: rewrite
+    for rewrite in (
         digit_changed, negated, bracket_changed, bare, in_parentheses, swapped, element_added, element_twice,
         element_dropped, scaled, one_more, denied, hedged, unit_changed, key, base_changed, sign_within, rounded,
         transposed, other_word, end_changed,

@@ -9,7 +9,8 @@ Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 from PyPI, and two public 
     MAXRL  github.com/tajwarfahim/maxrl at c0698ebb4, by the authors of the MaxRL paper: verl/trainer/ppo/core_algos.py
     PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, in NumPy, not by PKPO's authors: pkpo_core.py
 
-Each function is extracted from its file and called unchanged. TRL's GDPO is part of a long method and cannot be called alone.
+Each function is extracted from its file and called with its body unchanged. TRL's GDPO is part of a long method
+and cannot be called alone.
 """
 
 import json
@@ -28,7 +29,7 @@ SECOND_REWARDS = [[0, 1, 0, 2, 0.5, 0], [3, 1, 1, 0, 0.25, 2], [0, 1, 0, 1, 1, 0
 
 def run_verl(folder, torch):
     """Compute verl's GDPO on responses of one token, because verl normalizes over tokens and would count longer ones repeatedly."""
-    from make_peer_corrections import extract_functions
+    from make_verl_trl_outputs import extract_functions
 
     float64_numpy = SimpleNamespace(**vars(np) | {"float32": np.float64})
     namespace = {"torch": torch, "np": float64_numpy, "defaultdict": defaultdict, "Optional": Optional, "AlgoConfig": dict}
@@ -52,7 +53,7 @@ def run_verl(folder, torch):
 
 def run_maxrl(folder, torch):
     """Compute MaxRL with its authors' code, whose epsilon is 1e-6."""
-    from make_peer_corrections import extract_functions
+    from make_verl_trl_outputs import extract_functions
 
     names = ("compute_maxrl_outcome_advantage",)
     namespace = {"torch": torch, "np": np, "defaultdict": defaultdict}

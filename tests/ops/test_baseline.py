@@ -69,7 +69,7 @@ def test_equal_lengths_give_the_group_mean(x64):
     np.testing.assert_allclose(actual, group.group_centered(rewards), rtol=1e-12)
 
 
-def test_length_weighted_baseline_has_least_variance(x64):
+def test_length_weighted_baseline_has_minimal_variance(x64):
     """Assumes that the squared norm of each response's gradient equals the response's length."""
     rng = np.random.default_rng(1)
     rewards, lengths = rng.normal(size=(1, 6)), rng.integers(1, 9, (1, 6))
@@ -151,10 +151,10 @@ def test_optimal_token_baseline_is_between_the_returns(noisy_squares):
     logp = -np.abs(0.02 * logp)  # tokens so certain that 1 - 2 p + Σ π² is near 0
     squares = np.exp(2 * logp) + (rng.normal(scale=0.02, size=logp.shape) if noisy_squares else 1e-4)
     arrays = (jnp.array(x, jnp.float32) for x in (returns, logp, squares))
-    used_baseline = returns - np.asarray(baseline.optimal_token_baseline(*arrays, jnp.ones(returns.shape)))
-    without_energy = used_baseline == 0  # without gradient energy, the baseline is 0
+    baseline_values = returns - np.asarray(baseline.optimal_token_baseline(*arrays, jnp.ones(returns.shape)))
+    without_energy = baseline_values == 0  # without gradient energy, the baseline is 0
     low, high = returns.min(-2, keepdims=True), returns.max(-2, keepdims=True)
-    between = (used_baseline >= low - 1e-4) & (used_baseline <= high + 1e-4)
+    between = (baseline_values >= low - 1e-4) & (baseline_values <= high + 1e-4)
     assert (between | without_energy).all()
     assert without_energy.mean() < 0.2
     assert ((1 - 2 * np.exp(logp) + squares).min() < 0) == noisy_squares
@@ -165,18 +165,18 @@ def test_tokens_with_probability_1_have_no_baseline():
     assert baseline.optimal_token_baseline(jnp.array([[1.0], [0.0]]), 0 * ones, ones, ones).tolist() == [[1.0], [0.0]]
 
 
-PAIR = jnp.ones((2, 2))
+ONES = jnp.ones((2, 2))
 
 
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: baseline.length_weighted_centered(PAIR, PAIR[0]), "lengths must have the shape of rewards"),
-        (lambda: baseline.length_weighted_centered(PAIR, -PAIR), "lengths must not be negative"),
-        (lambda: baseline.length_weighted_returns(PAIR[:1], PAIR[:1]), "token_rewards must contain groups of at least 2"),
-        (lambda: baseline.greedy_centered(PAIR, jnp.ones(3)), "greedy_reward must have one entry for each row of rewards"),
-        (lambda: baseline.optimal_token_baseline(PAIR, PAIR, PAIR[0], PAIR), "square_sum must have the shape of returns"),
+        (lambda: baseline.length_weighted_centered(ONES, ONES[0]), "lengths must have the shape of rewards"),
+        (lambda: baseline.length_weighted_centered(ONES, -ONES), "lengths must not be negative"),
+        (lambda: baseline.length_weighted_returns(ONES[:1], ONES[:1]), "token_rewards must contain groups of at least 2"),
+        (lambda: baseline.greedy_centered(ONES, jnp.ones(3)), "greedy_reward must have one entry for each row of rewards"),
+        (lambda: baseline.optimal_token_baseline(ONES, ONES, ONES[0], ONES), "square_sum must have the shape of returns"),
     ],
 )
 def test_invalid_arguments_are_refused(call, message):

@@ -106,7 +106,7 @@ def test_pass_at_k_gradient_is_unbiased(case, k, probability, x64):
     np.testing.assert_allclose((chance * estimate).sum(), k * (1 - probability) ** (k - 1) * slope, rtol=1e-12)
 
 
-def test_marginal_estimator_has_least_variance(x64):
+def test_marginal_estimator_has_minimal_variance(x64):
     outcomes, chance = every_outcome(G, 0.3)
     variances = []
     for case in ("credit", "leave one out", "marginal"):

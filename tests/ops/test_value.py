@@ -28,7 +28,7 @@ masks = hnp.arrays(bool, (ROWS, TOKENS))
 jit_loss = jax.jit(ops.value_loss)
 jit_clipped = jax.jit(ops.clipped_value_loss)
 jit_explained = jax.jit(ops.explained_variance)
-jit_explained_slope = jax.jit(jax.grad(ops.explained_variance, (0, 1)))
+jit_explained_gradient = jax.jit(jax.grad(ops.explained_variance, (0, 1)))
 
 
 def poisoned(x, mask, poison=np.nan):
@@ -36,12 +36,12 @@ def poisoned(x, mask, poison=np.nan):
 
 
 def central_differences(f, x, step=1e-6):
-    slope = np.zeros(x.shape)
+    gradient = np.zeros(x.shape)
     for at in np.ndindex(*x.shape):
         shift = np.zeros(x.shape)
         shift[at] = step
-        slope[at] = (float(f(jnp.array(x + shift))) - float(f(jnp.array(x - shift)))) / (2 * step)
-    return slope
+        gradient[at] = (float(f(jnp.array(x + shift))) - float(f(jnp.array(x - shift)))) / (2 * step)
+    return gradient
 
 
 # Losses
@@ -91,10 +91,10 @@ def test_value_loss_gradients_match_central_differences():
     np.testing.assert_allclose(on_returns, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_clip_stops_only_moves_towards_the_target():
+def test_clipping_blocks_only_moves_towards_the_target():
     values, old, returns = jnp.array([1.0, -1.0, 0.1]), jnp.zeros(3), jnp.full(3, 2.0)
-    slope = jax.jit(jax.grad(lambda v: ops.clipped_value_loss(v, old, returns, jnp.ones(3)).sum()))(values)
-    np.testing.assert_allclose(slope, [0.0, -3.0, -1.9], rtol=1e-6)
+    gradient = jax.jit(jax.grad(lambda v: ops.clipped_value_loss(v, old, returns, jnp.ones(3)).sum()))(values)
+    np.testing.assert_allclose(gradient, [0.0, -3.0, -1.9], rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_explained_variance_of_equal_returns_is_zero(constant):
     returns, mask = jnp.full((3, 7), constant), jnp.ones((3, 7)).at[2, 3].set(0)
     values = returns.at[0, 0].add(1.0)
     assert jit_explained(values, returns, mask) == 0
-    assert not np.any(jit_explained_slope(values, returns, mask))
+    assert not np.any(jit_explained_gradient(values, returns, mask))
     assert jit_explained(returns, returns, mask) == 0
 
 
@@ -159,10 +159,10 @@ def test_leading_axes_and_half_precision():
     assert jax.eval_shape(ops.explained_variance, x, x, mask).shape == ()
 
 
-@pytest.mark.parametrize("unit", [1e20, 1e-25])
-def test_explained_variance_does_not_depend_on_the_unit(unit):
+@pytest.mark.parametrize("scale", [1e20, 1e-25])
+def test_explained_variance_is_scale_invariant(scale):
     values, returns, mask = np.array([0.0, 1.0, 5.0]), np.array([0.0, 2.0, 9.0]), jnp.array([1, 1, 0])
-    actual = jit_explained(jnp.array(unit * values, jnp.float32), jnp.array(unit * returns, jnp.float32), mask)
+    actual = jit_explained(jnp.array(scale * values, jnp.float32), jnp.array(scale * returns, jnp.float32), mask)
     np.testing.assert_allclose(actual, 0.75, rtol=1e-6)
 
 

@@ -93,7 +93,7 @@ def test_meshes_that_slices_do_not_divide_are_refused(axes, devices, message):
 def test_rows_that_devices_do_not_divide_are_refused():
     check_rows(make_mesh(None, 1), rows=16)
     check_rows(make_mesh(None, 1, 4), rows=2)
-    with pytest.raises(InputError, match="rows is 12 rows, which 8 devices cannot share equally"):
+    with pytest.raises(InputError, match="rows is 12 rows, which cannot be split evenly over 8 devices"):
         check_rows(make_mesh(None, 1), rows=12)
 
 

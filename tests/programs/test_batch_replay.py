@@ -38,7 +38,7 @@ from rljax.programs.batch_replay import (
     replay,
     rollout_terms,
     token_terms,
-    without_rewards,
+    with_abstaining_rewards,
 )
 from rljax.programs.stopped_batch import nest, read_batch
 from rljax.rewards.protocol import combine
@@ -130,7 +130,7 @@ def diagnose_with_batch(run, batch):
 
 def test_invalid_batches_are_refused(stopped, tmp_path, capsys):
     path, _ = stopped
-    refused(capsys, "There is no batch .*it is written when a run stops", "debug", str(tmp_path))
+    refused(capsys, "There is no batch file .*A run writes one when it stops", "debug", str(tmp_path))
     (tmp_path / STOPPED_BATCH_FILE).write_bytes(b"nothing of the kind")
     refused(capsys, "cannot be read as the batch of a stopped run", "debug", str(tmp_path))
     save_file({"a": np.ones(2)}, tmp_path / STOPPED_BATCH_FILE)
@@ -224,7 +224,7 @@ def test_replayed_loss_uses_the_controllers_state(monkeypatch):
 @pytest.mark.parametrize("how", ["sum", "min"])
 def test_setup_without_custom_rewards(how):
     config = TINY.replace(reward_combine=how, reward_weights=(1.0, 0.5), **{"with": ("advantage=reliability_quality",)})
-    setup = make_setup(*without_rewards(config, CustomParts(), rewards=2))
+    setup = make_setup(*with_abstaining_rewards(config, CustomParts(), rewards=2))
     assert len(reward_names(setup.train)) == 2
 
 

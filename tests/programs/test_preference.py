@@ -1,4 +1,4 @@
-"""Direct training on pairs: every loss learns the preference, is reproducible, and writes a model that can be opened."""
+"""Direct training on pairs: every loss learns the preference, is reproducible, and writes a model that can be loaded."""
 
 import json
 import math
@@ -51,8 +51,8 @@ def read_rows(folder):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Return a function from a loss's name to the result of training with it, once per loss."""
+def train_with(tmp_path_factory):
+    """Return a function that trains with a named loss, and caches the result."""
     results = {}
 
     def train_once(name):
@@ -67,8 +67,8 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_losses_learn_the_preference(trained, name):
-    result = trained(name)
+def test_losses_learn_the_preference(train_with, name):
+    result = train_with(name)
     assert result.after["accuracy"] >= 0.9
     assert result.after["margin"] > max(0.0, result.before["margin"])
     assert result.after["loss"] < result.before["loss"]
@@ -92,22 +92,22 @@ def test_losses_learn_the_preference(trained, name):
         assert result.before["margin"] == 0.0, "the reference is the model before training"
 
 
-def test_first_loss_is_the_value_at_the_reference(trained):
+def test_first_loss_equals_its_value_when_the_policy_is_the_reference(train_with):
     expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5, "bco": 2 * math.log(2), "rebel": 16.0}
-    first = {name: read_rows(trained(name).folder)[1]["loss"] for name in expected}
+    first = {name: read_rows(train_with(name).folder)[1]["loss"] for name in expected}
     assert first == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])
-def test_same_seed_gives_the_same_metrics(trained, name, tmp_path):
-    once = trained(name)
+def test_same_seed_gives_the_same_metrics(train_with, name, tmp_path):
+    once = train_with(name)
     again = train_preference(replace(CONFIG, loss=name, output=str(tmp_path / "again")), preferences=DATA)
     assert read_rows(once.folder) == read_rows(again.folder)
     jax.tree.map(np.testing.assert_array_equal, once.params, again.params)
 
 
-def test_trained_folder_can_be_opened_and_trained_further(trained):
-    result = trained("orpo")
+def test_trained_model_can_be_loaded_and_trained_further(train_with):
+    result = train_with("orpo")
     opened = load(result.folder, problems=[Problem("12=", "")], max_response_tokens=6)
     ((text,),) = opened.sample(["12="])
     assert set(text) <= set("02468"), "it was trained to answer with even digits"
@@ -126,7 +126,7 @@ def test_options_reach_the_loss():
 def test_gold_response_is_required_or_refused():
     with pytest.raises(InputError, match="tpo imitates a third response, but 320 of 320 pairs have none"):
         make_preference_setup(replace(CONFIG, loss="tpo"), DATA)
-    with pytest.raises(InputError, match="dpo reads no third response, but 320 of 320 pairs have one"):
+    with pytest.raises(InputError, match="dpo does not use a third response, but 320 of 320 pairs have one"):
         make_preference_setup(CONFIG, DATA_WITH_GOLD)
 
 
@@ -142,7 +142,7 @@ def test_unused_margins_are_reported():
         (True, "the chat template omits these fields of the chats in the data, so the model does not see them: tool_calls"),
         (
             False,
-            "40 prompts are chats (roles: user) and chat is off: the texts are joined by newlines without roles; use --chat",
+            "40 prompts are chats (roles: user), but chat is off: the texts are joined by newlines without roles; use --chat",
         ),
     ],
 )
@@ -166,18 +166,21 @@ def test_margins_reach_training_and_heldout_loss():
     assert setup.data.warnings == []
     assert setup.heldout.pairs.margin.tolist() == [4.0] * 64
     assert update_of(setup, state)(state)[1]["loss"] == pytest.approx(4.0, rel=1e-5)
-    with pytest.raises(InputError, match=r"^rebel learns how much better a response is, and no pair has a margin"):
+    with pytest.raises(InputError, match=r"^rebel learns how much better a response is, but no pair has a margin"):
         make_preference_setup(config, DATA)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": "dop"}, "The loss 'dop' is unknown; did you mean 'dpo'. Choose one of dpo, dpo_average, rpo"),
+        ({"loss": "dop"}, r"The loss 'dop' is unknown; did you mean 'dpo'\? Choose one of dpo, dpo_average, rpo"),
         ({"loss": "orpo", "loss_options": {"beta": 1.0}}, "orpo has no option 'beta'; it has coefficient"),
         ({"loss_options": {"beta": -1.0}}, r"The options .* do not fit dpo: beta must be positive"),
-        ({"max_tokens": 4}, r"every pair has a side of more than max_tokens=4 tokens: the shortest pair needs \d"),
-        ({"replicas": 8, "batch": 12}, "batch is 12 rows, which 8 devices cannot share"),
+        (
+            {"max_tokens": 4},
+            r"in every pair, prompt and response have more than max_tokens=4 tokens: the shortest pair needs \d",
+        ),
+        ({"replicas": 8, "batch": 12}, "batch is 12 rows, which cannot be split evenly over 8 devices"),
     ],
 )
 def test_impossible_settings_are_refused(changes, message):
@@ -203,7 +206,7 @@ def test_reward_model_is_refused(tmp_path):
 
 
 def test_nonfinite_updates_are_skipped(tmp_path):
-    """After five skipped updates in a row, the run stops with the model from before them."""
+    """After five skipped updates in a row, the run stops and keeps the model from before those updates."""
     config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
     with pytest.raises(
         InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"
@@ -227,8 +230,8 @@ def interrupt_after(row, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])
-def test_interrupted_run_resumes_exactly(trained, name, tmp_path, monkeypatch, capsys):
-    uninterrupted, folder = trained(name), tmp_path / "stopped"
+def test_interrupted_run_resumes_exactly(train_with, name, tmp_path, monkeypatch, capsys):
+    uninterrupted, folder = train_with(name), tmp_path / "stopped"
     with monkeypatch.context() as patched:
         interrupt_after(("preference", 13), patched)
         with pytest.raises(Interrupted):
@@ -245,7 +248,7 @@ def test_interrupted_run_resumes_exactly(trained, name, tmp_path, monkeypatch, c
     assert (again.before, again.after) == (uninterrupted.before, uninterrupted.after)
     jax.tree.map(np.testing.assert_array_equal, again.params, uninterrupted.params)
     assert {path.name for path in folder.iterdir()} == {path.name for path in uninterrupted.folder.iterdir()}
-    with pytest.raises(InputError, match="it has ended, or an older rljax made it"):
+    with pytest.raises(InputError, match="it is complete, or an older version of rljax created it"):
         train_preference(preferences=DATA, resume=folder)
 
 
@@ -254,8 +257,8 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("resumes", [True, False], ids=["resume", "the same command"])
-def test_run_killed_before_its_first_save_restarts(trained, resumes, tmp_path, monkeypatch):
-    uninterrupted, config = trained("dpo"), replace(CONFIG, loss="dpo", output=str(tmp_path / "killed"))
+def test_run_killed_before_its_first_save_restarts(train_with, resumes, tmp_path, monkeypatch):
+    uninterrupted, config = train_with("dpo"), replace(CONFIG, loss="dpo", output=str(tmp_path / "killed"))
 
     def raise_killed(*arguments):
         raise Killed
@@ -271,15 +274,15 @@ def test_run_killed_before_its_first_save_restarts(trained, resumes, tmp_path, m
     assert read_rows(tmp_path / "killed") == read_rows(uninterrupted.folder)
 
 
-def test_resume_refuses_a_changed_first_model(trained, tmp_path, monkeypatch):
+def test_resume_refuses_a_changed_initial_model(train_with, tmp_path, monkeypatch):
     first, folder = tmp_path / "first", tmp_path / "stopped"
-    shutil.copytree(trained("orpo").folder, first)
+    shutil.copytree(train_with("orpo").folder, first)
     config = replace(CONFIG, tokenizer=None, model=str(first), output=str(folder), steps=4)
     with monkeypatch.context() as patched:
         interrupt_after(("preference", 2), patched)
         with pytest.raises(Interrupted):
             train_preference(config, preferences=DATA)
     for file in ("model.safetensors", "config.json"):
-        shutil.copy(trained("simpo").folder / file, first / file)
+        shutil.copy(train_with("simpo").folder / file, first / file)
     with pytest.raises(InputError, match=r"The weights of the first model of the run in .* changed"):
         train_preference(preferences=DATA, resume=folder)

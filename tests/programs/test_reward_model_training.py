@@ -160,7 +160,7 @@ def test_command_reads_a_file_and_a_model_folder(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "1 bad row left out" in output
     assert "both responses are the same" in output
-    assert "1 pairs have a side of more than 16 tokens" in output
+    assert "1 pairs were dropped: prompt and response have more than 16 tokens" in output
     assert "2 updates of 8 pairs, 8 at a time on 1 device" in output
     assert output.count(": held-out pairs in order ") == 3
     assert f"--reward model:{tmp_path / 'first'}" in output
@@ -267,14 +267,15 @@ def test_heldout_prompts_are_removed_from_training(tmp_path):
 def test_invalid_data_and_meshes_are_refused(tmp_path):
     pairs = digit_pairs(4, 0)
     with pytest.raises(
-        InputError, match=r"every pair has a side of more than max_tokens=2 tokens: the shortest pair needs \d"
+        InputError,
+        match=r"in every pair, prompt and response have more than max_tokens=2 tokens: the shortest pair needs \d",
     ):
         make_reward_setup(replace(CONFIG, max_tokens=2), (pairs, pairs))
     with pytest.raises(InputError, match="there are no pairs; give at least one"):
         make_reward_setup(CONFIG, ([], pairs))
-    with pytest.raises(InputError, match="batch is 12 rows, which 8 devices cannot share"):
+    with pytest.raises(InputError, match="batch is 12 rows, which cannot be split evenly over 8 devices"):
         make_reward_setup(replace(CONFIG, replicas=8, batch=12), (pairs, pairs))
-    with pytest.raises(InputError, match="microbatch_pairs is 4 rows, which 8 devices cannot share"):
+    with pytest.raises(InputError, match="microbatch_pairs is 4 rows, which cannot be split evenly over 8 devices"):
         make_reward_setup(replace(CONFIG, replicas=8, microbatch_pairs=4), (pairs, pairs))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made"):

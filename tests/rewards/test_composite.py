@@ -14,7 +14,7 @@ from rljax.rewards.correctness import Failed, Failures
 from rljax.rewards.protocol import Weighted, combine, has_verifier, judge, minimum
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
-from rljax.training.parts.reward import own_reward
+from rljax.training.parts.reward import reward_from_argument
 
 PROMPTS, COMPLETIONS, COLUMNS = ["1+1="] * 3, ["#2", "#3", "a lot of words #2"], {"answer": ["2"] * 3}
 
@@ -104,7 +104,7 @@ def test_a_completion_with_a_failed_component_has_no_reward():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: weighted({}, {}), "there are no rewards to sum"),
+        (lambda: weighted({}, {}), "there are no rewards to combine"),
         (lambda: weighted({"a": "exact"}, {"b": 1.0}), r"the weights are for \['b'\], but the rewards are \['a'\]"),
         (lambda: weighted({"a": "exakt"}, {"a": 1.0}), "there is no reward 'exakt'"),
         (lambda: reasoning("exact", steps, length, step_weight=float("inf")), "weight of the reward 'step_quality' is inf"),
@@ -181,10 +181,12 @@ def test_minimum_does_not_reward_answers_that_one_judge_overrates():
 
 def test_reward_combine_option():
     for how, total in (("sum", 4.0), ("min", 1.0)):
-        reward = own_reward([lambda completions: [3.0], lambda completions: [1.0]], TrainConfig.flat(reward_combine=how))
+        reward = reward_from_argument(
+            [lambda completions: [3.0], lambda completions: [1.0]], TrainConfig.flat(reward_combine=how)
+        )
         assert judge(reward, ["p"], ["c"], {}).total.tolist() == [total]
-    with pytest.raises(InputError, match="reward_combine='min' is for several rewards, and there is one"):
-        own_reward(length, TrainConfig.flat(reward_combine="min"))
+    with pytest.raises(InputError, match="reward_combine='min' needs several rewards, but there is only one"):
+        reward_from_argument(length, TrainConfig.flat(reward_combine="min"))
     config = TrainConfig.flat(algorithm="gdpo", reward="exact,format", reward_combine="min")
     with pytest.raises(InputError, match="gdpo reads several rewards separately, so reward_combine='min' cannot apply"):
         check_algorithm(make_algorithm(config), config)

@@ -110,5 +110,5 @@ def test_a_reward_that_is_not_a_verifier_is_refused():
         brier(BY_NAME["format"])
     with pytest.raises(InputError, match="the reward 'brier' needs a verifier; write brier:VERIFIER"):
         resolve("brier")
-    with pytest.raises(InputError, match=r"no reward 'exakt'; did you mean 'exact'. Choose one of .*constitution:FILE"):
+    with pytest.raises(InputError, match=r"no reward 'exakt'; did you mean 'exact'\? Choose one of .*constitution:FILE"):
         resolve("brier:exakt")

@@ -250,7 +250,7 @@ def test_completion_that_no_reward_judges_is_invalid():
 @pytest.mark.parametrize(
     ("rewards", "weights", "message"),
     [
-        ({}, {}, "there are no rewards to sum"),
+        ({}, {}, "there are no rewards to combine"),
         ({"a": exact}, {}, r"the weights are for \[\], but the rewards are \['a'\]"),
         ({"a": exact}, {"a": 1.0, "b": 1.0}, r"the weights are for \['a', 'b'\]"),
         ({"a": exact}, {"a": math.nan}, "the weight of the reward 'a' is nan"),

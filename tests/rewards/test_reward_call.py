@@ -12,8 +12,8 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed, Failures
-from rljax.rewards.protocol import answers_of
-from rljax.rewards.reward_call import ask, check_failures, join_answers, read_answer, wait_for
+from rljax.rewards.protocol import call_reward
+from rljax.rewards.reward_call import ask, check_failures, join_results, read_result, wait_for
 
 
 class Uncaught(BaseException):
@@ -47,10 +47,10 @@ async def call_sys_exit_in_coroutine(completions):
 )
 def test_reward_that_tries_to_exit_fails(reward, message):
     (returned,) = wait_for([ask(reward, ["a"], ["b"], {}, None)])
-    answer = read_answer(returned, "reward", 1)
-    assert not answer.valid.any()
-    assert answer.failed.all()
-    assert message in answer.reason
+    result = read_result(returned, "reward", 1)
+    assert not result.valid.any()
+    assert result.failed.all()
+    assert message in result.reason
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
@@ -99,9 +99,9 @@ def test_a_reward_cannot_change_the_runs_working_folder(tmp_path):
 
 def test_first_failure_is_reported_with_its_index():
     failure = Failed("raised", "KeyError: 'x'")
-    calls = [read_answer(values, "mine", len(values)) for values in ([1.0, None], [0.0, failure, 1.0], [failure])]
+    calls = [read_result(values, "mine", len(values)) for values in ([1.0, None], [0.0, failure, 1.0], [failure])]
     with pytest.raises(InputError, match=r"failed on 2 of 6 completions .*; the first: completion 3: KeyError: 'x'\. Fix"):
-        check_failures(join_answers(calls), "mine", 0.1)
+        check_failures(join_results(calls), "mine", 0.1)
 
 
 def sleep_blocking(completions):
@@ -117,13 +117,13 @@ async def sleep_in_coroutine(completions):
 @pytest.mark.parametrize("reward", [sleep_blocking, sleep_in_coroutine])
 def test_slow_call_is_interrupted_and_named(reward):
     started = time.monotonic()
-    (answer,) = answers_of(reward, ["?"] * 2, ["a"] * 2, {}, max_failure_share=1.0, seconds=0.3)
+    (result,) = call_reward(reward, ["?"] * 2, ["a"] * 2, {}, max_failure_share=1.0, seconds=0.3)
     assert time.monotonic() - started < 20
-    assert answer.failures == Failures(timed_out=2)
+    assert result.failures == Failures(timed_out=2)
     with pytest.raises(
         InputError, match=rf"{reward.__name__} was interrupted.*it took longer than 0.3 s \(--reward-seconds\)"
     ):
-        answers_of(reward, ["?"] * 2, ["a"] * 2, {}, seconds=0.3)
+        call_reward(reward, ["?"] * 2, ["a"] * 2, {}, seconds=0.3)
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
-    (quick,) = answers_of(lambda completions: [1.0, 0.0], ["?"] * 2, ["a"] * 2, {}, seconds=5.0)
+    (quick,) = call_reward(lambda completions: [1.0, 0.0], ["?"] * 2, ["a"] * 2, {}, seconds=5.0)
     assert quick.values.tolist() == [1.0, 0.0]

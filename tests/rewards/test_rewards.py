@@ -112,7 +112,7 @@ def mine(completions):
     [
         (
             "exakt",
-            "no reward 'exakt'; did you mean 'exact'. Choose one of 'exact', .*, or name your own as `module:function` or `path.py",
+            r"no reward 'exakt'; did you mean 'exact'\? Choose one of 'exact', .*, or name your own as `module:function` or",
         ),
         ("", "there is no reward ''"),
         (":f", "there is no reward ':f'"),

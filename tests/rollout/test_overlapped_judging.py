@@ -19,7 +19,7 @@ from rljax.rewards.correctness import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.overlapped_judging import judge_while_sampling, split_into_calls
 from rljax.training.parts.custom_parts import CustomParts
-from rljax.training.parts.reward import reward_groups
+from rljax.training.parts.reward import groups_per_reward_call
 from rljax.training.rollout_data import make_choice, next_rollout
 from rljax.training.setup import make_setup
 
@@ -279,8 +279,9 @@ def test_invalid_reward_groups_are_rejected(config, message):
 @pytest.mark.usefixtures("without_type_checks")
 def test_reward_groups_is_rejected_for_environments():
     worker = replace(make_setup(RUN, CustomParts(reward=even_length)).train, environment=object())
-    assert reward_groups(RUN, worker) is None
+    assert groups_per_reward_call(RUN, worker) is None
     with pytest.raises(
-        InputError, match="reward_groups=2 applies to a reward; this run has an environment instead; leave it out"
+        InputError,
+        match="reward_groups=2 needs a reward, but this run has an environment; leave reward_groups out",
     ):
-        reward_groups(RUN.replace(reward_groups=2), worker)
+        groups_per_reward_call(RUN.replace(reward_groups=2), worker)

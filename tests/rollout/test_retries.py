@@ -9,7 +9,7 @@ from small_runs import SMALL, even_length, is_time
 
 import rljax
 from rljax.errors import InputError
-from rljax.rewards.reward_call import FailedJudgeError, OutOfRangeError, check_failures, read_answer
+from rljax.rewards.reward_call import FailedJudgeError, OutOfRangeError, check_failures, read_result
 from rljax.rollout import Step, judging
 from rljax.rollout.judging import Patience
 from rljax.training import loop
@@ -64,7 +64,7 @@ def test_bug_is_retried_once_unless_stopped():
 def test_list_of_the_wrong_length_is_retried_once_as_a_mistake():
     def answer():
         calls.append(None)
-        check_failures(read_answer([1.0], "mine", 2), "mine", 0.0)
+        check_failures(read_result([1.0], "mine", 2), "mine", 0.0)
 
     calls = []
     with pytest.raises(FailedJudgeError, match="the reward mine returned 1 value for 2 completions"):

@@ -1,4 +1,4 @@
-"""Tests of decoding, compared with the training forward pass and with the reported distribution."""
+"""Tests that decoding agrees with the training forward pass and with the log-probabilities that it reports."""
 
 from typing import NamedTuple
 
@@ -185,7 +185,7 @@ def test_invalid_top_k_and_top_p_are_rejected(name, value):
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
-def test_truncation_matches_sorting(temperature):
+def test_top_k_and_top_p_match_sorting(temperature):
     """The reference is NumPy's sort in float64. The logits have ties, and some are huge or infinite."""
     random = np.random.default_rng(1)
     logits = (random.normal(size=(6, 500)) / temperature).astype(np.float32)
@@ -194,8 +194,8 @@ def test_truncation_matches_sorting(temperature):
         kept = np.isfinite(keep_top_k(jnp.array(row[None]), k)[0])
         np.testing.assert_array_equal(kept, (row >= np.sort(row)[-k]) & np.isfinite(row))
     for row, p in zip(logits, (0.9, 0.5, 0.99, 0.3, 0.7, 0.123), strict=True):
-        odds = np.exp(row.astype(np.float64) - row.max())
-        probability = odds / odds.sum()
+        weights = np.exp(row.astype(np.float64) - row.max())
+        probability = weights / weights.sum()
         order = np.argsort(-row, kind="stable")
         smallest_kept = row[order[np.searchsorted(np.cumsum(probability[order]), p)]]
         np.testing.assert_array_equal(
@@ -220,12 +220,14 @@ def test_sampled_frequencies_match_reported_probabilities(sampling):
         jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.split(jax.random.key(3), count), sampling
     )
     scaled = np.exp(LOGITS[0] / sampling.temperature)
-    untruncated = scaled / scaled.sum()
+    full_probability = scaled / scaled.sum()
     for index in np.unique(token):
         reported = float(np.exp(np.asarray(behaviour)[np.asarray(token) == index][0]))
         frequency = float((np.asarray(token) == index).mean())
         assert abs(frequency - reported) <= 5 * np.sqrt(reported * (1 - reported) / count)
-        np.testing.assert_allclose(np.exp(np.asarray(policy)[np.asarray(token) == index]), untruncated[index], rtol=1e-5)
+        np.testing.assert_allclose(
+            np.exp(np.asarray(policy)[np.asarray(token) == index]), full_probability[index], rtol=1e-5
+        )
     reported_probabilities = {
         int(index): float(np.exp(np.asarray(behaviour)[np.asarray(token) == index][0])) for index in np.unique(token)
     }

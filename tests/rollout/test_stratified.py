@@ -19,7 +19,7 @@ from rljax.training.setup import make_setup
 
 
 def sample_uniforms(groups, size, count=0):
-    """Sample the uniform numbers of `groups` groups of `size` rows, after `count` tokens. Shape [groups, size]."""
+    """Sample uniform numbers for token number `count` (from 0) of each row: `groups` groups with `size` rows each."""
     row_seeds = np.random.default_rng(0).integers(0, 2**63, groups * size).tolist()
     seeds = jnp.asarray(seed_words(group_seeds(row_seeds, np.repeat(np.arange(groups), size).tolist())))
     return np.asarray(stratified_uniforms(seeds, jnp.full(len(seeds), count), size)).reshape(groups, size)
@@ -36,11 +36,11 @@ def test_uniforms_are_uniform_and_independent_across_tokens():
     for row in range(4):
         counts = np.histogram(uniforms[0, :, row], bins=10, range=(0, 1))[0]
         assert ((counts - 400) ** 2 / 400).sum() < 27.9, (
-            "the 99.9% quantile of the chi-squared distribution with 9 degrees of freedom is 27.9"
+            "the uniforms fail the chi-squared test at 99.9% (27.9 for 9 degrees of freedom)"
         )
     assert abs(np.corrcoef(uniforms[0, :, 0], uniforms[1, :, 0])[0, 1]) < 0.05
     assert np.corrcoef(uniforms[0, :, 0], uniforms[0, :, 1])[0, 1] < -0.25, (
-        "two rows never share one of four strata, so their correlation should be -1/3 of 15/16"
+        "two rows never share one of four strata, so their correlation should be -1/3 * 15/16"
     )
 
 
@@ -48,8 +48,8 @@ def test_quantile_token_inverts_the_cumulative_distribution():
     logits = np.random.default_rng(1).normal(size=(200, 7)).astype(np.float32)
     logits[:, 3] = -np.inf
     uniform = np.random.default_rng(2).uniform(size=200).astype(np.float32)
-    odds = np.exp(logits.astype(np.float64))
-    cumulative = np.cumsum(odds / odds.sum(1, keepdims=True), axis=1)
+    weights = np.exp(logits.astype(np.float64))
+    cumulative = np.cumsum(weights / weights.sum(1, keepdims=True), axis=1)
     expected = (cumulative <= uniform[:, None].astype(np.float64)).sum(1)
     np.testing.assert_array_equal(quantile_token(jnp.asarray(logits), jnp.asarray(uniform)), expected)
     assert 3 not in expected
@@ -71,7 +71,7 @@ def test_group_token_frequencies_match_probabilities():
     np.testing.assert_allclose(logp, np.asarray(logits)[np.asarray(tokens)], rtol=1e-6)
 
 
-def test_stratified_run_scores_match_the_sampler(tmp_path):
+def test_scored_logp_matches_the_sampler_in_a_stratified_run(tmp_path):
     config = STEPPED.replace(stratified=True, temperature=0.7, top_p=0.9, steps=2, run=str(tmp_path / "run"))
     result = rljax.train(config, reward=even_length)
     gaps = [row["sampler_gap"] for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"]
@@ -80,7 +80,7 @@ def test_stratified_run_scores_match_the_sampler(tmp_path):
 
 
 def test_stratification_reduces_first_token_variance():
-    """Compares the variance of first-token frequencies across groups; independent responses have sum p (1 - p) / 8."""
+    """Compares the variance of first-token frequencies across groups; for independent responses it is Σ p (1 - p) / 8."""
     variance = {}
     for stratified in (False, True):
         setup = make_setup(STEPPED.replace(stratified=stratified, group_size=8), CustomParts(reward=even_length))

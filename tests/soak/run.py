@@ -272,21 +272,27 @@ def format_table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
     if damages:
         refused = sum(row["refused"] for row in damages)
         further.append(
-            f"- {sum(row['answered'] for row in damages)} of {len(damages)} damaged checkpoints handled, {refused} of them with a "
-            "message of one paragraph, the others by continuing from the previous checkpoint, bit-identical;"
+            f"- {sum(row['answered'] for row in damages)} of {len(damages)} damaged checkpoints were handled correctly: {refused} "
+            "runs ended with a clear error message; the others continued from the previous checkpoint and were bit-identical."
         )
     if disks:
-        further.append(f"- {sum(row['survived'] for row in disks)} of {len(disks)} full disks survived, bit-identical.")
+        survived = sum(row["survived"] for row in disks)
+        further.append(
+            f"- In {survived} of {len(disks)} cases, a run whose disk was full waited for space and was bit-identical."
+        )
+    identical, in_write = (sum(row[name] for row in kills) for name in ("identical", "in_write"))
     lines = [
-        "# Soak",
+        "# Soak test results",
         "",
-        f"Tiny runs of every family, {about}; `python tests/soak/run.py kills|damage|full --result tests/soak/result.json`.",
+        f"Tiny runs of every family of settings (`families.py`), {about}; "
+        "`python tests/soak/run.py kills|damage|full --result tests/soak/result.json`.",
         "",
-        f"- {sum(row['identical'] for row in kills)} of {len(kills)} stops bit-identical to a run never stopped (parameters, "
-        f"optimizer, history, metrics, samples), {sum(row['in_write'] for row in kills)} of them inside the write of a checkpoint;",
+        f"- In {identical} of {len(kills)} cases, a run that was stopped and resumed was bit-identical to an uninterrupted run "
+        f"(parameters, optimizer, history, metrics, samples). In {in_write} cases, it was stopped while a checkpoint was being "
+        "written.",
         *further,
         "",
-        "| family | stops | identical | in a write | KILL | TERM | INT |",
+        "| family | stops | identical | during a write | KILL | TERM | INT |",
         "| ---- | ---- | ---- | ---- | ---- | ---- | ---- |",
     ]
     for family in FAMILIES:

@@ -98,9 +98,12 @@ def test_every_change_to_any_file_is_detected(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda newest: (newest / MANIFEST).unlink(), "its save was not finished, or an older rljax wrote it."),
+        (lambda newest: (newest / MANIFEST).unlink(), "its save was not finished, or an older version of rljax wrote it."),
         (lambda newest: shutil.rmtree(newest / "history"), "history/_METADATA is missing."),
-        (lambda newest: [shutil.rmtree(newest), newest.mkdir()], "its save was not finished, or an older rljax wrote it."),
+        (
+            lambda newest: [shutil.rmtree(newest), newest.mkdir()],
+            "its save was not finished, or an older version of rljax wrote it.",
+        ),
         (lambda newest: (newest / MANIFEST).write_text("[1]"), "sha256.json cannot be read"),
         (lambda newest: (newest / MANIFEST).write_text('{"a": 1}'), "sha256.json cannot be read"),
     ],

@@ -140,7 +140,7 @@ def test_invalid_bounds_are_refused(settings, message):
     [
         (
             {"correction": "clipped"},
-            "correction 'clipped' is unknown; did you mean 'capped'. Choose one of none, capped, masked, two_sided, sequence,",
+            r"correction 'clipped' is unknown; did you mean 'capped'\? Choose one of none, capped, masked, two_sided, sequence,",
         ),
         ({"correction": "capped", "correction_low": 0.5}, "correction capped has no correction_low; leave it out"),
         ({"correction": "sequence", "correction_low": 0.5}, "correction sequence has no correction_low; leave it out"),

@@ -42,7 +42,7 @@ RUN = STEPPED.replace(
     max_response_tokens=12,
     operands=(2, 2),
 )
-"""The marker is a digit, because untrained policies write any character; `without_five` removes prompts that contain it."""
+"""The marker is a digit, so that even untrained policies write it; `without_five` removes prompts that contain it."""
 
 
 def centered(values, known):
@@ -93,7 +93,7 @@ def test_nested_group_advantage_matches_a_loop():
 
 
 class ScriptedEngine:
-    """A fake engine: `seed % 5 + 1` tokens, then the marker (only in plans, unless 7 divides the seed) or EOS."""
+    """A fake engine that writes `seed % 5 + 1` tokens, then EOS; a plan ends with the marker instead, unless 7 divides its seed."""
 
     def __init__(self):
         self.calls = []
@@ -128,7 +128,7 @@ def test_plan_engine_shares_plans_within_the_token_limit():
         tokens = response.tokens.tolist()
         assert (response.group, len(tokens) <= 10) == (request.group, True)
         if request.seed in (7, 4):
-            assert tokens == [4, 4, 4, 1], "a plan without a marker is the response"
+            assert tokens == [4, 4, 4, 1], "a plan without a marker is used as the whole response"
         else:
             assert tokens[:3] == [4, 4, MARKER]
             assert tokens[3] == 4
@@ -168,7 +168,7 @@ def params():
 
 
 def test_each_sub_policy_scores_its_own_tokens(params):
-    """The loop_advantages scores each response with two full models, into which the adapters are merged."""
+    """The reference scores each response with two full models, into which the adapters are merged."""
     prompts = left_pad([TOKENIZER.encode(prompt) for prompt in ("3+4=", "1+1=")], 4, 0)
     tokens = np.array([TOKENIZER.encode("3+4=7;#7"), TOKENIZER.encode("1+1=2;2;")], np.int32)
     packed = pack(Sequences(*prompts, tokens, np.ones(tokens.shape, bool)))
@@ -223,7 +223,7 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
     )
     for name in ("plan", "answer"):
         moved = [np.abs(np.asarray(leaf)).max() for leaf in jax.tree.leaves(getattr(result.params, name))]
-        assert min(moved) > 0, "the factors B, which start at 0, have changed"
+        assert min(moved) > 0, "the factors B, which start at 0, must have changed"
     state = read_checkpoint(config, tmp_path / "done", reward=digit_reward, problems=problems).state
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting, problems=problems)
@@ -244,13 +244,13 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
         ({"lora_rank": 2}, "leave lora_rank and weight_decay out"),
     ],
 )
-def test_invalid_plans_are_refused(changes, message):
+def test_invalid_plan_settings_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         first_state(RUN.replace(**changes), reward=digit_reward)
 
 
 @pytest.mark.parametrize("plans", [2, None])
-def test_a_marker_in_a_prompt_of_an_extra_set_is_refused(tmp_path, plans):
+def test_a_marker_in_a_prompt_of_an_extra_heldout_set_is_refused(tmp_path, plans):
     (tmp_path / "extra.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "5+2=", "answer": "7"}\n')
     config = RUN.replace(also_heldout={"extra": str(tmp_path / "extra.jsonl")}, plans=plans, train_problems=40)
     with pytest.raises(InputError, match=r"plan_end is '5', which the prompt '5\+2=' contains"):

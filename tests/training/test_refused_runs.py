@@ -19,13 +19,16 @@ from rljax.training.loop import discard_on_error
     [
         ({"algorithm": "dado"}, "algorithm 'dado' is unknown; did you mean 'dapo'.* Choose one of .*dapo"),
         ({"algorithm": "drgrpo"}, r"algorithm 'drgrpo' is unknown; did you mean 'dr_grpo'"),
-        ({"algorithm_options": {"clip": 1}}, "dapo has no option 'clip'; did you mean 'clip_low'. It has cache, clip_high"),
+        (
+            {"algorithm_options": {"clip": 1}},
+            r"dapo has no option 'clip'; did you mean 'clip_low'\? It has cache, clip_high",
+        ),
         ({"algorithm_options": {"clip_low": -1.0}}, "options .*-1.* cannot train .* low must"),
         ({"group_size": 1, "microbatch_rows": None}, "group_size=1: rewards must contain groups of at least 2"),
         ({"replicas": 3, "fsdp": 3}, "needs 9 devices, but there are 8"),
         (
             {"replicas": 8, "microbatch_rows": 4, "minibatches": 4},
-            "microbatch_rows is 4 rows, which 8 devices cannot share",
+            "microbatch_rows is 4 rows, which cannot be split evenly over 8 devices",
         ),
         ({"dataset": "nothing.jsonl"}, "nothing.jsonl"),
         ({"reward": "excat"}, "excat"),

@@ -1,4 +1,4 @@
-"""Background saves, which contain the state at the time of the call, and writes that wait for disk space."""
+"""Tests that background saves capture the state at the time of the call, and that writes wait for disk space."""
 
 import errno
 import gc
@@ -32,12 +32,12 @@ def state_of(value):
     return create({"weight": jnp.full((3, 2), value, jnp.float32)}, optax.adam(1e-3), 0, with_reference=False)
 
 
-def disk_of(messages, stopped=lambda: False):
+def make_disk_writer(messages, stopped=lambda: False):
     return DiskWriter("runs/a", messages.append, stopped, "rljax train --resume runs/a", seconds=0.01)
 
 
 def failing(times, error, then=lambda *_: None):
-    """A function that raises an error a number of times before it works."""
+    """Return a function that raises `error` `times` times, and then calls `then`."""
     left = [error] * times
 
     def work(*arguments):
@@ -51,7 +51,7 @@ def failing(times, error, then=lambda *_: None):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 def test_a_full_disk_is_reported_once_and_the_write_waits(number):
     messages = []
-    disk_of(messages).attempt("the metrics", failing(3, OSError(number, "why")))
+    make_disk_writer(messages).attempt("the metrics", failing(3, OSError(number, "why")))
     assert len(messages) == 2
     assert messages[0].startswith("The metrics cannot be written into runs/a: ")
     assert "tries again every 0.01 seconds. Make room, or press Ctrl-C" in messages[0]
@@ -61,7 +61,7 @@ def test_a_full_disk_is_reported_once_and_the_write_waits(number):
 def test_a_successful_write_does_not_end_the_wait_of_another():
     """The training loop writes metrics while the saver waits for disk space for a checkpoint."""
     messages = []
-    disk = disk_of(messages)
+    disk = make_disk_writer(messages)
 
     attempts = iter([DISK_FULL, DISK_FULL, None])
 
@@ -74,32 +74,32 @@ def test_a_successful_write_does_not_end_the_wait_of_another():
     assert [text.split(" cannot")[0] for text in messages] == ["The checkpoint", "There is room again for the checkpoint."]
 
 
-def test_tensorstores_full_disk_error_is_recognized_and_others_are_raised():
+def test_full_disk_error_of_tensorstore_is_recognized_and_others_are_raised():
     messages = []
-    disk_of(messages).attempt(
+    make_disk_writer(messages).attempt(
         "a row", failing(1, ValueError("RESOURCE_EXHAUSTED: Failed to write 9 bytes [os_error_code='28']"))
     )
     assert "No space left on device" in messages[0]
     for error in (OSError(errno.EACCES, "denied"), ValueError("os_error_code='2'")):
         with pytest.raises(type(error)):
-            disk_of([]).attempt("a row", failing(1, error))
+            make_disk_writer([]).attempt("a row", failing(1, error))
 
 
 def test_a_run_that_waits_can_be_stopped():
     messages = []
     with pytest.raises(Interrupted):
-        disk_of(messages, lambda: True).attempt("the metrics", failing(9, DISK_FULL))
+        make_disk_writer(messages, lambda: True).attempt("the metrics", failing(9, DISK_FULL))
     assert len(messages) == 2
     assert messages[1].startswith("The run was stopped while the metrics could not be written")
     assert messages[1].endswith("this continues from that checkpoint: rljax train --resume runs/a")
 
 
 def test_writes_after_a_failed_one_show_no_tracebacks(tmp_path, monkeypatch):
-    """TensorStore reports each array whose write ends after Orbax's event loop was closed, through Python's hook."""
+    """If an array's write ends after Orbax has closed its event loop, TensorStore reports it through `sys.unraisablehook`."""
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
     late, other = (SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "something else"))
-    with Saver(tmp_path, KEEP, disk_of([]), print):
+    with Saver(tmp_path, KEEP, make_disk_writer([]), print):
         sys.unraisablehook(late)
         sys.unraisablehook(other)
         assert shown == [other]
@@ -118,7 +118,7 @@ def test_a_save_does_not_block_and_contains_the_state_at_its_call(tmp_path, monk
     monkeypatch.setattr(checkpoints, "save", slow)
     state = state_of(1.0)
     advance = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
-    with Saver(tmp_path, KEEP, disk_of([]), print) as saver:
+    with Saver(tmp_path, KEEP, make_disk_writer([]), print) as saver:
         saver.save("last", Checkpoint(state, no_history(2)), {})
         for _ in range(3):
             state = advance(state)
@@ -128,10 +128,10 @@ def test_a_save_does_not_block_and_contains_the_state_at_its_call(tmp_path, monk
     assert restore(tmp_path / "last", lambda phase: state_of(-1)).checkpoint.state.params["weight"][0, 0] == 1.0
 
 
-def test_save_waits_for_disk_space_and_raises_errors_in_the_loop(tmp_path, monkeypatch):
+def test_save_waits_for_disk_space_and_raises_errors_at_the_next_save(tmp_path, monkeypatch):
     messages, save = [], checkpoints.save
     monkeypatch.setattr(checkpoints, "save", failing(2, DISK_FULL, save))
-    with Saver(tmp_path, KEEP, disk_of(messages), print) as saver:
+    with Saver(tmp_path, KEEP, make_disk_writer(messages), print) as saver:
         saver.save("last", Checkpoint(state_of(1.0), no_history(2)), {})
         saver.wait()
         assert len(messages) == 2
@@ -146,31 +146,31 @@ def saved_value(folder):
     return float(restore(folder, lambda phase: state_of(-1)).checkpoint.state.params["weight"][0, 0])
 
 
-@pytest.mark.parametrize("before", ["last", "best"])
-def test_after_a_failed_save_the_current_state_is_saved_at_once(before, tmp_path, monkeypatch):
+@pytest.mark.parametrize("failed_name", ["last", "best"])
+def test_after_a_failed_save_the_current_state_is_saved_at_once(failed_name, tmp_path, monkeypatch):
     messages = []
     monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), checkpoints.save))
-    with Saver(tmp_path, KEEP | {"best": Retention()}, disk_of([]), messages.append) as saver:
+    with Saver(tmp_path, KEEP | {"best": Retention()}, make_disk_writer([]), messages.append) as saver:
         assert not saver.has_failed
-        saver.save(before, Checkpoint(state_of(1.0), no_history(2)), {})
+        saver.save(failed_name, Checkpoint(state_of(1.0), no_history(2)), {})
         while not saver.has_failed:
             time.sleep(0.001)
         saver.save("last", Checkpoint(state_of(2.0), no_history(2)), {})
         assert saved_value(tmp_path / "last") == 2.0
         assert not saver.has_failed
     assert messages == ["A checkpoint could not be written: [Errno 5] broken. The state of this step is written now."]
-    if before == "best":
+    if failed_name == "best":
         assert saved_value(tmp_path / "best") == 1.0
 
 
-def test_copy_to_a_full_disk_is_repeated(tmp_path, monkeypatch):
+def test_copy_to_a_full_disk_is_retried(tmp_path, monkeypatch):
     """Linking fails three times because the disk is full; the checkpoints are kept nevertheless."""
     monkeypatch.setattr("os.link", failing(3, DISK_FULL, os.link))
     keep = {"last": Retention(max_to_keep=1, keep_period=1)}
-    with Saver(tmp_path, keep, disk_of([]), print) as saver:
+    with Saver(tmp_path, keep, make_disk_writer([]), print) as saver:
         for step in (1, 2):
             saver.save("last", Checkpoint(state_of(step)._replace(step=jnp.int32(step)), no_history(2)), {})
-    assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "a failed copy must not add another save"
+    assert [path.name for path in (tmp_path / "last").iterdir()] == ["1"], "a failed copy must not cause another save"
     assert [saved_value(tmp_path / f"step-{step}") for step in (1, 2)] == [1.0, 2.0]
 
 
@@ -183,7 +183,7 @@ def test_no_copy_of_the_state_is_kept_between_saves(tmp_path, monkeypatch):
         save(folder, checkpoint, file_states)
 
     monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), recording_save))
-    with Saver(tmp_path, KEEP, disk_of([]), lambda text: None) as saver:
+    with Saver(tmp_path, KEEP, make_disk_writer([]), lambda text: None) as saver:
         for value in (1.0, 2.0, 3.0):
             saver.save("last", Checkpoint(state_of(value), no_history(2)), {})
         while not saver._pending.done():
@@ -198,7 +198,7 @@ def test_save_error_does_not_hide_another_error(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "save", failing(1, RuntimeError("broken")))
 
     def fail_elsewhere():
-        with Saver(tmp_path, KEEP, disk_of([]), messages.append) as saver:
+        with Saver(tmp_path, KEEP, make_disk_writer([]), messages.append) as saver:
             saver.save("last", Checkpoint(state_of(1.0), no_history(2)), {})
             raise KeyError("other")
 
@@ -207,23 +207,23 @@ def test_save_error_does_not_hide_another_error(tmp_path, monkeypatch):
     assert messages == ["The last checkpoint could not be written: broken"]
 
 
-@pytest.mark.parametrize(("large", "saved"), [(0, [1.0]), (2**40, [])], ids=["large", "small"])
-def test_large_state_is_written_before_the_run_continues(large, saved, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "LARGE", large)
-    held, written, real = threading.Event(), [], checkpoints.save
+@pytest.mark.parametrize(("threshold", "saved"), [(0, [1.0]), (2**40, [])], ids=["large", "small"])
+def test_large_state_is_written_before_the_run_continues(threshold, saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "LARGE", threshold)
+    may_write, written, real_save = threading.Event(), [], checkpoints.save
 
     def save(folder, checkpoint, file_states):
-        if not large:
-            held.set()
-        held.wait()
-        real(folder, checkpoint, file_states)
+        if not threshold:
+            may_write.set()
+        may_write.wait()
+        real_save(folder, checkpoint, file_states)
         written.append(float(checkpoint.state.params["weight"][0, 0]))
 
     monkeypatch.setattr(checkpoints, "save", save)
-    with Saver(tmp_path, KEEP, disk_of([]), print) as saver:
+    with Saver(tmp_path, KEEP, make_disk_writer([]), print) as saver:
         saver.save("last", Checkpoint(state_of(1.0), no_history(1)), {})
         assert written == saved
-        held.set()
+        may_write.set()
 
 
 def test_a_save_copies_no_host_array(tmp_path):

@@ -133,7 +133,7 @@ def test_an_option_that_appears_twice_is_refused():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"counts": 1}, "has no option 'counts'; did you mean 'count'. It has count, share, negative"),
+        ({"counts": 1}, r"has no option 'counts'; did you mean 'count'\? It has count, share, negative"),
         ({"seed": 1}, "has no option 'seed'"),
         ({"count": 1.5}, "--task-options count=1.5: a whole number is expected"),
         ({"share": "half"}, "a number is expected"),

@@ -146,12 +146,15 @@ def write_reward_model(folder):
 def test_an_unusable_teacher_folder_is_refused(teacher, tmp_path):
     cases = {
         r"on_policy_distillation learns from a teacher; set its model folder or hub id with --teacher": {},
-        r"grpo does not learn from a teacher, so teacher='x' cannot apply": {"algorithm": "grpo", "teacher": "x"},
+        r"grpo does not learn from a teacher, so teacher='x' has no effect": {"algorithm": "grpo", "teacher": "x"},
         r"The model folder '\./nowhere' does not exist": {"teacher": "./nowhere"},
         r"is a reward model or a critic; choose a language model": {
             "teacher": str(write_reward_model(tmp_path / "reward"))
         },
-        r"has 20 tokens and the model 259; both need the same vocabulary": {"teacher": str(teacher), "tokenizer": "bytes"},
+        r"has a vocabulary of 20 tokens, but the policy has 259; they must match": {
+            "teacher": str(teacher),
+            "tokenizer": "bytes",
+        },
     }
     for message, settings in cases.items():
         with pytest.raises(InputError, match=message):
@@ -192,10 +195,10 @@ def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
         (
             HuggingFaceTokenizer(FakeTokenizer("</s>", "b", "a"), "order"),
             20,
-            "'T' and the model do not .*: 2 tokens differ, such as 'a'",
+            "'T' and the policy do not .*: 2 tokens differ, such as 'a'",
         ),
         (HuggingFaceTokenizer(FakeTokenizer("</s>", "a", "b", "c"), "more"), 20, "1 tokens differ, such as 'c'"),
-        (HuggingFaceTokenizer(FakeTokenizer("</s>", "a", "b"), "few"), 2, "it has logits for 2 tokens, the model for 20"),
+        (HuggingFaceTokenizer(FakeTokenizer("</s>", "a", "b"), "few"), 2, "it has logits for 2 tokens, the policy for 20"),
         (CharacterTokenizer("ab"), 20, "tokens differ"),
     ):
         with pytest.raises(InputError, match=message):

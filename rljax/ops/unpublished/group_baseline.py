@@ -84,7 +84,7 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         lengths: |y_j| in tokens, integer or floating point, any shape.
 
     Returns:
-        the shape of `lengths`, in tokens^(-1/2); 0 for a response without tokens.
+        The weights, in the shape of `lengths`, in tokens^(-1/2); 0 for a response without tokens.
 
     Raises:
         ValueError: boolean or negative lengths.
@@ -116,7 +116,8 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
         q_j = π(y_j | x)^{1/|y_j|} = exp( (1/|y_j|) Σ_t log π(y_jt | x, y_j,<t) )
 
     Args:
-        logp: log-probabilities of the sampling policy, `[..., T]`, nats. Pass them as data: this function does not stop gradients.
+        logp: log-probabilities of the sampling policy, `[..., T]`, nats. Apply `stop_gradient` to them first; this
+            function does not.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -174,7 +175,7 @@ def reliability_quality(
 
     Source:
         unpublished: a design document (not a paper), Eq. 52, reward reliability, left undefined there; the weights
-        are those of an inverse-variance mean. No published estimator in rljax does this job.
+        are those of an inverse-variance mean. No published estimator in rljax computes this.
     """
     check_floating(scores=scores)
     check_rank(2, scores=scores)

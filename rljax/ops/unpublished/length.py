@@ -45,7 +45,7 @@ def adaptive_length_penalty(
         beta: β, scale of the quadratic penalty, not negative, in the rewards' unit.
 
     Returns:
-        the shape of `rewards`, not negative, to be subtracted.
+        The penalties, not negative, in the shape of `rewards`; subtract them from the rewards.
 
     Raises:
         ValueError: mismatched shapes, integer rewards, boolean or negative lengths, `target` not positive, `alpha` or
@@ -88,7 +88,7 @@ def quality_aware_length_weight(
         gamma: γ, decay rate, not negative, in the inverse of the rewards' unit; [1, 5] in the document.
 
     Returns:
-        the shape of `rewards`, in [0, λ_base].
+        The weights, in [0, λ_base], in the shape of `rewards`.
 
     Raises:
         ValueError: integer rewards, negative `base` or `gamma`, `threshold` NaN.
@@ -137,7 +137,7 @@ def length_shaped_reward(
         gamma: γ, decay rate of the weight above the threshold, not negative.
 
     Returns:
-        the shape of `rewards`, never above `rewards`.
+        The shaped rewards, never above `rewards`, in the same shape.
 
     Raises:
         ValueError: under the same conditions as `adaptive_length_penalty` and `quality_aware_length_weight`.
@@ -303,7 +303,7 @@ def length_percentiles(
 
     Source:
         unpublished: a design document (not a paper), Algorithm 3, step 2; DAPO has no such step. No published
-        estimator in rljax does this job.
+        estimator in rljax computes this.
     """
     check_lengths(lengths=lengths)
     check_between(0.0, 100.0, percentiles=percentiles)
@@ -326,7 +326,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
         edges: bin edges in tokens, ascending, `[K]`; `length_percentiles` computes them.
 
     Returns:
-        the shape of `lengths`, int32, in [0, K].
+        The bins, int32, in [0, K], in the shape of `lengths`.
 
     Raises:
         ValueError: boolean or negative lengths, integer edges, or edges that are not ascending on one axis.
@@ -338,7 +338,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
 
     Source:
         unpublished: a design document (not a paper), Algorithm 3, steps 4 and 6, which do not say to which bin
-        an edge belongs. DAPO has no such bins. No published estimator in rljax does this job.
+        an edge belongs. DAPO has no such bins. No published estimator in rljax computes this.
     """
     check_lengths(lengths=lengths)
     check_floating(edges=edges)

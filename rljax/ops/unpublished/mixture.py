@@ -1,4 +1,4 @@
-"""Weighted mixtures of advantages, value estimates and objectives, and of a network's and a rule set's distributions."""
+"""Weighted mixtures of advantages, value estimates, objectives and distributions."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
         weight: α, in [0, 1]; may be traced, so it can come from a schedule.
 
     Returns:
-        the shape of `first`.
+        The mixed advantage, in the shape of `first`.
 
     Raises:
         ValueError: mismatched shapes, integer advantages, or `weight` outside [0, 1].
@@ -67,12 +67,12 @@ def with_exploration_bonus(
         A = A_GRPO + β · bonus
 
     Args:
-        advantage: any advantage, such as A_GRPO.
-        bonus: of the same shape, for example `entropy_bonus`.
+        advantage: A_GRPO, or any other advantage.
+        bonus: an array of the same shape, for example from `entropy_bonus`.
         beta: β, not negative, in the advantage's unit per unit of bonus.
 
     Returns:
-        the shape of `advantage`.
+        The sum, in the shape of `advantage`.
 
     Raises:
         ValueError: mismatched shapes, integer arrays, or a negative `beta`.
@@ -84,7 +84,7 @@ def with_exploration_bonus(
 
     Source:
         unpublished: a design document (not a paper), Algorithm 9, line 6 (DAPO-GRPO hybrid). Published
-        alternative: the entropy term of T1, `rljax.algorithms.terms.entropy_bonus`.
+        alternative: the entropy term of T1 (arXiv:2501.11651), `rljax.algorithms.terms.entropy_bonus`.
     """
     check_floating(advantage=advantage, bonus=bonus)
     check_same_shape(advantage=advantage, bonus=bonus)
@@ -103,7 +103,7 @@ def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, 
         bonus_it = H_it - mean{ H_jτ : m_jτ = 1 }        H_it = -Σ_v π(v | s_it) log π(v | s_it)
 
     Args:
-        entropy: H, of the sampling policy, `[..., T]`, nats. Pass it as data: this function does not stop gradients.
+        entropy: H, of the sampling policy, `[..., T]`, nats. Apply `stop_gradient` to it first; this function does not.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -245,7 +245,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
 
 
 def _check_weights(weights: Array, **arrays: Array) -> None:
-    """Refuse weights that are not one floating-point number per entry of the last axis of each array."""
+    """Require one floating-point weight per entry of each array's last axis."""
     check_floating(weights=weights, **arrays)
     check_rank(1, **arrays)
     for name, value in arrays.items():
@@ -293,7 +293,7 @@ def constitutional_sum(
 def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "M"]) -> Float[Array, "*rows"]:
     """Combine several objectives in a weighted sum.
 
-    A sum of objectives is the objective of the summed rewards, so the function applies to rewards as well as to losses.
+    An objective is linear in its rewards, so the function can combine either rewards or objectives.
 
     ::
 
@@ -350,7 +350,7 @@ def neural_symbolic_mixture(
         [0.75, 0.25]
 
     Source:
-        unpublished: a design document (not a paper), Eq. 64. No published estimator in rljax does this job.
+        unpublished: a design document (not a paper), Eq. 64. No published estimator in rljax computes this.
     """
     check_floating(logp=logp, symbolic_logp=symbolic_logp)
     check_same_shape(logp=logp, symbolic_logp=symbolic_logp)

@@ -34,7 +34,7 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], object]] = MappingProxyType(
 _PLAIN_TYPES: tuple[type, ...] = (*(int, float, complex, str, bytes, bytearray, tuple, frozenset, set, list, dict, deque),)
 MUTABLE = (bytearray, set, list, dict, deque)
 """The plain types whose instances can change."""
-QUESTIONS = frozenset(
+PREDICATES = frozenset(
     {"startswith", "endswith", "issubset", "issuperset", "isdisjoint", *(n for n in dir(str) if n.startswith("is"))}
 )
 """Methods of plain types that return True or False. Code that calls one on a value expects this value to be of a plain type."""

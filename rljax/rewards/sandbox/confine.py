@@ -112,7 +112,7 @@ def hide_memory() -> None:
 
 
 def drop_rights(readable: Sequence[str]) -> None:
-    """On Linux, permanently give up all rights that a computation does not need; the process keeps its memory and open files.
+    """On Linux, permanently drop all privileges that a computation does not need; the process keeps its memory and open files.
 
     If the kernel can filter system calls, the process can no longer change files, start processes, open connections or signal
     other processes. If the kernel has Landlock, the process can read only `readable` and the files of Python and the system.

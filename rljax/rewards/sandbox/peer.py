@@ -15,12 +15,12 @@ from rljax.rewards.sandbox.actions import ACTIONS, MUTABLE, abilities, base_of, 
 from rljax.rewards.sandbox.proxies import (
     Reference,
     Remote,
-    RemoteErrors,
-    derived,
+    RemoteErrorMeta,
     error_class,
+    make_derived,
+    make_remote,
     reference_of,
-    remote,
-    replace,
+    replace_content,
 )
 
 
@@ -81,7 +81,7 @@ class Peer:
                 # Replace only arguments that may change, whatever the other end sends: see `may_change` and `_performed`.
                 for argument, want, new in zip(arguments, wanted, changed, strict=True):
                     if want or value is None:
-                        replace(argument, new)
+                        replace_content(argument, new)
                 return value
             case "error", [BaseException() as error]:
                 raise self.received(error, action)
@@ -110,11 +110,11 @@ class Peer:
         return True
 
     def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
-        """True if an object of the other end may decide the result of this action by itself."""
+        """True if an object of the other end is trusted to decide the result of this action."""
         return True
 
     def refuse(self, reference: Reference, action: str) -> Any:
-        """Raise the error for an action whose result the object may not decide."""
+        """Raise the error for an action whose result the object is not trusted to decide."""
         raise CandidateError(f"the program cannot decide {action}")
 
     def broken(self, problem: str) -> BaseException:
@@ -226,7 +226,7 @@ class Peer:
             case "error", (kind, tuple(arguments), str(text), cause):
                 return self._revive_error(number, kind, arguments, text, cause)
             case "derived", (int(kind), list(names), base, plain) if base_of(base) is base is type(plain):
-                return derived(Reference(self, number, frozenset(names), kind, False), base, plain)
+                return make_derived(Reference(self, number, frozenset(names), kind, False), base, plain)
             case "object", (int(kind), list(names)):
                 return self._remote(Reference(self, number, frozenset(names), kind, False))
             case _:
@@ -236,7 +236,7 @@ class Peer:
         """Find or make the proxy of an object. An object always has the same proxy, so that `is` works."""
         key = (reference.number, reference.constructed)
         if key not in self._proxies:
-            self._proxies[key] = remote(reference)
+            self._proxies[key] = make_remote(reference)
         proxy = self._proxies[key]
         if not issubclass(type(proxy), Remote):
             raise wire.WireError("an error that has become another object")
@@ -272,7 +272,7 @@ def _make_error(kind: Any, arguments: tuple) -> BaseException:
         error = kind.__new__(kind, *arguments)
     except Exception:
         return CandidateError(kind.__name__)
-    if not isinstance(kind, RemoteErrors):
+    if not isinstance(kind, RemoteErrorMeta):
         with contextlib.suppress(Exception):  # if `__init__` rejects the arguments, the class and `args` are still right
             error.__init__(*arguments)  # type: ignore[misc]
     error.args = arguments

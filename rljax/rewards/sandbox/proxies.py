@@ -1,17 +1,17 @@
-"""Proxies in one process of the sandbox for objects in the other process.
+"""Proxies that let each process of the sandbox use objects that are in the other process.
 
 A `Remote` represents an object that is not plain data. The other process performs every action on it. The proxy has the same
 special methods as the object, so `callable`, `iter` and similar functions work correctly. A `Derived` represents an object whose
 class is derived from a plain type, such as a named tuple. It contains the object's plain content and can read its attributes.
 
-An exception is represented by an exception of a local class that has the name and the builtin bases of the other process's class.
+An exception from the other process is represented by an exception of a local class with the same name and builtin bases.
 """
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from rljax.rewards.sandbox.actions import ACTIONS, ARITHMETIC, COMPARISONS, MUTABLE, QUESTIONS
+from rljax.rewards.sandbox.actions import ACTIONS, ARITHMETIC, COMPARISONS, MUTABLE, PREDICATES
 
 _PUBLIC = frozenset(
     (
@@ -22,26 +22,26 @@ _PUBLIC = frozenset(
 _TWO_OPERANDS = frozenset((*COMPARISONS, *ARITHMETIC, "__contains__"))
 
 
-class Asking(Protocol):
+class Connection(Protocol):
     """The connection through which proxies request actions."""
 
     def ask(self, action: str, number: int, *operands: object) -> Any:
-        """Have the other process perform an action on its object with this number."""
+        """Have the other process perform an action on its object number `number`."""
         ...
 
     def admits(self, reference: "Reference", action: str, operands: tuple) -> bool:
-        """True if the object may decide the result of this action by itself."""
+        """True if the object is trusted to decide the result of this action."""
         ...
 
     def refuse(self, reference: "Reference", action: str) -> Any:
-        """Raise the error for an action whose result the object may not decide."""
+        """Raise the error for an action whose result the object is not trusted to decide."""
         ...
 
 
 class Reference(NamedTuple):
     """A reference to the object that a proxy represents."""
 
-    peer: Asking
+    peer: Connection
     """The connection to the other process."""
     number: int
     """The number of the object in the other process."""
@@ -50,7 +50,7 @@ class Reference(NamedTuple):
     kind: int
     """The number of the object's class in the other process; -1 if it is hidden."""
     constructed: bool
-    """Whether this process made the object by calling a name that it treats as a class."""
+    """Whether this process created the object by calling something that it treats as a class."""
 
 
 def reference_of(value: object) -> Reference | None:
@@ -69,7 +69,7 @@ def reference_of(value: object) -> Reference | None:
     kind = type(value)
     if issubclass(kind, Remote | Derived):
         return object.__getattribute__(value, "_reference")
-    if issubclass(kind, RemoteErrors | BaseException):
+    if issubclass(kind, RemoteErrorMeta | BaseException):
         return vars(value).get("_reference")
     return None
 
@@ -88,7 +88,7 @@ class Remote:
         if name.startswith("__") and name not in _PUBLIC:
             raise AttributeError(name)
         reference = object.__getattribute__(self, "_reference")
-        if name in QUESTIONS and not reference.peer.admits(reference, "get", (name,)):
+        if name in PREDICATES and not reference.peer.admits(reference, "get", (name,)):
             return reference.peer.refuse(reference, name)
         return _ask(self, "get", name)
 
@@ -120,7 +120,7 @@ class _MutableDerived(Derived):
     """A proxy with mutable content. Its methods run in the other process, and the content is fetched again after each call."""
 
     def __getattribute__(self, name: str) -> object:
-        if name.startswith("_") or name in QUESTIONS:
+        if name.startswith("_") or name in PREDICATES:
             return object.__getattribute__(self, name)
         value = _ask(self, "get", name)
         if not callable(value):
@@ -128,7 +128,7 @@ class _MutableDerived(Derived):
 
         def method(*positional: object, **named: object) -> object:
             result = value(*positional, **named)
-            replace(self, _ask(self, "content"))
+            replace_content(self, _ask(self, "content"))
             return result
 
         return method
@@ -138,26 +138,26 @@ class _MutableDerived(Derived):
 
     def __setitem__(self, key: object, value: object) -> None:
         _ask(self, "__setitem__", key, value)
-        replace(self, _ask(self, "content"))
+        replace_content(self, _ask(self, "content"))
 
     def __delitem__(self, key: object) -> None:
         _ask(self, "__delitem__", key)
-        replace(self, _ask(self, "content"))
+        replace_content(self, _ask(self, "content"))
 
     def __missing__(self, key: object) -> object:
         return _ask(self, "__getitem__", key)
 
 
-def replace(value: Any, content: Any) -> None:
+def replace_content(value: Any, content: Any) -> None:
     """Replace the content of a mutable value. Mutable entries that keep their type are updated in place.
 
     Args:
         value: a list, dictionary, set, bytearray or deque, or an instance of a class that is derived from one.
-        content: the new content; if it has another plain type, nothing happens.
+        content: the new content; if its plain type differs from the value's, nothing happens.
 
     Example:
         >>> row = [1]; rows = [row]
-        >>> replace(rows, [[2], [3]]); rows, row
+        >>> replace_content(rows, [[2], [3]]); rows, row
         ([[2], [3]], [2])
     """
     base: Any = next((kind for kind in MUTABLE if _has_base(value, kind) and _has_base(content, kind)), None)
@@ -183,24 +183,24 @@ def _has_base(value: object, kind: type) -> bool:
 def _update_entry(old: object, new: object) -> object:
     if type(old) is not type(new) or not isinstance(new, MUTABLE):
         return new
-    replace(old, new)
+    replace_content(old, new)
     return old
 
 
-class RemoteErrors(type):
+class RemoteErrorMeta(type):
     """Metaclass of the local classes that represent exception classes of the other process."""
 
     _reference: Reference
 
     def __call__(cls, *positional: object, **named: object) -> Any:
-        """Make an exception in the other process, when the tests or the program call the class."""
+        """Make an exception in the other process when code in this process calls the class."""
         reference = vars(cls).get("_reference")
         if reference is None:  # a class of this process that is derived from a class of the other
             return super().__call__(*positional, **named)
         return reference.peer.ask("call", reference.number, list(positional), named)
 
 
-def error_class(reference: Reference, name: str, bases: Iterable[type]) -> RemoteErrors:
+def error_class(reference: Reference, name: str, bases: Iterable[type]) -> RemoteErrorMeta:
     """Make a class that represents an exception class of the other process.
 
     Args:
@@ -224,10 +224,10 @@ def error_class(reference: Reference, name: str, bases: Iterable[type]) -> Remot
         return _ask(error, "get", attribute)
 
     namespace = {"_reference": reference, "__str__": text, "__getattr__": attribute}
-    return RemoteErrors(name, tuple(bases), namespace)
+    return RemoteErrorMeta(name, tuple(bases), namespace)
 
 
-def remote(reference: Reference) -> Remote:
+def make_remote(reference: Reference) -> Remote:
     """Make a proxy that has the special methods of an object.
 
     Args:
@@ -241,7 +241,7 @@ def remote(reference: Reference) -> Remote:
     return proxy
 
 
-def derived(reference: Reference, base: Any, content: object) -> Any:
+def make_derived(reference: Reference, base: Any, content: object) -> Any:
     """Make a proxy with plain content.
 
     Args:
@@ -255,7 +255,7 @@ def derived(reference: Reference, base: Any, content: object) -> Any:
     kind: Any = _derived_class(base)
     if base in MUTABLE:
         proxy = base.__new__(kind)
-        replace(proxy, content)
+        replace_content(proxy, content)
     else:
         proxy = base.__new__(kind, content)
     object.__setattr__(proxy, "_reference", reference)
@@ -264,7 +264,7 @@ def derived(reference: Reference, base: Any, content: object) -> Any:
 
 @functools.cache
 def _remote_class(abilities: frozenset[str]) -> type[Remote]:
-    # Every object has comparisons and a truth value. Refuse or request these results; Python's defaults must not decide them.
+    # Python gives every object default comparisons and a truth value; override them, so that the defaults never decide.
     always = (*COMPARISONS, "__bool__", "__copy__", "__deepcopy__")
     methods: dict[str, Any] = {name: _METHODS[name] for name in (*abilities, *always) if name in _METHODS}
     methods["__slots__"] = ()
@@ -284,21 +284,21 @@ def _derived_class(base: Any) -> type:
 
 
 def _remote_or_native(action: str, native: Callable | None) -> Callable:
-    """Make an operator method that requests the result if the object may decide it, and otherwise uses the plain content."""
+    """Make an operator method that requests the result if the object is trusted to decide it; else it uses the plain content."""
 
     def method(proxy: object, other: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")
         if reference.peer.admits(reference, action, (other,)):
             return reference.peer.ask(action, reference.number, other)
         if native is None and action == "__contains__":
-            raise TypeError("the value contains nothing")
+            raise TypeError("the value does not support `in`")
         return NotImplemented if native is None else native(proxy, other)
 
     return method
 
 
 def _action_method(action: str) -> Callable:
-    """Make a method that requests an action, or refuses it if the object may not decide its result."""
+    """Make a method that requests an action, or refuses it if the object is not trusted to decide its result."""
 
     def method(proxy: object, *operands: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")
@@ -329,7 +329,7 @@ async def _asynchronous_exit(proxy: object, kind: object, error: object, trace: 
 
 
 def _contains(proxy: Any, value: object) -> bool:
-    """Ask the object whether it contains a value, if it may decide this; otherwise compare its entries here."""
+    """Ask the object whether it contains a value if it is trusted to decide that; otherwise compare its entries here."""
     reference = object.__getattribute__(proxy, "_reference")
     if "__contains__" in reference.abilities and reference.peer.admits(reference, "__contains__", (value,)):
         return reference.peer.ask("__contains__", reference.number, value)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rljax.rewards.sandbox.actions import ACTIONS
 from rljax.rewards.sandbox.peer import Peer
-from rljax.rewards.sandbox.proxies import Reference, Remote, derived, reference_of
+from rljax.rewards.sandbox.proxies import Reference, Remote, make_derived, reference_of
 
 TESTS = "tests"
 """The name of the module that contains the tests."""
@@ -60,7 +60,7 @@ class Judge(Peer):
         if issubclass(type(value), Remote):
             return self._remote(reference)
         base = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
-        return derived(reference, base, base(value))
+        return make_derived(reference, base, base(value))
 
     def may_change(self, argument: object) -> bool:
         """True if the tests examine the argument after the call. Other arguments stay fixed, as tests may compare with them."""
@@ -82,7 +82,7 @@ class Judge(Peer):
         return action in (_USES if closed else ACTIONS)
 
     def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
-        """True if an object of the program may decide the result of this action by itself."""
+        """True if an object of the program is trusted to decide the result of this action."""
         if action == "__bool__":
             return True
         own = reference.constructed or reference.kind in self.classes

@@ -88,7 +88,7 @@ def fault_of(checkpoint: Path) -> str | None:
         >>> folder = Path(tempfile.mkdtemp())
         >>> _ = (folder / "weights").write_bytes(b"1234")
         >>> fault_of(folder)
-        'it has no manifest: its save was not finished, or an older rljax wrote it'
+        'it has no manifest: its save was not finished, or an older version of rljax wrote it'
         >>> write_manifest(folder)
         >>> fault_of(folder)
         >>> _ = (folder / "weights").write_bytes(b"123")
@@ -98,7 +98,7 @@ def fault_of(checkpoint: Path) -> str | None:
     try:
         rows = _rows_of(checkpoint)
     except FileNotFoundError:
-        return "it has no manifest: its save was not finished, or an older rljax wrote it"
+        return "it has no manifest: its save was not finished, or an older version of rljax wrote it"
     except UNREADABLE as error:
         return f"{MANIFEST} cannot be read ({error})"
     return _fault_of_files(checkpoint, rows)

@@ -20,7 +20,7 @@ from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Qualit
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import schedules
 from rljax.training.parts.model_folder import atomically, companions, save_model
-from rljax.training.parts.reward import code_of
+from rljax.training.parts.reward import custom_reward_names
 from rljax.training.run import Run, resume_command
 
 
@@ -83,7 +83,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     if comparison is not None and comparison.shown:
         run.display.comparison(comparison.shown)
     commands = next_commands(
-        folder, problems, writes_model=run.setup.policy.contents is not None, needs_trust=bool(code_of(config))
+        folder, problems, writes_model=run.setup.policy.contents is not None, needs_trust=bool(custom_reward_names(config))
     )
     if commands:
         run.display.commands("What to type next:", commands)

@@ -21,7 +21,7 @@ from rljax.training.lifecycle.resume import changes_between, check_changes
 from rljax.training.objective.algorithm import with_paper_lengths
 from rljax.training.parts.adapter import BASE, with_stored_adapter
 from rljax.training.parts.custom_parts import CustomParts, check_custom_parts, read_saved_settings
-from rljax.training.parts.reward import code_of, code_of_training
+from rljax.training.parts.reward import custom_part_names, custom_reward_names
 
 AUTO = "auto"
 """Value of `resume` that continues the run in the configured folder if there is one, and otherwise begins a new run there."""
@@ -68,8 +68,8 @@ def settings_of(
     saved, needed = read_saved_settings(existing.config)
     check_custom_parts(needed, custom)
     if config is None:
-        own = code_of_training(saved)
-        names = own if custom.reward is None else [name for name in own if name not in code_of(saved)]
+        own = custom_part_names(saved)
+        names = own if custom.reward is None else [name for name in own if name not in custom_reward_names(saved)]
         check_trusted(existing.path, names, trust=consent.trust)
     saved = saved.replace(**absolute_paths(saved.to_flat()))
     if run_together(lambda: lacks_recorded_inputs(existing)):

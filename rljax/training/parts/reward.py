@@ -1,4 +1,4 @@
-"""The reward and the step reward that the settings choose, and the number of groups per reward call."""
+"""The reward and the step reward selected by the settings, and the number of groups per reward call."""
 
 from collections.abc import Callable, Sequence
 
@@ -57,7 +57,7 @@ def has_tests(problem: Problem) -> bool:
 
 
 def notes_on_reward(config: TrainConfig, problems: Sequence[Problem]) -> list[str]:
-    """List how many problems have nothing to check a response against: no tests, or a reference answer in prose."""
+    """Report how many problems cannot be judged: they have no tests, or their reference answer is prose."""
     without, names = sum(not has_tests(problem) for problem in problems), {*config.reward.names}
     programs = sorted(names & {*RUN_PROGRAMS}) if without else []
     notes = [f"{without} of {len(problems)} problems have no tests, so {name} will not judge them" for name in programs]
@@ -68,44 +68,44 @@ def notes_on_reward(config: TrainConfig, problems: Sequence[Problem]) -> list[st
     return notes
 
 
-def digest_of_reward(config: TrainConfig, passed: Callable | Sequence[Callable | str] | None) -> str | None:
-    """Return a digest of the rewards' sources: the rewards passed to `train`, else those that the settings name."""
-    several = [passed] if callable(passed) or isinstance(passed, str) else passed
+def digest_of_reward(config: TrainConfig, argument: Callable | Sequence[Callable | str] | None) -> str | None:
+    """Return a digest of the rewards' source code: of the rewards passed to `train`, otherwise of those that the settings name."""
+    several = [argument] if callable(argument) or isinstance(argument, str) else argument
     return digest_of_parts(config.reward.names if several is None else several, BY_NAME)
 
 
-def code_of(config: TrainConfig) -> tuple[str, ...]:
-    """Return the names of rewards and environment that are code in a file or a module; opening the run executes this code.
+def custom_reward_names(config: TrainConfig) -> tuple[str, ...]:
+    """Return the names of the custom rewards and environment: those loaded from a file or module when the run is opened.
 
     Example:
-        >>> code_of(TrainConfig.flat(reward="exact,brier:mine.py:judge")), code_of(TrainConfig())
+        >>> custom_reward_names(TrainConfig.flat(reward="exact,brier:mine.py:judge")), custom_reward_names(TrainConfig())
         (('mine.py:judge',), ())
     """
     names = (name.removeprefix("brier:") for name in config.reward.names)
     own = [name for name in names if name not in BY_NAME and name.partition(":")[0] not in NO_CODE and is_custom(name)]
-    return (*own, *code_of_environment(config))
+    return (*own, *custom_environment_names(config))
 
 
-def code_of_environment(config: TrainConfig) -> tuple[str, ...]:
-    """Return the names of the environment and of the functions in its options, if they are code in a file or a module."""
+def custom_environment_names(config: TrainConfig) -> tuple[str, ...]:
+    """Return the names of the environment and of the functions in its options, if they are loaded from a file or module."""
     options = config.reward.environment_options
     names = (config.reward.environment or "", *(functions_in(options) if options else ()))
     return tuple(name for name in names if name.partition(":")[0] not in NO_CODE and is_custom(name))
 
 
-def code_of_training(config: TrainConfig) -> tuple[str, ...]:
-    """Return the names of all parts of a run that are code in a file or a module, including step reward and algorithm.
+def custom_part_names(config: TrainConfig) -> tuple[str, ...]:
+    """Return the names of all custom parts of a run, including the step reward and the algorithm.
 
     Example:
-        >>> code_of_training(TrainConfig.flat(reward="mine.py:judge", algorithm="mine.py:algorithm"))
+        >>> custom_part_names(TrainConfig.flat(reward="mine.py:judge", algorithm="mine.py:algorithm"))
         ('mine.py:judge', 'mine.py:algorithm')
     """
     others = (config.reward.step_reward or "", config.algorithm.name)
-    return (*code_of(config), *(name for name in others if is_custom(name) and not name.startswith(PREFIX)))
+    return (*custom_reward_names(config), *(name for name in others if is_custom(name) and not name.startswith(PREFIX)))
 
 
-def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
-    """Build the reward from the one passed to `train`: one reward, or several that are combined as the settings specify.
+def reward_from_argument(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
+    """Build the reward from what was passed to `train`: one reward, or several that are combined as the settings specify.
 
     Raises:
         InputError: there is no such reward, or the weights do not match the rewards.
@@ -114,7 +114,7 @@ def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig)
     return combine([resolve(part) for part in several], config.reward.weights, config.reward.combine)
 
 
-def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
+def groups_per_reward_call(config: TrainConfig, worker: RolloutWorker) -> int | None:
     """Return the number of groups per call of the reward in training; None for all groups that are sampled together.
 
     Raises:
@@ -124,7 +124,9 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
     if groups is None:
         return None
     if worker.environment is not None:
-        raise InputError(f"reward_groups={groups} applies to a reward; this run has an environment instead; leave it out.")
+        raise InputError(
+            f"reward_groups={groups} needs a reward, but this run has an environment; leave reward_groups out."
+        )
     if needs_all_hosts(worker.judge.reward):
         raise InputError(
             f"reward_groups={groups} splits the groups into several calls, but a reward with the attribute `on_all_hosts`, "
@@ -132,7 +134,7 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
         )
     if jax.process_count() > 1:
         raise InputError(
-            f"reward_groups={groups} works on one host only, but this run has {jax.process_count()} hosts; leave it out."
+            f"reward_groups={groups} works on one host only, but this run has {jax.process_count()} hosts; leave reward_groups out."
         )
     return groups
 
@@ -154,7 +156,9 @@ def make_step_reward(
         return None
     if environment is not None:
         if step_reward is not None:
-            raise InputError(f"step_reward={step_reward!r}: the steps are the environment's turns; leave it out.")
+            raise InputError(
+                f"step_reward={step_reward!r}: this run has an environment, which rewards its turns; leave step_reward out."
+            )
         return None
     if step_reward is None and config.generated_task is not None:
         step_reward = config.generated_task.step_reward

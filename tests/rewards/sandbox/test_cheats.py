@@ -38,7 +38,7 @@ SWALLOWED = {
         "class End(StopIteration): pass\ndef f(x): raise End",
         "assert all(map(f, [1, 2]))",
     ),
-    "an iterator of the tests": (
+    "an iterator defined by the test": (
         "def f(x): raise StopIteration",
         """
 class Results:
@@ -47,7 +47,7 @@ class Results:
 assert all(x == 3 for x in Results())
 """,
     ),
-    "a sequence of the tests": (
+    "a sequence defined by the test": (
         "def f(x): raise IndexError",
         "class Results:\n    def __getitem__(self, i): return f(i)\nassert all(x == 3 for x in Results())",
     ),
@@ -110,11 +110,14 @@ asyncio.run(check())
         "def f(check):\n    try: check(5)\n    except BaseException: pass",
         "def check(x):\n    assert x == 3\nf(check)",
     ),
-    "an end that looks like the exception": (
+    "exiting where an exception is expected": (
         "import os\ndef f(x): os._exit(0)",
         "try:\n    f(1)\nexcept Exception:\n    pass",
     ),
-    "another exception than expected": ("def f(x): raise KeyError", "try:\n    f(3)\nexcept ValueError:\n    pass"),
+    "an exception other than the expected one": (
+        "def f(x): raise KeyError",
+        "try:\n    f(3)\nexcept ValueError:\n    pass",
+    ),
 }
 
 # Programs that redefine a builtin that the test uses.
@@ -137,8 +140,8 @@ REDEFINED = {
     "sorted of an attribute": ("sorted = lambda x: [1, 2]\nclass S: values = [9]", "assert sorted(S.values) == [1, 2]"),
 }
 
-# Programs that return an object with a false answer to every comparison or question.
-ANSWERING = {
+# Programs that return an object whose comparisons and other results are whatever the test expects.
+AGREEABLE = {
     "callable": ("def f(x): return object()", "assert callable(f(1))"),
     "equal": (SAME, "assert f(3) == 42"),
     "equal from the right": (SAME, "assert 42 == f(3)"),
@@ -169,7 +172,7 @@ ANSWERING = {
     "assertAlmostEqual": (SAME, "import unittest\nunittest.TestCase().assertAlmostEqual(f(3), 42)"),
     "assertIn": (SAME, "import unittest\nunittest.TestCase().assertIn(42, f(3))"),
     "the function is a class": (SAME + "f = Same", "assert f(3) == 42"),
-    "the function is a class with a capital": (SAME + "Extract = Same", "assert Extract(3) == 42"),
+    "the function is a class with a capitalized name": (SAME + "Extract = Same", "assert Extract(3) == 42"),
     "the class returns itself": (SAME + "Stack = Same", "s = Stack()\ns.push(3)\nassert s.pop() == 3"),
     "the class returns itself as a container": (SAME + "Stack = Same", "s = Stack()\ns.push(3)\nassert 3 in s.items()"),
     "a list": ("class S(list):\n    __eq__ = lambda *a: True\nf = lambda x: S()", "assert f(3) == [42]"),
@@ -183,7 +186,7 @@ ANSWERING = {
     ),
     "an exception": ("class f(Exception):\n    __eq__ = lambda *a: True", "assert f(3) == 42"),
     "the argument, emptied": ("def f(x):\n    x.clear()\n    return []", "v = [3, 1]\nassert f(v) == sorted(v)"),
-    "the argument, emptied before": (
+    "the argument, emptied before the comparison": (
         "def f(x):\n    x.clear()\n    return []",
         "v = [3, 1]\nout = f(v)\nassert out == sorted(v)",
     ),
@@ -211,7 +214,7 @@ SEARCHING = {
         "def f(g):\n    try: g()\n    except ValueError as error: return error.__traceback__.tb_frame.f_back.f_globals",
         "expected = 42\ndef g(): raise ValueError\nassert f(g)['expected'] == 42",
     ),
-    "a class made among the tests": (
+    "a class created in the tests' process": (
         """
 def f(g):
     import sys
@@ -230,7 +233,7 @@ def f(g):
 }
 CHEATS = {
     f"{kind}: {name}": cheat
-    for kind, cheats in (("swallowed", SWALLOWED), ("redefined", REDEFINED), ("object", ANSWERING), ("search", SEARCHING))
+    for kind, cheats in (("swallowed", SWALLOWED), ("redefined", REDEFINED), ("object", AGREEABLE), ("search", SEARCHING))
     for name, cheat in cheats.items()
 }
 
@@ -247,8 +250,8 @@ def test_a_cheat_scores_nothing(verdicts, name):
     assert verdicts[name].ended == "done", "the program stopped the tests"
 
 
-def test_wrong_programs_score_zero_and_are_never_unjudged():
-    """A program once stayed unjudged if its result made the test call it with a value that cannot be sent."""
+def test_wrong_programs_score_zero_and_are_always_judged():
+    """Earlier, a program was left unjudged if the test called its result with a value that cannot be sent."""
     tests = ("assert f(1)(iter(f(2))) == 42", "assert f(f(1)) == 42", "assert f(3)(x for x in f(2)) == 42")
     for code in (SAME, "def f(x):\n    def g(*a): raise KeyError\n    return g", "f = 3", "def f(x): return f", ""):
         verdict = judge(Program(code, tests))
@@ -266,7 +269,7 @@ def check(candidate):
 
 
 @pytest.mark.parametrize("returned", ["[1]", "[1] * 100_000", "(1 for _ in range(2_000))"])
-def test_program_cannot_raise_the_assertion_count(returned):
+def test_program_cannot_inflate_the_assertion_count(returned):
     verdict = judge(Program(f"def f(x): return {returned}", check=CHECK, entry_point="f"), Limits(seconds=20.0))
     assert verdict.pass_rates[0] <= 2 / 3
 

@@ -1,4 +1,4 @@
-"""Corrections, masks, baselines and losses, checked against verl's and TRL's own functions (see `make_peer_corrections.py`).
+"""Corrections, masks, baselines and losses, checked against verl's and TRL's own functions (see `make_verl_trl_outputs.py`).
 
 The arrays are `[6, 5]`: two prompts with three responses each. A comment or docstring names each difference in convention.
 """
@@ -14,9 +14,9 @@ import pytest
 from rljax.algorithms.clip_cov import sample_uniform
 from rljax.ops import baseline, correction, gae, off_policy, ratio, surrogate, token_choice, weights
 
-PEER = json.loads(Path(__file__).with_name("peer_corrections.json").read_text())
+PEER = json.loads(Path(__file__).with_name("verl_trl_outputs.json").read_text())
 PEER_OUTPUTS = PEER["outputs"]
-(LOW, HIGH), SHARE, DIVERGENCE = (PEER["settings"][name] for name in ("bounds", "share", "divergence"))
+(LOW, HIGH), TOKEN_SHARE, DIVERGENCE = (PEER["settings"][name] for name in ("bounds", "share", "divergence"))
 TOKEN_MASK = np.array(PEER["inputs"]["mask"]) > 0
 PRECISIONS = {"single": (jnp.float32, 1e-6), "double": (jnp.float64, 1e-9)}
 """Name -> dtype and tolerance of our results; the peers' are float64. A float32 has a relative rounding error of up to 6e-8, in
@@ -146,7 +146,7 @@ def clip_cov(logp, inputs):
 def kl_cov(logp, inputs):
     gap = log_ratio(logp, inputs)
     covariance = jax.lax.stop_gradient(token_choice.token_covariance(logp, inputs.advantage, inputs.mask))
-    penalized = token_choice.kl_cov_tokens(covariance, inputs.mask, share=SHARE)
+    penalized = token_choice.kl_cov_tokens(covariance, inputs.mask, share=TOKEN_SHARE)
     return surrogate.clipped(gap, inputs.advantage, low=1.0, high=jnp.inf) - jnp.where(penalized, 0.7 * jnp.abs(gap), 0.0)
 
 
@@ -171,7 +171,7 @@ def test_losses_and_gradients_match_verl(inputs, name):
 
 
 def test_masks_and_weights_match_trl(inputs):
-    ours = token_choice.high_entropy_tokens(inputs.entropy, inputs.mask, share=SHARE)
+    ours = token_choice.high_entropy_tokens(inputs.entropy, inputs.mask, share=TOKEN_SHARE)
     inputs.assert_same(ours, PEER_OUTPUTS["high_entropy"])
     ours = correction.off_policy_sequence_mask(inputs.logp, inputs.old, inputs.advantage, inputs.mask, delta=0.02)
     inputs.assert_same(ours, PEER_OUTPUTS["off_policy_sequence"])

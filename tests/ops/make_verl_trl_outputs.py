@@ -1,14 +1,14 @@
-"""Write peer_corrections.json: outputs of verl's and TRL's functions, in float64 with PyTorch. The tests do not run this script.
+"""Write verl_trl_outputs.json: outputs of verl's and TRL's functions, in float64 with PyTorch. The tests do not run this script.
 
-Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 and TRL 1.16.0 as installed:
+Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 and TRL 1.16.0, installed as follows:
 
     pip install torch==2.13.0 numpy
     pip install --no-deps --target peers verl==0.9.1 trl==1.16.0
-    python tests/ops/make_peer_corrections.py peers
+    python tests/ops/make_verl_trl_outputs.py peers
 
-Each function is extracted from its installed file and called unchanged, so the rest of the libraries is not needed. verl's files:
-`core_algos.py` and `rollout_corr_helper.py` in `verl/trainer/ppo`, and `verl/utils/torch_functional.py`. TRL's file:
-`trl/trainer/grpo_trainer.py`.
+Each function is extracted from its installed file, without decorators, and called with its body unchanged, so no other parts of
+the libraries are needed. verl's files: `core_algos.py` and `rollout_corr_helper.py` in `verl/trainer/ppo`, and
+`verl/utils/torch_functional.py`. TRL's file: `trl/trainer/grpo_trainer.py`.
 """
 
 import ast
@@ -22,7 +22,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-BOUNDS, SHARE, DIVERGENCE = (0.7, 1.4), 0.18, 0.05
+BOUNDS, TOKEN_SHARE, DIVERGENCE = (0.7, 1.4), 0.18, 0.05
 SETTINGS = {
     "clip_ratio": 0.2,
     "clip_ratio_low": 0.1,
@@ -31,7 +31,7 @@ SETTINGS = {
     "tau_neg": 1.05,
     "global_batch_info": {},
     "policy_loss": SimpleNamespace(
-        clip_cov_ratio=1.0, clip_cov_lb=0.05, clip_cov_ub=0.6, kl_cov_ratio=SHARE, ppo_kl_coef=0.7
+        clip_cov_ratio=1.0, clip_cov_lb=0.05, clip_cov_ub=0.6, kl_cov_ratio=TOKEN_SHARE, ppo_kl_coef=0.7
     ),
 }
 
@@ -89,21 +89,21 @@ def run_verl(folder, tensor, torch):
     names = ("masked_sum", "masked_mean")
     basic["verl_F"] = extract_functions(folder / "verl/utils/torch_functional.py", names, dict(basic))
     helper = ppo / "rollout_corr_helper.py"
-    rules = ("SAFETY_BOUND", "SUPPORTED_ROLLOUT_RS_OPTIONS", "TOKEN_LEVEL_ROLLOUT_RS_OPTIONS")
+    constants = ("SAFETY_BOUND", "SUPPORTED_ROLLOUT_RS_OPTIONS", "TOKEN_LEVEL_ROLLOUT_RS_OPTIONS")
     names = ("_parse_rollout_is_threshold", "_parse_rollout_rs_thresholds", "compute_rollout_correction_weights")
     namespace = (
         basic
-        | extract_constants(helper, rules)
+        | extract_constants(helper, constants)
         | {"compute_is_metrics": lambda **_: {}, "compute_rs_metrics": lambda **_: {}}
     )
-    correct = extract_functions(helper, (*names, "compute_rollout_rejection_mask"), namespace)
+    correction = extract_functions(helper, (*names, "compute_rollout_rejection_mask"), namespace)
     log_ratio, mask = (tensor["logp"] - tensor["old"]).detach(), tensor["mask"]
     low, high = BOUNDS
     outputs = {}
     for level in ("token", "sequence"):
         for name, bounds in (("truncated", high), ("masked", f"{low}_{high}")):
-            outputs[f"{level}_{name}"] = correct.compute_rollout_correction_weights(log_ratio, mask, level, bounds)[0]
-    keep = correct.compute_rollout_rejection_mask(log_ratio, mask, "seq_mean_k1", f"{1 / 1.05}_{1 / 0.95}")[0]
+            outputs[f"{level}_{name}"] = correction.compute_rollout_correction_weights(log_ratio, mask, level, bounds)[0]
+    keep = correction.compute_rollout_rejection_mask(log_ratio, mask, "seq_mean_k1", f"{1 / 1.05}_{1 / 0.95}")[0]
     outputs["geometric"] = keep
 
     names = ("compute_opo_outcome_advantage", "compute_remax_outcome_advantage", "compute_optimal_token_baseline_advantage")
@@ -136,7 +136,7 @@ def run_trl(folder, tensor, torch):
     trainer, mask, advantage = SimpleNamespace(accelerator=one_process), tensor["mask"], tensor["advantage"][:, :1]
     logp, old = tensor["logp"].detach(), tensor["old"]
     return {
-        "high_entropy": trl.get_high_entropy_mask(trainer, tensor["entropy"], mask, 1 - SHARE),
+        "high_entropy": trl.get_high_entropy_mask(trainer, tensor["entropy"], mask, 1 - TOKEN_SHARE),
         "off_policy_sequence": trl.get_off_policy_mask(advantage, logp, old, mask, 0.02).expand_as(mask),
         "gamma": trl.get_gamma_weights(advantage, logp - old, mask, None).expand_as(mask),
     }
@@ -154,9 +154,9 @@ def main(folder):
     def to_lists(value):
         return {name: to_lists(part) for name, part in value.items()} if isinstance(value, dict) else value.tolist()
 
-    numbers = {"bounds": BOUNDS, "share": SHARE, "divergence": DIVERGENCE}
+    numbers = {"bounds": BOUNDS, "share": TOKEN_SHARE, "divergence": DIVERGENCE}
     contents = {"inputs": to_lists(inputs), "settings": numbers, "outputs": to_lists(outputs)}
-    Path(__file__).with_name("peer_corrections.json").write_text(json.dumps(contents, indent=1) + "\n")
+    Path(__file__).with_name("verl_trl_outputs.json").write_text(json.dumps(contents, indent=1) + "\n")
 
 
 if __name__ == "__main__":
