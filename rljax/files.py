@@ -20,8 +20,8 @@ from rljax.text import map_texts, parse_json
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Error numbers for a full disk, an exhausted quota and a read-only disk."""
 LIMITS = {
-    errno.EMFILE: "this process may not open more files; raise the limit, for example with `ulimit -n 4096`",
-    errno.EFBIG: "this process may not write so large a file; raise the limit, for example with `ulimit -f unlimited`",
+    errno.EMFILE: "this process cannot open more files; raise the limit, for example with `ulimit -n 4096`",
+    errno.EFBIG: "this process cannot write so large a file; raise the limit, for example with `ulimit -f unlimited`",
 }
 """Error number of an exceeded process limit -> message with the command to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
@@ -143,11 +143,11 @@ def limit_reached(error: BaseException) -> str | None:
 
     Example:
         >>> limit_reached(OSError(errno.EMFILE, "Too many open files")), limit_reached(OSError(errno.ENOENT, "No such file"))
-        ('this process may not open more files; raise the limit, for example with `ulimit -n 4096`', None)
+        ('this process cannot open more files; raise the limit, for example with `ulimit -n 4096`', None)
     """
     if any(isinstance(cause, RuntimeError) and "can't start new thread" in str(cause) for cause in causes(error)):
         return (
-            "this process may not start more threads; raise the limits, for example with `ulimit -u unlimited -v unlimited`"
+            "this process cannot start more threads; raise the limits, for example with `ulimit -u unlimited -v unlimited`"
         )
     return next((LIMITS[number] for number in _error_numbers(error) if number in LIMITS), None)
 

@@ -347,7 +347,7 @@ def load_params(
             parameters are not replaced.
 
     Raises:
-        InputError: the weights or a tensor are missing, or a tensor has another shape than config.json implies, is not used, or
+        InputError: the weights or a tensor are missing; or a tensor is not used, has a different shape than config.json implies, or
             has values that are not finite.
     """
     stored = _find_files(folder)

@@ -169,7 +169,7 @@ def create(
     """Return the state at the beginning of the warm start, with all counters at 0."""
     key = jax.random.key_data(jax.random.key(seed))
     reference = jax.tree.map(jnp.copy, params) if with_reference else None
-    counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # separate buffers, because a donated buffer may not be shared
+    counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # separate buffers, because a donated buffer must not be shared
     return TrainState(params, optimizer.init(params), reference, critic, dict(options or {}), key, *counters)
 
 

@@ -74,12 +74,10 @@ def test_query_without_matches_finds_nothing():
 
 def test_scores_follow_the_rule():
     scores = {match.entry.name: match.score for match in search("clip higher")}
-    assert (
-        scores["surrogate.clipped"] == 7 + 7 + 14
-    )  # both words are in one phrase of the ideas; "clipped" in the name would count only 10 / 2
-    assert (
-        scores["surrogate.dual_clipped"] == 7 + 3 / 2
-    )  # "clip" is in the idea "dual clip"; `high` in the formula is another form of "higher"
+    # Both words are in one phrase of the ideas. "clipped" in the name is another form of "clip", so it would score only 10 / 2.
+    assert scores["surrogate.clipped"] == 7 + 7 + 14
+    # "clip" is in the idea "dual clip"; `high` in the formula is another form of "higher".
+    assert scores["surrogate.dual_clipped"] == 7 + 3 / 2
     (only,) = [match for match in search("γ") if match.entry.name == "gae.td_errors"]
     assert (only.score, only.found) == (WEIGHTS["formula"], 1)
     assert search("dapo loss")[0].score == 12 + 7

@@ -174,7 +174,10 @@ ONES = jnp.ones((2, 2))
     [
         (lambda: baseline.length_weighted_centered(ONES, ONES[0]), "lengths must have the shape of rewards"),
         (lambda: baseline.length_weighted_centered(ONES, -ONES), "lengths must not be negative"),
-        (lambda: baseline.length_weighted_returns(ONES[:1], ONES[:1]), "token_rewards must contain groups of at least 2"),
+        (
+            lambda: baseline.length_weighted_returns(ONES[:1], ONES[:1]),
+            "token_rewards must contain groups of at least 2 responses",
+        ),
         (lambda: baseline.greedy_centered(ONES, jnp.ones(3)), "greedy_reward must have one entry for each row of rewards"),
         (lambda: baseline.optimal_token_baseline(ONES, ONES, ONES[0], ONES), "square_sum must have the shape of returns"),
     ],

@@ -235,29 +235,29 @@ def test_decoupled_weights_distinguish_equal_sums(x64):
     assert unequal[0, 1] < 0
 
 
-PAIR = jnp.ones((2, 2))
+ONES = jnp.ones((2, 2))
 
 
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: batch.batch_normalized(PAIR.astype(int), PAIR), "advantage must be a floating-point array"),
-        (lambda: batch.batch_normalized(PAIR, PAIR[0]), "mask must have the shape of advantage"),
-        (lambda: batch.batch_normalized(PAIR, 2 * PAIR), "mask must contain only 0 and 1"),
-        (lambda: batch.batch_normalized(PAIR, PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
-        (lambda: batch.batch_normalized(PAIR, PAIR, eps=-1.0), "eps must not be negative"),
-        (lambda: batch.batch_normalized_rewards(PAIR[:1, :1]), "rewards must contain groups of at least 2"),
-        (lambda: batch.batch_normalized_rewards(PAIR.astype(int)), "rewards must be a floating-point array"),
-        (lambda: batch.batch_normalized_rewards(PAIR, valid=jnp.ones(4)), "valid must have the shape of rewards"),
-        (lambda: batch.centered_over_reward_std(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
-        (lambda: batch.centered_over_advantage_std(PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
+        (lambda: batch.batch_normalized(ONES.astype(int), ONES), "advantage must be a floating-point array"),
+        (lambda: batch.batch_normalized(ONES, ONES[0]), "mask must have the shape of advantage"),
+        (lambda: batch.batch_normalized(ONES, 2 * ONES), "mask must contain only 0 and 1"),
+        (lambda: batch.batch_normalized(ONES, ONES, ddof=2), "ddof must be one of 0, 1, got 2"),
+        (lambda: batch.batch_normalized(ONES, ONES, eps=-1.0), "eps must not be negative"),
+        (lambda: batch.batch_normalized_rewards(ONES[:1, :1]), "rewards must contain groups of at least 2"),
+        (lambda: batch.batch_normalized_rewards(ONES.astype(int)), "rewards must be a floating-point array"),
+        (lambda: batch.batch_normalized_rewards(ONES, valid=jnp.ones(4)), "valid must have the shape of rewards"),
+        (lambda: batch.centered_over_reward_std(ONES, eps=-1.0), "eps must not be negative, got -1.0"),
+        (lambda: batch.centered_over_advantage_std(ONES, ddof=2), "ddof must be one of 0, 1, got 2"),
         (
-            lambda: batch.decoupled_normalized(PAIR[:, :, None], PAIR[0]),
+            lambda: batch.decoupled_normalized(ONES[:, :, None], ONES[0]),
             "weights must have one entry for each of the 1 scores",
         ),
-        (lambda: batch.decoupled_normalized(PAIR[:, :1, None], PAIR[0, :1]), "scores must contain groups of at least 2"),
-        (lambda: batch.gpg_scale(PAIR[:, :1]), "rewards must contain groups of at least 2"),
+        (lambda: batch.decoupled_normalized(ONES[:, :1, None], ONES[0, :1]), "scores must contain groups of at least 2"),
+        (lambda: batch.gpg_scale(ONES[:, :1]), "rewards must contain groups of at least 2"),
     ],
 )
 def test_invalid_arguments_are_refused(call, message):

@@ -325,7 +325,7 @@ def test_another_library_agrees(shared_data, x64):
         np.testing.assert_allclose(CASES[case][0](rewards), peer[f"out_{output}"], rtol=0, atol=1e-9, err_msg=case)
 
 
-PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
+ONES, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -340,19 +340,19 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
                 (jnp.ones((2, 2), int), r"rewards must be a floating-point array, got int32\[2, 2\]"),
             ]
         ],
-        (lambda: group.group_centered(PAIR, valid=jnp.ones(2)), "valid must have the shape of rewards"),
-        (lambda: group.group_normalized(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
+        (lambda: group.group_centered(ONES, valid=jnp.ones(2)), "valid must have the shape of rewards"),
+        (lambda: group.group_normalized(ONES, eps=-1.0), "eps must not be negative, got -1.0"),
         (lambda: group.mean_normalized(SINGLE), "rewards must contain groups of at least 2 responses"),
-        (lambda: group.mean_normalized(PAIR, eps=-1.0), "eps must not be negative, got -1.0"),
-        (lambda: group.group_normalized(PAIR, ddof=2), "ddof must be one of 0, 1, got 2"),
-        (lambda: group.process_normalized(PAIR[:1], PAIR[:1]), r"step_rewards .* on its second-to-last axis, got \[1, 2\]"),
-        (lambda: group.process_normalized(PAIR[0], PAIR[0]), "step_rewards must have at least 2 non-empty axes"),
-        (lambda: group.process_normalized(PAIR.astype(int), PAIR), "step_rewards must be a floating-point array"),
-        (lambda: group.process_normalized(PAIR, PAIR[0]), "step_end must have the shape of step_rewards"),
-        (lambda: group.process_normalized(PAIR, 2 * PAIR), "step_end must contain only 0 and 1"),
-        (lambda: group.process_normalized(PAIR, PAIR, ddof=3), "ddof must be one of 0, 1, got 3"),
-        (lambda: group.turn_normalized(PAIR[:1], PAIR[:1]), r"step_rewards .* on its second-to-last axis, got \[1, 2\]"),
-        (lambda: group.turn_normalized(PAIR, PAIR, discount=1.5), r"discount must lie in \[0, 1\], got 1.5"),
+        (lambda: group.mean_normalized(ONES, eps=-1.0), "eps must not be negative, got -1.0"),
+        (lambda: group.group_normalized(ONES, ddof=2), "ddof must be one of 0, 1, got 2"),
+        (lambda: group.process_normalized(ONES[:1], ONES[:1]), r"step_rewards .* on its second-to-last axis, got \[1, 2\]"),
+        (lambda: group.process_normalized(ONES[0], ONES[0]), "step_rewards must have at least 2 non-empty axes"),
+        (lambda: group.process_normalized(ONES.astype(int), ONES), "step_rewards must be a floating-point array"),
+        (lambda: group.process_normalized(ONES, ONES[0]), "step_end must have the shape of step_rewards"),
+        (lambda: group.process_normalized(ONES, 2 * ONES), "step_end must contain only 0 and 1"),
+        (lambda: group.process_normalized(ONES, ONES, ddof=3), "ddof must be one of 0, 1, got 3"),
+        (lambda: group.turn_normalized(ONES[:1], ONES[:1]), r"step_rewards .* on its second-to-last axis, got \[1, 2\]"),
+        (lambda: group.turn_normalized(ONES, ONES, discount=1.5), r"discount must lie in \[0, 1\], got 1.5"),
     ],
 )
 def test_invalid_arguments_are_refused(call, message):

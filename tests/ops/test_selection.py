@@ -175,23 +175,23 @@ def test_best_pass_rate_is_one_half_only_for_large_beta(x64):
     assert exact[0] > 0.1 * 0.9 / 2 > exact[1], "p (1 - p) / (2 β²) bounds the divergence from below only for p < 1/2"
 
 
-PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
+ONES, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
 
 
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: selection.has_mixed_outcomes(PAIR[:, :1]), "rewards must contain groups of at least 2"),
-        (lambda: selection.has_mixed_outcomes(PAIR > 0), "rewards must be a floating-point array, got bool"),
-        (lambda: selection.has_mixed_outcomes(PAIR, valid=PAIR[0]), "valid must have the shape of rewards"),
-        (lambda: selection.pass_rate(PAIR.astype(int)), "rewards must be a floating-point array"),
-        (lambda: selection.in_difficulty_window(PAIR, low=-0.1, high=1.0), r"low must lie in \[0, 1\], got -0.1"),
-        (lambda: selection.in_difficulty_window(PAIR, low=0.1, high=1.1), r"high must lie in \[0, 1\], got 1.1"),
-        (lambda: selection.in_difficulty_window(PAIR, low=0.6, high=0.4), r"high must lie in \[0.6, 1\], got 0.4"),
+        (lambda: selection.has_mixed_outcomes(ONES[:, :1]), "rewards must contain groups of at least 2"),
+        (lambda: selection.has_mixed_outcomes(ONES > 0), "rewards must be a floating-point array, got bool"),
+        (lambda: selection.has_mixed_outcomes(ONES, valid=ONES[0]), "valid must have the shape of rewards"),
+        (lambda: selection.pass_rate(ONES.astype(int)), "rewards must be a floating-point array"),
+        (lambda: selection.in_difficulty_window(ONES, low=-0.1, high=1.0), r"low must lie in \[0, 1\], got -0.1"),
+        (lambda: selection.in_difficulty_window(ONES, low=0.1, high=1.1), r"high must lie in \[0, 1\], got 1.1"),
+        (lambda: selection.in_difficulty_window(ONES, low=0.6, high=0.4), r"high must lie in \[0.6, 1\], got 0.4"),
         (lambda: selection.rl_kl_from_pass_rate(LENGTHS, beta=1.0), "pass_rate must be a floating-point array"),
-        (lambda: selection.rl_kl_from_pass_rate(2 * PAIR, beta=1.0), r"pass_rate must lie in \[0, 1\]"),
-        (lambda: selection.rl_kl_from_pass_rate(PAIR, beta=0.0), "beta must be positive, got 0.0"),
+        (lambda: selection.rl_kl_from_pass_rate(2 * ONES, beta=1.0), r"pass_rate must lie in \[0, 1\]"),
+        (lambda: selection.rl_kl_from_pass_rate(ONES, beta=0.0), "beta must be positive, got 0.0"),
     ],
 )
 def test_invalid_arguments_are_refused(call, message):

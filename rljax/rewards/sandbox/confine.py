@@ -141,7 +141,7 @@ def choose_unused_user(position: int) -> int:
 
     Returns:
         The user id, or this process's own if the system has no spare ids, as in a container with a single user, or if this
-        process may not change its user.
+        process is not allowed to change its user.
 
     Example:
         >>> choose_unused_user(0) >= 0

@@ -252,7 +252,7 @@ def test_hierarchical_gradient(x64):
     assert np.abs(gradient).max() > 0.1
 
 
-PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
+ONES, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -268,28 +268,28 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
             r"rewards must be a floating-point array, got int32\[2, 2\]",
         ),
         (lambda: group_baseline.weighted_centered(SINGLE, SINGLE), "rewards must contain groups of at least 2"),
-        (lambda: group_baseline.weighted_centered(PAIR, PAIR.astype(int)), "weights must be a floating-point array"),
+        (lambda: group_baseline.weighted_centered(ONES, ONES.astype(int)), "weights must be a floating-point array"),
         (
-            lambda: group_baseline.weighted_centered(PAIR, PAIR[0]),
+            lambda: group_baseline.weighted_centered(ONES, ONES[0]),
             r"weights must have the shape of rewards \[2, 2\], got \[2\]",
         ),
-        (lambda: group_baseline.weighted_centered(PAIR, -PAIR), "weights must not be negative"),
+        (lambda: group_baseline.weighted_centered(ONES, -ONES), "weights must not be negative"),
         (lambda: group_baseline.length_quality(jnp.array([-1])), "lengths must not be negative"),
-        (lambda: group_baseline.length_quality(PAIR > 0), "lengths must be an integer or floating-point array, got bool"),
-        (lambda: group_baseline.confidence_quality(PAIR.astype(int), PAIR), "logp must be a floating-point array"),
-        (lambda: group_baseline.confidence_quality(PAIR, PAIR[0]), "mask must have the shape of logp"),
+        (lambda: group_baseline.length_quality(ONES > 0), "lengths must be an integer or floating-point array, got bool"),
+        (lambda: group_baseline.confidence_quality(ONES.astype(int), ONES), "logp must be a floating-point array"),
+        (lambda: group_baseline.confidence_quality(ONES, ONES[0]), "mask must have the shape of logp"),
         (
             lambda: group_baseline.reliability_quality(SINGLE, floor=1.0),
             r"scores must contain at least 2 scores per response .* got \[2, 1\]",
         ),
-        (lambda: group_baseline.reliability_quality(PAIR[0], floor=1.0), "scores must have at least 2 non-empty axes"),
-        (lambda: group_baseline.reliability_quality(PAIR.astype(int), floor=1.0), "scores must be a floating-point array"),
-        (lambda: group_baseline.reliability_quality(PAIR, floor=0.0), "floor must be positive, got 0.0"),
-        (lambda: group_baseline.hierarchical(PAIR[:, :1], jnp.arange(2)), "rewards must contain groups of at least 2"),
-        (lambda: group_baseline.hierarchical(PAIR, PAIR[0]), "types must be an integer array, got float32"),
-        (lambda: group_baseline.hierarchical(PAIR, jnp.arange(3)), r"types must have one entry for each row .* got \[3\]"),
+        (lambda: group_baseline.reliability_quality(ONES[0], floor=1.0), "scores must have at least 2 non-empty axes"),
+        (lambda: group_baseline.reliability_quality(ONES.astype(int), floor=1.0), "scores must be a floating-point array"),
+        (lambda: group_baseline.reliability_quality(ONES, floor=0.0), "floor must be positive, got 0.0"),
+        (lambda: group_baseline.hierarchical(ONES[:, :1], jnp.arange(2)), "rewards must contain groups of at least 2"),
+        (lambda: group_baseline.hierarchical(ONES, ONES[0]), "types must be an integer array, got float32"),
+        (lambda: group_baseline.hierarchical(ONES, jnp.arange(3)), r"types must have one entry for each row .* got \[3\]"),
         (
-            lambda: group_baseline.hierarchical(PAIR, jnp.arange(2), local_weight=1.5),
+            lambda: group_baseline.hierarchical(ONES, jnp.arange(2), local_weight=1.5),
             r"local_weight must lie in \[0, 1\], got 1.5",
         ),
     ],
