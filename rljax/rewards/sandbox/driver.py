@@ -5,8 +5,8 @@ read from the program is requested from that process. The design guarantees the 
 
 - A comparison with a value of the tests is decided here, on plain data of exact builtin types. An object of the program may decide
   a comparison only if all operands are the program's own (the program could as well have returned equal values), or if the tests
-  made the object by calling a name that they treat as a class. In all other cases the test fails. A test also fails if the value
-  that it asserts is an object that is not plain data.
+  created the object by calling something that they treat as a class. In all other cases the test fails. A test also fails if the
+  value that it asserts is an object that is not plain data.
 - No name of the program replaces a name of the tests: a builtin, an import, a standard module or a definition in the prompt. The
   function under test can have a builtin's name only if the tests use no other name.
 - No exception of the program is lost. Each exception must reach a handler, a `with` statement or an `assertRaises` in the tests'
