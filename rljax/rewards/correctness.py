@@ -66,13 +66,13 @@ class Unstated(float):
 
 
 class Failures(NamedTuple):
-    """Counts of completions for one reward: its failures by kind, and two kinds of wrong answers."""
+    """Counts of completions for one reward: its failures by kind, and two kinds of wrong answers; `reward_FIELD` is a metric."""
 
     raised: int = 0
     """Completions on which the function raised or its process died."""
     timed_out: int = 0
     """Completions on which the function exceeded its time limit."""
-    wrong_length: int = 0
+    wrong_count: int = 0
     """Completions in calls that returned a wrong number of values: not one per completion."""
 
     out_of_range: int = 0
@@ -92,7 +92,7 @@ class Failures(NamedTuple):
         named = {
             "raised an exception": self.raised,
             "timed out": self.timed_out,
-            "without a value": self.wrong_length,
+            "without a value": self.wrong_count,
             "NaN, infinite or too large": self.out_of_range,
         }
         return ", ".join(f"{count} {name}" for name, count in named.items() if count)

@@ -325,7 +325,7 @@ def read_result(returned: object, function: str, count: int) -> CallResult:
     Example:
         >>> result = read_result([1, None, Failed("timed_out", "no answer within 2 s"), math.nan], "mine", 4)
         >>> result.failures
-        Failures(raised=0, timed_out=1, wrong_length=0, out_of_range=1, unfinished=0, unstated=0)
+        Failures(raised=0, timed_out=1, wrong_count=0, out_of_range=1, unfinished=0, unstated=0)
     """
     if isinstance(returned, BaseException):
         if isinstance(returned, SlowRewardError):
@@ -342,7 +342,7 @@ def read_result(returned: object, function: str, count: int) -> CallResult:
         reason = (
             f"returned {counted(len(entries), 'value')} for {counted(count, 'completion')}; it must return one for each."
         )
-        return _all_failed(count, Failures(wrong_length=count), reason, TypeError(reason))  # this type is retried only once
+        return _all_failed(count, Failures(wrong_count=count), reason, TypeError(reason))  # this type is retried only once
     values = [_unwrap(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):

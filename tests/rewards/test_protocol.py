@@ -320,7 +320,7 @@ def test_failed_call_is_allowed_only_if_max_failure_share_is_1():
     def broken(completions):
         raise KeyError("x")
 
-    for reward, failures in ((short, Failures(wrong_length=20)), (broken, Failures(raised=20))):
+    for reward, failures in ((short, Failures(wrong_count=20)), (broken, Failures(raised=20))):
         scores = judge_many(reward, max_failure_share=1.0)
         assert scores.failures == {reward.__name__: failures}
         assert not scores.valid.any()
