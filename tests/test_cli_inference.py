@@ -14,6 +14,7 @@ from small_runs import SMALL
 import rljax
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
+from rljax.errors import InputError
 from rljax.evaluation.statistics import Estimate
 from rljax.programs import combined_evaluation, synthetic_data
 from rljax.programs.prefix_values import load_value_function
@@ -217,6 +218,24 @@ def test_paths_may_be_strings(run, tmp_path):
     rljax.evaluate(run, trust=True, limit=2, out=str(tmp_path / "answers.jsonl"))
     synthetic_data.generate(run, str(tmp_path / "own.jsonl"), trust=True, samples=4)
     assert {"found.jsonl", "answers.jsonl", "own.jsonl"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_a_prompt_in_place_of_a_list_of_prompts_is_refused(run):
+    opened = load(run, trust=True)
+    for prompts in ("1+1=", [5], [[{"role": "user", "content": "1+1="}]]):
+        with pytest.raises(InputError, match=r"^prompts is .*; give a list of texts, such as \['1\+1='\]\.$"):
+            opened.sample(prompts)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_unknown_settings_of_an_evaluation_are_refused(run):
+    with pytest.raises(InputError, match=r"^There is no setting 'sample'; did you mean 'samples'"):
+        rljax.evaluate(run, trust=True, sample=4)
+    with pytest.raises(
+        InputError, match=r"^settings is \{'samples': 4\}; pass each setting by its name, such as samples=4\.$"
+    ):
+        rljax.evaluate(run, {"samples": 4}, trust=True)
 
 
 def test_a_search_without_a_right_answer_writes_no_demonstrations(run, tmp_path, capsys):

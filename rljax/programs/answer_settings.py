@@ -10,6 +10,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.settings.checks import check_seed, check_types
+from rljax.text import did_you_mean
 
 Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
@@ -326,13 +327,18 @@ def with_changes(settings: Kind, changes: Mapping[str, Any]) -> Kind:
     """Replace some fields of the settings, and check the result.
 
     Raises:
-        InputError: a value is invalid, alone or with the others.
+        InputError: a name is unknown, or a value is invalid, alone or with the others.
 
     Example:
         >>> with_changes(EvalSettings(), {"samples": 4}).samples
         4
     """
+    if not isinstance(settings, AnswerSettings):
+        raise InputError(f"settings is {settings!r:.80}; pass each setting by its name, such as samples=4.")
     hints = get_type_hints(type(settings))
+    unknown = next((name for name in changes if name not in hints), None)
+    if unknown is not None:
+        raise InputError(f"There is no setting {unknown!r}{did_you_mean(unknown, hints)}")
     paths = {
         name: Path(value) for name, value in changes.items() if isinstance(value, str) and Path in get_args(hints.get(name))
     }

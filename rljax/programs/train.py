@@ -85,8 +85,8 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; the run can be resumed. It is saved up to its last step, or up to its last checkpoint if
             it was stopped while waiting for disk space.
     """
-    _check_arguments(config, reward, algorithm, resume)
     config, rows = with_dataset(config, dataset)
+    _check_arguments(config, reward, algorithm, resume)
     if config is not None and config.data.dataset is not None and is_text(config.data.dataset):
         raise InputError(
             "Plain text has nothing that a reward could judge; learn it with `rljax pretrain FILES`, then train."
@@ -114,11 +114,7 @@ def _check_arguments(
     algorithm: Algorithm | None,
     resume: str | Path | None,
 ) -> None:
-    """Refuse a configuration or reward of the wrong type, and settings that would not apply to the algorithm."""
-    if config is not None and not isinstance(config, TrainConfig):
-        raise InputError(
-            f"config: an rljax.TrainConfig is needed, such as rljax.TrainConfig.flat(steps=100); got {config!r:.80}."
-        )
+    """Refuse a reward of the wrong type, and settings that would not apply to the algorithm."""
     if reward is not None and not callable(reward) and not isinstance(reward, Sequence):
         raise InputError(f"reward: a function, or a list of functions and names, is needed; got {reward!r:.80}.")
     if config is None or algorithm is None or resume not in (None, AUTO):
@@ -159,8 +155,12 @@ def with_dataset(
     """Put the name of the dataset into the settings; return them with the rows, if rows were passed.
 
     Raises:
-        InputError: a dataset name is passed for a run that is resumed without a configuration.
+        InputError: the configuration has the wrong type; or a dataset name is passed for a run that is resumed without one.
     """
+    if config is not None and not isinstance(config, TrainConfig):
+        raise InputError(
+            f"config: an rljax.TrainConfig is needed, such as rljax.TrainConfig.flat(steps=100); got {config!r:.80}."
+        )
     is_name = isinstance(dataset, str | Path)
     if dataset is None or (config is None and not is_name):
         return config, dataset

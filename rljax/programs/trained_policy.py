@@ -166,8 +166,10 @@ class OpenPolicy(NamedTuple):
             `count` texts for each prompt.
 
         Raises:
-            InputError: a value is out of range, or a prompt is too long or has no token.
+            InputError: a value is out of range, the prompts are not a list of texts, or a prompt is too long or has no token.
         """
+        if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
+            raise InputError(f"prompts is {prompts!r:.80}; give a list of texts, such as ['1+1='].")
         split = Problems([], [Problem(prompt, "") for prompt in prompts])
         problems = prompts_for(split, self.worker.environment, self.tokenizer).heldout
         found = encode_problems(self.config, problems, self.tokenizer)

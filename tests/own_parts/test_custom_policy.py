@@ -422,6 +422,8 @@ def test_wrong_type_error_names_the_argument(tmp_path, parts, message):
 def test_anything_but_a_configuration_is_refused(config):
     with pytest.raises(InputError, match=r"^config: an rljax\.TrainConfig is needed, such as .*; got "):
         rljax.train(config, even_length)
+    with pytest.raises(InputError, match=r"^config: an rljax\.TrainConfig is needed, such as .*; got "):
+        rljax.sft(config)
 
 
 def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
