@@ -231,6 +231,10 @@ def _to_plain(value: object) -> object:
         return [_to_plain(entry) for entry in value]
     if hasattr(value, "tolist"):
         return _to_plain(value.tolist())  # pyright: ignore[reportAttributeAccessIssue]
+    if callable(value):
+        return [_code_of(value).__qualname__, digest_of_object(value)]
+    if isinstance(value, Path):
+        return str(value)
     is_data = type(value).__module__ in ("builtins", "datetime", "decimal") and not isinstance(value, set | frozenset)
     return repr(value) if is_data and type(value) is not object else type(value).__qualname__
 
@@ -312,18 +316,28 @@ def digest_of_model(model: str | None) -> str | None:
 
 
 def digest_of_object(part: Any) -> str | None:
-    """Compute a digest of a function's source, or of the source of an object's class; None if there is no source or no object."""
+    """Compute a digest of a function's source and bound arguments, or of the source of an object's class.
+
+    Returns:
+        The digest; None if there is no object or no source, or if it is rljax's own, since its version is recorded.
+    """
     if isinstance(part, Weighted):
-        return digest_of([digest_of_object(own) for own in part.rewards.values()])
+        return digest_of([part.rewards, part.weights, part.total])
     if isinstance(part, partial):
-        return digest_of_object(part.func)
-    own = part if inspect.isroutine(part) or inspect.isclass(part) else type(part)
+        own, bound = digest_of_object(part.func), [part.args, sorted(part.keywords.items())]
+        return digest_of([own, bound]) if any(bound) else own
+    own = _code_of(part)
     if part is None or own.__module__.partition(".")[0] == "rljax":
         return None
     try:
         return digest_of(inspect.getsource(own))
     except (OSError, TypeError):  # the code was typed into a console, or is written in C
         return None
+
+
+def _code_of(part: Any) -> Any:
+    """Return the function or class whose source code defines an object."""
+    return part if inspect.isroutine(part) or inspect.isclass(part) else type(part)
 
 
 def digest_of_files(folder: Path, names: Sequence[str]) -> str:

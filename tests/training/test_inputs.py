@@ -3,7 +3,10 @@
 import json
 import re
 import shutil
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 from chat_models import save_chat_model
 from small_runs import SMALL, even_length, stopping_after
@@ -15,6 +18,7 @@ from rljax.errors import InputError
 from rljax.importing import sources_of
 from rljax.programs.seeds import check_inputs_of, is_finished
 from rljax.programs.trained_policy import load
+from rljax.rewards.protocol import COMBINATIONS, Weighted
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import accepted_changes, digest_of_name, digest_of_rows, recorded_inputs
 from rljax.training.config import TrainConfig
@@ -224,6 +228,32 @@ def test_a_passed_function_is_compared_by_its_source(tmp_path):
     with pytest.raises(InputError, match="The reward of the run"):
         rljax.train(resume=tmp_path / "run", reward=lambda completions: [0.0 for _ in completions])
     rljax.train(resume=tmp_path / "run", reward=even_length)
+
+
+def bonus(completions, *, keys):
+    return [float(len(keys)) for _ in completions]
+
+
+def test_the_digest_of_a_passed_reward_covers_its_arguments_and_weights():
+    """The digests of equal rewards are equal, even if an argument's repr is its address."""
+    parts = {"bonus": bonus, "exact": rljax.rewards.BY_NAME["exact"]}
+    rewards = [
+        lambda: bonus,
+        lambda: partial(bonus, keys=["a"]),
+        lambda: partial(bonus, keys=["b"]),
+        lambda: partial(bonus, keys=Path("b")),
+        lambda: partial(bonus, keys=edit),
+        lambda: partial(partial(bonus, keys=["a"]), ["b"]),
+        lambda: partial(bonus, keys=np.arange(2)),
+        lambda: partial(bonus, keys=object()),
+        lambda: Weighted(parts, {"bonus": 1.0, "exact": 1.0}),
+        lambda: Weighted(parts, {"bonus": 1.0, "exact": 2.0}),
+        lambda: Weighted(parts, {"bonus": 1.0, "exact": 1.0}, COMBINATIONS["min"]),
+    ]
+    first, second = ([digest_of_reward(TINY, reward()) for reward in rewards] for _ in range(2))
+    assert first == second
+    assert len(set(first)) == len(rewards)
+    assert digest_of_reward(TINY, partial(bonus)) == digest_of_reward(TINY, bonus)
 
 
 def test_row_digest_covers_every_field_but_no_memory_address():
