@@ -369,6 +369,25 @@ def test_evaluation_uses_the_engine_and_the_environment_that_are_passed(run_with
     assert report.whole.measures["reward"].value == 0.25
 
 
+def test_a_saved_evaluation_is_continued_only_with_the_same_parts(run, tmp_path):
+    reward, out = tmp_path / "rw.py", tmp_path / "out"
+    judge = "def judge(completions):\n    return [1.0 for _ in completions]\n"
+    reward.write_text(judge)
+    same = {"limit": 2, "out": out, "reward": f"{reward}:judge"}
+    evaluate_in_code(run, **same)
+    engine = CountingEngine(load(run).worker.engine)
+    for file, message in (
+        (judge.replace("1.0", "0.0"), 'reward_sha256 was "'),
+        (judge, "engine_sha256 was null and is now"),
+    ):
+        reward.write_text(file)
+        with pytest.raises(InputError, match=message):
+            evaluate_in_code(run, **same, engine=None if file != judge else engine)
+    evaluate_in_code(run, **same)
+    settings = json.loads(sample_files(out).settings.read_text())
+    assert set(settings) >= {"reward_sha256", "tokenizer_sha256"}
+
+
 def test_settings_identify_the_parameters_and_the_problems(run):
     opened = load(run)
     params, worker = opened.params, opened.worker

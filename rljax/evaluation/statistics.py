@@ -305,7 +305,7 @@ def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Esti
 
 
 def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int) -> Estimate:
-    """Resample problems with replacement; the interval contains the middle 95 % of the averages, NaN if all problems are equal."""
+    """Resample problems with replacement; the interval is the middle 95 % of the averages, NaN if all problems are equal."""
     problems = len(counts)
     if problems == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)

@@ -24,6 +24,8 @@ from rljax.rollout import Engine, Environment
 from rljax.rollout.budget_forcing import force_budget
 from rljax.rollout.continuations import Value
 from rljax.rollout.worker import RolloutWorker
+from rljax.tracking.start_records import digest_of, digest_of_name, text_inputs
+from rljax.training.parts.reward import judge_inputs
 
 AIME_PROBLEMS = 15
 """Number of problems in an AIME, each worth one point."""
@@ -141,12 +143,32 @@ def answer_problems(
         name: getattr(settings, name) for name in ("quantize", "cache_dtype", "reward_messages", "environment_options")
     }
     source |= {name: value for name, value in changed.items() if value is not None}
+    source |= _digest_parts(opened, parts._replace(reward=reward), scored)
     sampling = {"seed": settings.seed, "batch": settings.batch, "out": settings.out, "watch": watch}
     sampled = sample_answers(opened, worker, samples, source=source, scores=scores, **sampling)
     prompts = worker.prompts
     return JudgedAnswers(
         sampled, prompts.problems, prompts.dropped, judged_by, settings.measured_k, columns, settings.choosers
     )
+
+
+def _digest_parts(opened: OpenPolicy, parts: OwnParts, scored: Sequence[str]) -> dict[str, str]:
+    """Compute digests of what the answers and their verdicts depend on: tokenizer, judge, custom parts, and reward models.
+
+    Args:
+        opened: the policy, with the settings of the evaluation.
+        parts: the custom parts, with the reward in use.
+        scored: names of the choosers that score answers.
+    """
+    passed = None if isinstance(parts.reward, str) else parts.reward
+    found = {
+        **text_inputs(opened.tokenizer, chat=False),
+        **judge_inputs(opened.config, passed, opened.worker.environment),
+        "engine": None if parts.engine is None else digest_of(type(parts.engine)),
+        "policy": None if parts.policy is None else digest_of(parts.policy),
+        **{name: digest_of_name(name, ()) for name in scored},
+    }
+    return {f"{name}_sha256": digest for name, digest in found.items() if digest is not None}
 
 
 def check_samples(samples: int) -> int:

@@ -227,15 +227,14 @@ def _to_plain(value: object) -> object:
         return value
     if isinstance(value, Mapping):
         return [[_to_plain(name), _to_plain(entry)] for name, entry in value.items()]
-    if isinstance(value, list | tuple):
-        return [_to_plain(entry) for entry in value]
+    if isinstance(value, list | tuple | set | frozenset):
+        entries = [_to_plain(entry) for entry in value]
+        return sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
     if hasattr(value, "tolist"):
         return _to_plain(value.tolist())  # pyright: ignore[reportAttributeAccessIssue]
     if callable(value):
         return [_code_of(value).__qualname__, digest_of_object(value)]
-    if isinstance(value, Path):
-        return str(value)
-    is_data = type(value).__module__ in ("builtins", "datetime", "decimal") and not isinstance(value, set | frozenset)
+    is_data = isinstance(value, Path) or type(value).__module__ in ("builtins", "datetime", "decimal")
     return repr(value) if is_data and type(value) is not object else type(value).__qualname__
 
 

@@ -243,6 +243,7 @@ def test_the_digest_of_a_passed_reward_covers_its_arguments_and_weights():
         lambda: partial(bonus, keys=["b"]),
         lambda: partial(bonus, keys=Path("b")),
         lambda: partial(bonus, keys=edit),
+        lambda: partial(bonus, keys={"a", "b", "c"}),
         lambda: partial(partial(bonus, keys=["a"]), ["b"]),
         lambda: partial(bonus, keys=np.arange(2)),
         lambda: partial(bonus, keys=object()),

@@ -12,28 +12,23 @@ from rljax.errors import InputError
 from rljax.models.huggingface import locate
 from rljax.models.model_folder import GENERATION
 from rljax.rewards.steps import STEP_REWARDS
-from rljax.rollout.environment import ENVIRONMENTS
 from rljax.tracking.display_text import sparkline
 from rljax.tracking.rows import is_evaluation, past_rows
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import (
-    ENVIRONMENT,
-    OPTIONS,
+    HELDOUT_ROWS,
     TRAIN_ROWS,
     Change,
     digest_of_files,
     digest_of_model,
     digest_of_name,
-    digest_of_object,
-    digest_of_options,
     digest_of_rows,
-    evaluation_inputs,
     text_inputs,
 )
 from rljax.training.config import TrainConfig
 from rljax.training.objective.optimizer import critic_warmup
 from rljax.training.parts.custom_parts import CustomParts
-from rljax.training.parts.reward import digest_of_reward
+from rljax.training.parts.reward import judge_inputs
 from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
 
@@ -82,15 +77,12 @@ def check_changes(changes: Collection[Change]) -> None:
 def inputs_of(setup: Setup, custom: CustomParts) -> dict[str, str]:
     """Return digests of a run's inputs other than its settings: data, models, tokenizer, and the parts passed to `train`."""
     config, model, heldout = setup.config, setup.config.model.path, setup.heldout
-    environment, named = setup.train.environment, config.reward.environment
-    judge = None if environment is not None else digest_of_reward(config, custom.reward)
     found: dict[str, str | None] = {
         TRAIN_ROWS: digest_of_rows(setup.train.prompts.problems),
-        **evaluation_inputs(heldout.prompts.problems, judge),
+        HELDOUT_ROWS: digest_of_rows(heldout.prompts.problems),
+        **judge_inputs(config, custom.reward, setup.train.environment),
         "further held-out rows": digest_of_rows(heldout.all_problems) if heldout.further else None,
         **text_inputs(setup.tokenizer, chat=config.model.chat),
-        ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),
-        OPTIONS: digest_of_options(config.reward.environment_options),
         "algorithm": digest_of_name(config.algorithm.name, BY_NAME),
         "step reward": digest_of_name(config.reward.step_reward or "", STEP_REWARDS),
         "teacher": digest_of_model(config.algorithm.teacher),
