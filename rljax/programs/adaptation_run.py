@@ -52,6 +52,7 @@ from rljax.rollout.groups import right_and_known
 from rljax.text import json_lines, printable
 from rljax.tracking.plain_display import PlainDisplay
 from rljax.tracking.run_folder import RunFolder, append_rows
+from rljax.tracking.start_records import record_start
 from rljax.tracking.trackers import JsonlTracker, Trackers
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
@@ -113,6 +114,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
         lock_folder(folder, stack)
         learner = make_batch_learner(config, setup, _template(setup))
         checkpoint, losses = open_checkpoint(setup, served, folder, exists=exists)
+        record_start(folder, int(checkpoint.state.step))
         owned = [checkpoint]
         del checkpoint
         run = open_resources(
@@ -324,7 +326,11 @@ class Adaptation:
         is_rejected = self._config.guard and is_worse(self._best, heldout)
         stays = attempt.made > 0 and not is_rejected
         state = (attempt.state if stays else before.state)._replace(step=before.state.step + 1)
-        notes = before.notes.evaluated(heldout.quality, step) if stays and heldout is not None else before.notes
+        notes = before.notes
+        if stays and heldout is not None:
+            has_other_problems = self._best is not None and len(self._best) != len(heldout.right)
+            notes = notes._replace(best_quality=None) if has_other_problems else notes
+            notes = notes.evaluated(heldout.quality, step)
         is_best = stays and (heldout is None or notes.best_step == step)
         learned = BatchOutcome(found, attempt, WORSE if is_rejected else attempt.outcome, heldout, stays, is_best)
         metrics = attempt.numbers | {"seconds": time.monotonic() - start}

@@ -274,6 +274,24 @@ def test_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
     )
 
 
+def test_best_model_is_chosen_anew_after_a_change_of_the_heldout_problems(served, tmp_path, monkeypatch):
+    """The accuracy on 4 problems is not compared with the earlier accuracy on 24; the evaluation is faked."""
+    found = [(24, 0.5), (24, 0.75), (4, 0.25)]
+
+    def evaluation(learner, state):
+        count, accuracy = found.pop(0)
+        metrics = {"accuracy": accuracy, "reward": accuracy, "judged": count, "answers": count}
+        return Heldout((np.arange(count) < count * accuracy).astype(float), metrics)
+
+    monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
+    for heldout, batches in ((None, 1), (4, 2)):
+        write_queue(served, tmp_path, served.lines[: batches * BATCH])
+        adapt(make_config(served, tmp_path, heldout=heldout), lambda line: None)
+        assert (tmp_path / "adapted" / "checkpoints" / "best" / str(batches)).is_dir()
+    starts = read_log(tmp_path / "adapted", "starts.jsonl")
+    assert [(row["step"], bool(row["command"])) for row in starts] == [(0, True), (1, True)]
+
+
 def test_updates_beyond_max_kl_are_undone(served, tmp_path):
     write_queue(served, tmp_path, [*served.lines, *(line.replace('"id": "1-', '"id": "2-') for line in served.lines)])
     with pytest.raises(InputError, match="beyond --max-kl 1e-09 and was undone in 5 batches in a row"):
