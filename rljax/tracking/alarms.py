@@ -67,6 +67,8 @@ class Alarm(NamedTuple):
     """What to change."""
     needed: tuple[tuple[str, ...], ...] | None = None
     """Sets of metrics; the alarm can be raised only if a run measures every metric of at least one set. None: all of `metrics`."""
+    phase: Literal["rl", "eval"] = "rl"
+    """Phase of the rows that the metrics are in: RL steps, or held-out evaluations."""
 
     def missing_metrics(self, measured: Collection[str]) -> tuple[str, ...]:
         """Return the required metrics that a run does not measure; empty if the alarm can be raised."""
@@ -113,6 +115,7 @@ ALARMS = (
         "problems.",
         Remedy("--steps", "stop here, or lower --steps, and use the best checkpoint",
                "later ones are worse on everything but the training problems"),
+        phase="eval",
     ),
     Alarm(
         "entropy_collapse", ("entropy",), fallen_to("entropy", 0.1),
@@ -390,9 +393,10 @@ def unmeasured_alarms(history: History, events: Sequence[Event]) -> dict[str, tu
         >>> absent["far_from_reference"], "entropy_collapse" in absent
         (('kl_to_reference',), False)
     """
-    measured = {name for row in (*history.first, *history.recent, *history.heldout) for name in row}
+    rows = {"rl": (*history.first, *history.recent), "eval": history.heldout}
+    measured = {phase: {name for row in found for name in row if row[name] is not None} for phase, found in rows.items()}
     raised = {event.alarm.name for event in events}
-    missing = {alarm.name: alarm.missing_metrics(measured) for alarm in ALARMS if alarm.name not in raised}
+    missing = {alarm.name: alarm.missing_metrics(measured[alarm.phase]) for alarm in ALARMS if alarm.name not in raised}
     return {name: metrics for name, metrics in missing.items() if metrics}
 
 

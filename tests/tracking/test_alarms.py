@@ -215,6 +215,16 @@ def test_alarms_whose_metrics_are_missing_are_listed():
     assert find_unmeasured([*rows, *evaluations(0.5)]) == {"far_from_reference": ("kl_to_reference",)}
 
 
+def test_evaluations_and_rl_steps_measure_different_metrics():
+    """An evaluation has no step's metrics, nor a step an evaluation's; a metric without a value is not measured."""
+    rows = [row | {"kl_to_reference": None} for row in run_rows(steps=20)]
+    assert find_unmeasured(rows) == {"far_from_reference": ("kl_to_reference",), "heldout_falls": ("accuracy",)}
+    assert find_unmeasured([*rows, {"phase": "eval", "step": 20, "kl_to_reference": 0.1, "accuracy": None}]).keys() == {
+        "far_from_reference",
+        "heldout_falls",
+    }
+
+
 def find_unmeasured(rows):
     watch, events = watch_rows(rows)
     return unmeasured_alarms(watch.history, events)
