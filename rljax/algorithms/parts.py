@@ -76,13 +76,16 @@ class Part(NamedTuple):
         """Return the slot's content, with these hyperparameters in place of their defaults.
 
         Raises:
-            ValueError: the part has no such hyperparameter.
+            ValueError: the part has no such hyperparameter, or a value is not an integer and must be one.
         """
         defaults = self.hyperparameters
         unknown = sorted(set(hyperparameters) - set(defaults))
         if unknown:
             advice = nearest_first(unknown[0], defaults, f"it has {', '.join(defaults) or 'none'}")
             raise ValueError(f"{self.spec} has no hyperparameter {', '.join(map(repr, unknown))}{advice}")
+        for name, value in hyperparameters.items():
+            if isinstance(defaults[name], int) and not isinstance(value, int):
+                raise ValueError(f"the part {self.name!r} needs an integer for {name}, got {value}")
         function = partial(self.function, **{**defaults, **hyperparameters}) if defaults else self.function
         return function if self.credit is None else self.credit._replace(function=function)
 
@@ -414,7 +417,7 @@ def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tup
     for term in terms:
         if term.name in known:
             raise ValueError(
-                f"the loss already has a term {term.name!r}, with the coefficient {known[term.name]:g}, so {part.spec} cannot be "
+                f"the loss already has a term {term.name!r}, with the coefficient {known[term.name]:zg}, so {part.spec} cannot be "
                 "added; set that coefficient with the option of the algorithm, or of the other part, that adds the term"
             )
     return terms

@@ -48,7 +48,7 @@ def describe_slot(value: object) -> SlotContent:
     if isinstance(value, Credit):
         return describe_slot(value.function)
     if isinstance(value, Term):
-        return SlotContent(_names(value, value.name), f"coefficient={value.coefficient:g}")
+        return SlotContent(_names(value, value.name), f"coefficient={value.coefficient:zg}")
     if isinstance(value, ValueHead):
         return SlotContent(_names(value, f"{value.size} number{'s' if value.size > 1 else ''}"), "")
     if isinstance(value, partial):

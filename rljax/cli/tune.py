@@ -121,7 +121,9 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
     flags = set(flags_in(base))
     both = sorted(name for name in tried if f"--{name.replace('_', '-')}" in flags)
     if both:
-        raise InputError(f"{', '.join(both)} is both tried and set; leave out --try or the flag.")
+        raise InputError(
+            f"{', '.join(both)} {'is' if len(both) == 1 else 'are'} both tried and set; leave out --try or the flag."
+        )
     if "--run" in flags:
         raise InputError("--run names the folder of a single run, but tuning trains many; name their folder with --out.")
     names = list(tried)

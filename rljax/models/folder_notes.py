@@ -54,15 +54,17 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
         unread = [name for name in unread if name != INDEX]  # the index is in use, because it names the files that are read
     notes = [f"config.json of {folder} has {entry}" for entry in _overridden_rope(raw)]
     if unknown:
+        effect = "that, so it has" if len(unknown) == 1 else "these, so they have"
         notes.append(
-            f"config.json of {folder} has {_list_entries(unknown)}; no {family.class_prefix} model reads that, so it has no effect"
+            f"config.json of {folder} has {_list_entries(unknown)}; no {family.class_prefix} model reads {effect} no effect"
         )
     if named:
         notes.append(
             f"config.json of {folder} has the architecture {named[0]}; it is read as {own} because of its model_type"
         )
     if unread:
-        notes.append(f"{folder} also has {', '.join(unread)}; only {', '.join(sorted(file.name for file in used))} is read")
+        read = ", ".join(sorted(file.name for file in used))
+        notes.append(f"{folder} also has {', '.join(unread)}; only {read} {'is' if len(used) == 1 else 'are'} read")
     return notes
 
 

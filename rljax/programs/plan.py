@@ -28,6 +28,7 @@ from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.programs.roofline import StepMemory, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import bytes_on_a_device, parameter_shapes, rows_at_once, sampling_memory, state_shapes
+from rljax.training.objective.algorithm import check_algorithm
 from rljax.training.parts.policy import make_shape
 from rljax.training.parts.tokenizer import make_tokenizer
 
@@ -102,6 +103,7 @@ def make_plan(
         InputError: the settings cannot work on this mesh, or cannot be planned.
     """
     algorithm, config = plan_algorithm(config)
+    check_algorithm(algorithm, config)
     if on_cpu:
         rows = rows_at_once(config, mesh, prompt_length, config.minibatch_rows, on_cpus=True)
         config = config.replace(microbatch_rows=rows)

@@ -1,6 +1,5 @@
 """Direct training of a language model on preference pairs: DPO and its relatives."""
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -115,7 +114,7 @@ def make_loss(config: PreferenceConfig) -> DirectLoss:
     if name not in BY_NAME:
         advice = f"choose one of {', '.join(BY_NAME)}."
         raise InputError(f"The loss {name!r} is unknown{nearest_first(name, BY_NAME, advice)}")
-    check_options(name, options, inspect.signature(BY_NAME[name]).parameters)
+    check_options(name, options, BY_NAME[name])
     loss = BY_NAME[name](**options)
     try:
         check_loss(loss)

@@ -231,8 +231,8 @@ def ask(
     reserved = {"prompts", "completions", "progress"} & set(columns)
     if reserved:
         raise InputError(
-            f"the data has a column called {' and '.join(map(repr, sorted(reserved)))}, a name that is reserved for another "
-            f"argument of rewards; rename the column."
+            f"the data must have no column called {' or '.join(map(repr, sorted(reserved)))}, because rewards have an argument of "
+            "that name with another meaning; rename the column."
         )
     # The function gets copies, because it may change its arguments.
     available: dict[str, object] = {

@@ -3,8 +3,9 @@
 Each error names the setting, its value and the allowed values.
 """
 
+import inspect
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -108,13 +109,25 @@ def check_positive_share(settings: object, names: Iterable[str]) -> None:
             raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be above 0 and at most 1.")
 
 
-def check_options(owner: str, options: Iterable[str], known: Iterable[str]) -> None:
-    """Reject options that an algorithm, a loss or a value head does not have; `owner` is its name in the message."""
-    known = sorted(known)
-    unknown = sorted(set(options) - set(known))
+def check_options(owner: str, options: Mapping[str, int | float], factory: Callable[..., object]) -> None:
+    """Reject unknown options of an algorithm, a loss or a value head, and fractions for options that are integers.
+
+    Args:
+        owner: what has the options, for messages.
+        options: the options.
+        factory: the function that makes the algorithm, loss or head; its keyword arguments are the known options.
+
+    Raises:
+        InputError: an option is unknown, or is not an integer although the argument is annotated as `int`.
+    """
+    parameters = inspect.signature(factory).parameters
+    known, unknown = sorted(parameters), sorted(set(options) - set(parameters))
     if unknown:
         advice = nearest_first(unknown[0], known, f"it has {', '.join(known) or 'none'}.")
         raise InputError(f"{owner} has no option {', '.join(map(repr, unknown))}{advice}")
+    for name, value in options.items():
+        if parameters[name].annotation in (int, "int") and not isinstance(value, int):
+            raise InputError(f"{owner}: the option {name} is {value}; an integer is expected.")
 
 
 def check_seed(seed: int) -> None:

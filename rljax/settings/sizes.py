@@ -15,8 +15,8 @@ def byte_count(size: str) -> int:
         >>> byte_count("5GB"), byte_count("200 KB"), byte_count("1MiB")
         (5000000000, 200000, 1048576)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B", size.strip(), re.IGNORECASE)
-    number, prefix, binary = ("0", "", "") if found is None else found.groups()
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*(?:([KMGT])(i?))?B", size.strip(), re.IGNORECASE)
+    number, prefix, binary = ("0", "", "") if found is None else found.groups("")
     power = ("", "K", "M", "G", "T").index(prefix.upper())
     count = int(float(number) * (1024 if binary else 1000) ** power)
     if count < 1:

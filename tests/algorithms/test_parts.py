@@ -237,7 +237,12 @@ def test_read_part_parses_name_and_hyperparameters():
         ("dapo", ["term=entropy,coefficient=-1"], "coefficient of the entropy bonus must not be negative, got -1"),
         ("dapo", ["term=adaptive_entropy,target=0"], "target must be positive, got 0"),
         ("dapo", ["term=adaptive_entropy,step=-1"], "step must not be negative, got -1"),
-        ("dapo", ["term=adaptive_entropy", "term=entropy"], "already has a term 'entropy_bonus'"),
+        (
+            "dapo",
+            ["term=adaptive_entropy", "term=entropy"],
+            "'entropy_bonus', with the coefficient 0, so term=entropy cannot",
+        ),
+        ("dapo", ["advantage=pass_at_k_credit,k=1.5"], "the part 'pass_at_k_credit' needs an integer for k, got 1.5"),
         *((name, [spec], "already") for name, spec in (("gepo", "term=sampler_kl"), ("t1", "term=entropy"))),
         ("grpo", ["term=reference_kl"], "already has a term 'reference_kl', with the coefficient 0.04"),
         ("dapo", ["term=reference_kl", "term=importance_weighted_kl"], "already has a term 'reference_kl'"),

@@ -13,7 +13,7 @@ from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
 from rljax.models.config_json import entries_that_are_read
 from rljax.models.families import FAMILIES
-from rljax.models.folder_notes import WITHOUT_EFFECT
+from rljax.models.folder_notes import WITHOUT_EFFECT, notes_on_folder
 from rljax.models.huggingface import load_params, model_contents, read_config, save_pretrained
 from rljax.models.model_folder import INDEX, write_model
 from rljax.models.value_model import load_value_model
@@ -78,7 +78,8 @@ def test_contradictory_rotary_entries_are_read_as_in_transformers(folder, capsys
 def test_unread_entries_are_reported(folder, capsys):
     edit_config(folder / "config.json", my_new_scale=2.0, embedding_multiplier=12, nothing=None, use_cache=False)
     load_params(folder, read_config(folder))
-    assert "has embedding_multiplier=12, my_new_scale=2.0; no Llama model reads that" in capsys.readouterr().err
+    note = "has embedding_multiplier=12, my_new_scale=2.0; no Llama model reads these, so they have no effect"
+    assert note in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,8 @@ def test_unread_weight_files_are_reported(folder, capsys, file):
     (folder / file).write_bytes(b"")
     load_params(folder, read_config(folder))
     assert f"also has {file}; only model.safetensors is read." in capsys.readouterr().err
+    several = notes_on_folder(folder, [folder / "a.safetensors", folder / "b.safetensors"])
+    assert several[0].endswith("only a.safetensors, b.safetensors are read")
 
 
 @pytest.mark.parametrize("name", ["LlamaForSequenceClassification", "LlamaForQuestionAnswering", "LlamaModel"])

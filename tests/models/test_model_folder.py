@@ -35,7 +35,7 @@ def read_dtypes(folder):
 
 def test_sizes_with_units_are_parsed():
     assert [byte_count(text) for text in ("1B", "1.5kB", "3 MB", "1GiB", "2TB")] == [1, 1500, 3 * 10**6, 2**30, 2 * 10**12]
-    for text in ("", "5", "five GB", "0GB", "-1GB", "5GBB"):
+    for text in ("", "5", "five GB", "0GB", "-1GB", "5GBB", "5iB", "5 ib", "9" * 400 + "B"):
         with pytest.raises(InputError, match="must be a positive number with a unit, such as 5GB"):
             byte_count(text)
 

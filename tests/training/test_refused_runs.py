@@ -19,6 +19,7 @@ from rljax.training.loop import discard_on_error
     [
         ({"algorithm": "dado"}, "algorithm 'dado' is unknown; did you mean 'dapo'.* Choose one of .*dapo"),
         ({"algorithm": "drgrpo"}, r"algorithm 'drgrpo' is unknown; did you mean 'dr_grpo'"),
+        ({"algorithm": "pkpo", "algorithm_options": {"k": 2.5}}, "pkpo: the option k is 2.5; an integer is expected."),
         (
             {"algorithm_options": {"clip": 1}},
             r"dapo has no option 'clip'; did you mean 'clip_low'\? It has cache, clip_high",

@@ -89,7 +89,8 @@ def make_algorithm(config: TrainConfig, own: Algorithm | None = None) -> Algorit
 def _named_algorithm(config: TrainConfig) -> Algorithm:
     """Build the algorithm that the settings name, without the parts to be removed."""
     name, options = config.algorithm.name, config.algorithm.options
-    check_options(name, options, option_names(name))
+    option_names(name)  # every argument must have a default
+    check_options(name, options, factory_of(name))
     options = _run_lengths(config) | dict(options)
     try:
         algorithm = factory_of(name)(**options) if is_custom(name) else _built_in(name, **options)

@@ -1,6 +1,5 @@
 """Build the critic of a run: check its settings, choose its value head, and initialize or load its parameters."""
 
-import inspect
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -65,7 +64,7 @@ def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
     if name not in HEADS:
         advice = f"choose one of {', '.join(HEADS)}."
         raise InputError(f"The critic_head {name!r} is unknown{nearest_first(name, HEADS, advice)}")
-    check_options(f"The head {name}", options, inspect.signature(HEADS[name]).parameters)
+    check_options(f"The head {name}", options, HEADS[name])
     try:
         return HEADS[name](**options)
     except ValueError as error:
