@@ -24,8 +24,8 @@ from rljax.rollout import Engine, Environment
 from rljax.rollout.budget_forcing import force_budget
 from rljax.rollout.continuations import Value
 from rljax.rollout.worker import RolloutWorker
-from rljax.tracking.start_records import digest_of, digest_of_name, text_inputs
-from rljax.training.parts.reward import judge_inputs
+from rljax.tracking.start_records import digest_of, digest_of_name, judge_inputs, text_inputs
+from rljax.training.parts.reward import digest_of_reward
 
 AIME_PROBLEMS = 15
 """Number of problems in an AIME, each worth one point."""
@@ -161,9 +161,10 @@ def _digest_parts(opened: OpenPolicy, parts: OwnParts, scored: Sequence[str]) ->
         scored: names of the choosers that score answers.
     """
     passed = None if isinstance(parts.reward, str) else parts.reward
+    named, options = opened.config.reward.environment, opened.config.reward.environment_options
     found = {
         **text_inputs(opened.tokenizer, chat=False),
-        **judge_inputs(opened.config, passed, opened.worker.environment),
+        **judge_inputs(digest_of_reward(opened.config, passed), opened.worker.environment, named=named, options=options),
         "engine": None if parts.engine is None else digest_of(type(parts.engine)),
         "policy": None if parts.policy is None else digest_of(parts.policy),
         **{name: digest_of_name(name, ()) for name in scored},

@@ -32,7 +32,7 @@ from rljax.importing import is_custom, sources_of
 from rljax.models.huggingface import locate
 from rljax.rewards import REWARD_FAMILIES
 from rljax.rewards.protocol import Weighted
-from rljax.rollout.environment import functions_in, texts_in
+from rljax.rollout.environment import ENVIRONMENTS, functions_in, texts_in
 from rljax.tracking.rows import json_safe, read_rows
 from rljax.tracking.run_folder import RunFolder, append_rows
 
@@ -139,6 +139,24 @@ def evaluation_inputs(problems: Iterable[Problem] | None, reward: str | None) ->
         reward: digest of the reward; None if it has no digest, or if something other than a reward judges.
     """
     return {HELDOUT_ROWS: None if problems is None else digest_of_rows(problems), REWARD: reward}
+
+
+def judge_inputs(
+    reward: str | None, environment: object, *, named: str | None, options: str | None
+) -> dict[str, str | None]:
+    """Compute the digests of what judges a run's responses: the environment, with the files that its options name, or the rewards.
+
+    Args:
+        reward: digest of the rewards.
+        environment: the environment; None if the rewards judge.
+        named: name of the environment in the settings; None if it was passed in Python.
+        options: arguments of the named environment's class, as a JSON object.
+    """
+    return {
+        REWARD: reward if environment is None else None,
+        ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),
+        OPTIONS: digest_of_options(options),
+    }
 
 
 def digest_of_parts(parts: Sequence[Callable | str], built_in: Iterable[str]) -> str | None:

@@ -236,7 +236,7 @@ def test_tuning_flags_are_parsed_and_removed():
         (["--try", "steps=1,2"], "all candidates have the same steps"),
         (["--try", "schedule=constant,cosine"], "--schedule cosine cannot be tuned"),
         (["--try", "learning_rate=1,2", "--learning-rate", "3"], "--learning-rate is both tried and set"),
-        (["--try", "prompts=1,2", "--try", "passes=1,2", "--passes=3", "--prompts=2"], "passes, --prompts are both"),
+        (["--try", "prompts=1,2", "--try", "passes=1,2", "--passes=3", "--prompts=2"], "passes, prompts are both"),
         (["--try", "learning_rate=1,2", "--run", "x"], "--out"),
         (["--try", "learning_rate=1,2", "--steps", "1"], "at least 2"),
         (["--try", "learning_rate=1,2", "--seeds", "0"], "seeds is 0"),

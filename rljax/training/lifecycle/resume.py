@@ -23,12 +23,13 @@ from rljax.tracking.start_records import (
     digest_of_model,
     digest_of_name,
     digest_of_rows,
+    judge_inputs,
     text_inputs,
 )
 from rljax.training.config import TrainConfig
 from rljax.training.objective.optimizer import critic_warmup
 from rljax.training.parts.custom_parts import CustomParts
-from rljax.training.parts.reward import judge_inputs
+from rljax.training.parts.reward import digest_of_reward
 from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
 
@@ -80,7 +81,12 @@ def inputs_of(setup: Setup, custom: CustomParts) -> dict[str, str]:
     found: dict[str, str | None] = {
         TRAIN_ROWS: digest_of_rows(setup.train.prompts.problems),
         HELDOUT_ROWS: digest_of_rows(heldout.prompts.problems),
-        **judge_inputs(config, custom.reward, setup.train.environment),
+        **judge_inputs(
+            digest_of_reward(config, custom.reward),
+            setup.train.environment,
+            named=config.reward.environment,
+            options=config.reward.environment_options,
+        ),
         "further held-out rows": digest_of_rows(heldout.all_problems) if heldout.further else None,
         **text_inputs(setup.tokenizer, chat=config.model.chat),
         "algorithm": digest_of_name(config.algorithm.name, BY_NAME),
