@@ -443,9 +443,7 @@ def test_step_reward_with_environment_is_rejected(tmp_path):
     config = CONFIG.replace(
         run=str(tmp_path / "refused"), algorithm="grpo_process", step_reward="steps.py:f", algorithm_options={}
     )
-    with pytest.raises(
-        InputError, match=r"^step_reward='steps.py:f': this run has an environment, which rewards its turns"
-    ):
+    with pytest.raises(InputError, match=r"^step_reward='steps.py:f': an environment rewards its own turns"):
         rljax.train(config, policy=POLICY, problems=PROBLEMS, environment=GuessingGame())
     assert not (tmp_path / "refused").exists()
 

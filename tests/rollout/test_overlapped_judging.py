@@ -282,6 +282,6 @@ def test_reward_groups_is_rejected_for_environments():
     assert groups_per_reward_call(RUN, worker) is None
     with pytest.raises(
         InputError,
-        match="reward_groups=2 needs a reward, but this run has an environment; leave reward_groups out",
+        match="reward_groups=2 needs a reward, not an environment; leave reward_groups out",
     ):
         groups_per_reward_call(RUN.replace(reward_groups=2), worker)

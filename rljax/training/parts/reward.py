@@ -124,9 +124,7 @@ def groups_per_reward_call(config: TrainConfig, worker: RolloutWorker) -> int | 
     if groups is None:
         return None
     if worker.environment is not None:
-        raise InputError(
-            f"reward_groups={groups} needs a reward, but this run has an environment; leave reward_groups out."
-        )
+        raise InputError(f"reward_groups={groups} needs a reward, not an environment; leave reward_groups out.")
     if needs_all_hosts(worker.judge.reward):
         raise InputError(
             f"reward_groups={groups} splits the groups into several calls, but a reward with the attribute `on_all_hosts`, "
@@ -134,7 +132,7 @@ def groups_per_reward_call(config: TrainConfig, worker: RolloutWorker) -> int | 
         )
     if jax.process_count() > 1:
         raise InputError(
-            f"reward_groups={groups} works on one host only, but this run has {jax.process_count()} hosts; leave reward_groups out."
+            f"reward_groups={groups} works on one host, not on {jax.process_count()}; leave reward_groups out."
         )
     return groups
 
@@ -156,9 +154,7 @@ def make_step_reward(
         return None
     if environment is not None:
         if step_reward is not None:
-            raise InputError(
-                f"step_reward={step_reward!r}: this run has an environment, which rewards its turns; leave step_reward out."
-            )
+            raise InputError(f"step_reward={step_reward!r}: an environment rewards its own turns; leave step_reward out.")
         return None
     if step_reward is None and config.generated_task is not None:
         step_reward = config.generated_task.step_reward
