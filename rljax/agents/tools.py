@@ -19,7 +19,7 @@ from rljax.data.problem import Problem, reward_columns
 from rljax.data.tool_calls import EPISODE_STATE, ToolCall, Turn, keeps_state, name_of, schema_of
 from rljax.errors import InputError
 from rljax.rewards import resolve
-from rljax.rewards.protocol import judge
+from rljax.rewards.protocol import call_reward, scores_of
 from rljax.rewards.reward_call import has_failed
 from rljax.rollout.environment import Step
 from rljax.text import one_line
@@ -164,9 +164,11 @@ def judge_answer(reward: Callable, problem: Problem, answer: str) -> tuple[float
         RuntimeError: the reward failed.
     """
     columns, chats = reward_columns([problem]), [problem.messages]
-    scores = judge(reward, [problem.prompt], [answer], columns, max_failure_share=1.0, chats=chats)
+    results = call_reward(reward, [problem.prompt], [answer], columns, max_failure_share=1.0, chats=chats)
+    scores = scores_of(reward, results, max_failure_share=1.0)
     if has_failed(scores.failed)[0]:
-        raise RuntimeError(f"the reward failed on the answer {answer!r:.80}")
+        reason = next(result.reason for result in results if has_failed(result.failed)[0])
+        raise RuntimeError(f"the reward failed on the answer {answer!r:.80}: {reason}")
     correct = None if scores.correct is None or np.isnan(scores.correct[0]) else bool(scores.correct[0])
     return (float(scores.total[0]) if scores.valid[0] else None), correct
 

@@ -36,7 +36,10 @@ from rljax.rewards.reward_call import (
 
 MAX_FAILURE_SHARE = 0.1
 """Default fraction of a batch that may fail before the run stops."""
-IN_MESSAGES = "It received lists of messages, because the prompts are conversations; --no-reward-messages makes them text."
+IN_MESSAGES = (
+    'It received lists of messages, because the prompts are conversations, and completions[i][0]["content"] is the text; '
+    "--no-reward-messages makes them text, except in an environment."
+)
 """Hint that follows the error of a reward that raised on conversations."""
 
 Messages = Sequence[Mapping[str, str]]

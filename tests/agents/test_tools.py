@@ -115,6 +115,11 @@ def test_own_reward_reads_a_conversation_as_messages():
     problem = Problem("6*7=", "42", messages=({"role": "user", "content": "6*7="},))
     environment = Tools(reward=by_message)
     assert environment.step(environment.reset(problem), parse_turn("42")).reward == 1.0
+    reads_text = Tools(reward=lambda completions: [float(completions[0].startswith("4"))])
+    with pytest.raises(
+        RuntimeError, match=r"on the answer '42': .*AttributeError.*the text; --no-reward-messages makes them text, exc"
+    ):
+        reads_text.step(reads_text.reset(problem), parse_turn("42"))
 
 
 def count(word: str, episode_state: dict | None) -> tuple[dict, int]:
