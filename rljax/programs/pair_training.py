@@ -39,7 +39,7 @@ from rljax.settings.shared_groups import NetworkConfig
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import IN_ORDER
 from rljax.tracking.phase_times import watch_compilation
-from rljax.tracking.rows import metrics_of, read_metrics
+from rljax.tracking.rows import metrics_at_start, metrics_of, read_metrics
 from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.tracking.trackers import JsonlTracker, Trackers
 from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
@@ -430,7 +430,7 @@ def finish(training: PairTraining, run: RunResources, params: Params) -> Prefere
     folder = run.folder.path
     run.saver.wait()
     rows = [row for row in read_metrics(run.folder.metrics) if row["phase"] == "eval"]
-    before, after = (metrics_of(rows[index]) for index in (0, -1))
+    before, after = metrics_at_start(rows), metrics_of(rows[-1])
     run.disk.attempt_together("the model", lambda: training.save(params, folder))
     remove_checkpoints(run.folder)
     run.display.finish(training.outcome(before, after, folder))

@@ -344,7 +344,10 @@ def select_demonstrated(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def read_end_metrics(metrics: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """Read the held-out metrics before the first update and after the last one from a `metrics.jsonl`."""
+    """Read the held-out metrics before the first update and after the last one from a `metrics.jsonl`.
+
+    The metrics before the first update are NaN if their rows were lost.
+    """
     rows = [row for row in read_metrics(metrics) if row["phase"] != "rl"]
     names = (*MEASURES, "accuracy")
     series = {name: [row[name] for row in rows if name in row] for name in names}
@@ -352,7 +355,8 @@ def read_end_metrics(metrics: Path) -> tuple[dict[str, float], dict[str, float]]
         {name: math.nan if values[index] is None else values[index] for name, values in series.items() if values}
         for index in (0, -1)
     )
-    return before, after
+    is_complete = any(row["step"] == 0 and MEASURES[0] in row for row in rows)
+    return before if is_complete else dict.fromkeys(before, math.nan), after
 
 
 def show_end(run: Run, models: Sequence[Path]) -> None:

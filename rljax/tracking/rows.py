@@ -194,6 +194,18 @@ def metrics_of(row: Row) -> dict[str, float]:
     return {name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")}
 
 
+def metrics_at_start(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the metrics of the first row if it is from before the first step; else NaN, because the rows before it were lost.
+
+    Example:
+        >>> first, later = {"phase": "eval", "step": 0, "loss": 2.0}, {"phase": "eval", "step": 5, "loss": 1.0}
+        >>> metrics_at_start([first, later]), metrics_at_start([later])
+        ({'loss': 2.0}, {'loss': nan})
+    """
+    found = metrics_of(rows[0])
+    return found if rows[0]["step"] == 0 else dict.fromkeys(found, math.nan)
+
+
 def past_rows(path: Path) -> list[Row]:
     """Read the rows of a `metrics.jsonl`; empty if the run has completed no step."""
     return read_metrics(path) if path.is_file() and path.stat().st_size else []

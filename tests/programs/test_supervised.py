@@ -25,6 +25,7 @@ from rljax.programs.supervised import (
     lowest_perplexity,
     make_measure,
     outcome,
+    read_end_metrics,
     select_demonstrated,
     with_dialogues,
 )
@@ -199,6 +200,15 @@ def test_outcome_names_the_step_of_lowest_perplexity(tmp_path):
     assert len(outcome(before, before, (0, 9.0), 8)) == 1
     worse = outcome(after, before, (0, 3.5), 8)
     assert worse[1] == "It was lowest before the first step (3.5). Try a lower --learning-rate."
+
+
+def test_metrics_before_training_are_unknown_if_their_rows_were_lost(tmp_path):
+    rows = [{"phase": "warm_start", "step": step, "heldout_loss": 2.0 - step, "perplexity": 3.0} for step in (0, 1)]
+    for kept, before in ((rows, 2.0), (rows[1:], math.nan)):
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+        found = read_end_metrics(tmp_path / "metrics.jsonl")
+        assert found[0]["heldout_loss"] == pytest.approx(before, nan_ok=True)
+        assert found[1]["heldout_loss"] == 1.0
 
 
 SLOW = """
