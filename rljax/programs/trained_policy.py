@@ -40,6 +40,7 @@ from rljax.tracking.start_records import (
     evaluation_inputs,
     text_inputs,
 )
+from rljax.tracking.summary import is_of_run
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.memory_plan import check_loaded
@@ -249,11 +250,22 @@ def is_run(target: str | Path) -> bool:
 
 
 def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
-    """Return the run and checkpoint of `RUN`, `RUN/checkpoints/last` or `RUN/checkpoints/step-N`; the run is None otherwise."""
+    """Return the run and checkpoint of `RUN`, `RUN/checkpoints/last` or `RUN/checkpoints/step-N`; the run is None otherwise.
+
+    Raises:
+        InputError: the folder is that of a run without checkpoints.
+    """
     check_local(target, "the run or model")
     path = Path(target)
     if is_run(path):
         return path, which
+    if (path / CONFIG).is_file() and is_of_run(RunFolder.open(path)):
+        models = [str(path / name) for name in get_args(Which) if (path / name).is_dir()]
+        remedy = f"Name a model: {', '.join(models)}." if models else "Repeat the command that started the run."
+        raise InputError(
+            f"{str(path)!r} is the folder of a run without checkpoints: the run ended before it wrote one, or they were deleted. "
+            f"{remedy}"
+        )
     is_own = path.parent.name == "checkpoints" and (path.parent.parent / CONFIG).exists() and not (path / CONFIG).exists()
     if is_own and (path.name in get_args(Which) or path.name.startswith("step-")):
         return path.parent.parent, path.name

@@ -82,6 +82,21 @@ def test_plot_draws_complete_rows_and_refuses_what_is_no_run(runs, tmp_path, cap
     refused(capsys, "config.json has no integer `seed` under `run`", "plot", "--group", str(unseeded.path))
 
 
+def test_commands_that_need_a_model_refuse_a_run_without_checkpoints(tmp_path, capsys):
+    run = write_run(tmp_path / "run").path
+    commands = (
+        ("sample", run, "--prompt", "a"),
+        ("eval", run),
+        ("export", run, tmp_path / "out"),
+        ("average", run, run, tmp_path / "mean"),
+    )
+    message = "is the folder of a run without checkpoints: the run ended before it wrote one, or they were deleted. "
+    for command in commands:
+        refused(capsys, f"{message}Repeat the command that started the run", *map(str, command))
+    (run / "last").mkdir()
+    refused(capsys, f"{message}Name a model: {run / 'last'}", "sample", str(run), "--prompt", "a")
+
+
 def test_doctor_names_the_alarm_and_the_remedy(runs, tmp_path, capsys):
     text = printed(capsys, "doctor", str(runs / "bad"), "--out", str(tmp_path / "r.html"))
     assert max(len(line.replace(str(runs), "runs").replace(str(tmp_path), "runs")) for line in text.splitlines()) <= 80
