@@ -258,14 +258,14 @@ def train_seeds(program: str, command: Train, train: Callable, **options: object
     """
     from datetime import datetime  # noqa: PLC0415
 
-    from rljax.programs.seeds import Arm, run_arm, seeds_text, write_seeds  # noqa: PLC0415  as above
+    from rljax.programs.seeds import Arm, run_arm, seeds_text, with_common_date, write_seeds  # noqa: PLC0415  as above
     from rljax.tracking.run_folder import default_run_path  # noqa: PLC0415
 
     config = command.config
     folder = Path(config.run.folder or default_run_path(config.run.name, datetime.now()))
     if config.run.folder is None:
         note(f"The runs are in {folder}; to continue after an interruption, repeat the command with --run {folder}.")
-    arm = Arm(config.run.name, config, folder)
+    arm = Arm(config.run.name, with_common_date(config, folder), folder)
     runs = run_arm(arm, command.seeds, lambda config: train(config, resume="auto", **options), tell=note)
     files = write_seeds(folder, runs)
     print(seeds_text(runs))

@@ -12,7 +12,7 @@ from rljax.algorithms import ABLATIONS
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.programs.export import export
-from rljax.programs.seeds import Arm, SeedResult, as_json, mean_of, result_of, run_arm
+from rljax.programs.seeds import Arm, SeedResult, as_json, mean_of, result_of, run_arm, with_common_date
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds
 from rljax.training.config import TrainConfig
@@ -86,6 +86,7 @@ def run_ablation(
         InputError: a run cannot be trained, or the folder has runs with other settings.
         Interrupted: a signal stopped the ablation; the runs so far are saved.
     """
+    configs = {name: with_common_date(config, folder) for name, config in configs.items()}
     base = next(iter(configs.values()))
     # A policy that reads images cannot be written as a model folder, so each arm makes its own warm start.
     is_shared = bool(base.warm_start.steps) and base.model.images is None

@@ -6,6 +6,7 @@ Only the run folders record the progress: a finished run is skipped, and any oth
 import json
 import math
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds, seed_of
 from rljax.tracking.start_records import changes_of_inputs
-from rljax.tracking.summary import summarize
+from rljax.tracking.summary import is_of_run, summarize
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import inputs_of
 from rljax.training.lifecycle.start import settings_of
@@ -40,6 +41,19 @@ class Arm(NamedTuple):
     def of_seed(self, seed: int) -> TrainConfig:
         """Return the settings of the run with this seed."""
         return self.config.replace(seed=seed, run=str(self.folder / f"seed-{seed}"))
+
+
+def with_common_date(config: TrainConfig, folder: Path) -> TrainConfig:
+    """Return the settings with one date for the chat template of all runs in a folder and its subfolders.
+
+    The template of some models states the date. Without this function, a run that begins after midnight would have other prompts
+    than the earlier ones. If the runs already have several dates, each of them keeps its own.
+    """
+    if not config.model.chat or config.model.chat_date is not None:
+        return config
+    runs = [RunFolder.open(file.parent) for file in sorted(folder.rglob("config.json"))]
+    dates = {run.config.get("model", {}).get("chat_date") for run in runs if is_of_run(run)} or {date.today().isoformat()}
+    return config if len(dates) > 1 else config.replace(chat_date=dates.pop())
 
 
 class SeedResult(NamedTuple):

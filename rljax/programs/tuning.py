@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from rljax.errors import InputError
 from rljax.files import atomic_write, settings_hash
-from rljax.programs.seeds import check_inputs_of
+from rljax.programs.seeds import check_inputs_of, with_common_date
 from rljax.text import one_line
 from rljax.tracking.run_folder import CONFIG
 from rljax.training.config import TrainConfig
@@ -196,6 +196,7 @@ def _tune(
 ) -> list[Trial]:
     plan = plan_of(configs, seeds, rungs)
     trials = read_trials(folder, plan)
+    configs = {name: with_common_date(config, folder) for name, config in configs.items()}
     for name, seed in dict.fromkeys((trial.candidate, trial.seed) for trial in trials if not trial.error):
         run_folder = folder_of(folder, configs, name, seed)
         if (run_folder / CONFIG).is_file():

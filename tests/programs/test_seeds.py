@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import date
 
 import chex
 import pytest
@@ -13,6 +14,7 @@ from small_cli import printed, refused
 from small_runs import SMALL, is_time
 
 import rljax
+from rljax.programs.seeds import with_common_date
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.seeds import over_seeds
 
@@ -133,3 +135,18 @@ def test_missing_or_old_models_are_written(settings, tmp_path, capsys):
     (folder / "seed-0" / ".lock").touch()  # killed before the models of the last step were complete
     printed(capsys, *words, "--models", "both")
     assert (folder / "seed-0" / "last").stat().st_ino != old
+
+
+def test_all_runs_of_a_folder_have_the_same_date(tmp_path):
+    settings = TINY.replace(chat=True, model=str(tmp_path))
+    today = date.today().isoformat()
+    assert with_common_date(TINY, tmp_path) == TINY
+    assert with_common_date(settings, tmp_path).model.chat_date == today
+    for seed, day in enumerate(("2001-02-03", "2004-05-06")):
+        (tmp_path / f"seed-{seed}" / "model").mkdir(parents=True)
+        (tmp_path / f"seed-{seed}" / "model" / "config.json").write_text('{"model_type": "llama"}')
+        (tmp_path / f"seed-{seed}" / "config.json").write_text(json.dumps(settings.replace(chat_date=day).to_json()))
+        expected = "2001-02-03" if seed == 0 else None
+        assert with_common_date(settings, tmp_path).model.chat_date == expected, "runs with several dates keep their own"
+    own = settings.replace(chat_date="2007-08-09")
+    assert with_common_date(own, tmp_path) == own
