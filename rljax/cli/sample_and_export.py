@@ -108,6 +108,8 @@ def run_sample(command: Sample) -> int:
 
     if not command.prompt and not command.prompt_ids:
         raise InputError("there is no prompt; give --prompt TEXT, or --prompt-ids 1 2 3.")
+    if command.chat and not command.prompt:
+        raise InputError("--chat formats the texts of --prompt, but --prompt-ids are used unchanged; leave --chat out.")
     is_model = find_run(command.target, command.checkpoint)[0] is None
     ids_alone = is_model and command.tokenizer is None and not command.prompt and not has_tokenizer(command.target)
     opened = load(

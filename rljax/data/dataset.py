@@ -187,7 +187,9 @@ def _choose_column(row: Mapping[str, object], role: str, name: str | None, defau
             f"rows of token ids have no {role} as text, and only `rljax sft` reads them", "give rows with texts"
         )
     absent = f"the row has none of the columns {', '.join(defaults)}" if name is None else f"there is no column {name!r}"
-    raise _NoColumnError(f"{absent} for the {role} ({columns_of(row)})", f"name the right one as {role}_column")
+    raise _NoColumnError(
+        f"{absent} for the {role} ({columns_of(row)})", f"name the right one as {role}_column, or rename it to {role!r}"
+    )
 
 
 def _read_row(row: Mapping[str, object], form: Format) -> tuple[Problem, BadRowError | None]:

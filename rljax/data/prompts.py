@@ -79,7 +79,7 @@ def encode_prompts(
         (([1, 52, 46, 52, 64],), 1)
     """
     if not problems:
-        raise InputError("there are no problems to encode; give at least one.")
+        raise InputError(f"there are no problems to encode as {name}s; give at least one.")
     rows = [(problem, prompt_tokens(problem, tokenizer, chat=chat)) for problem in problems]
     fitting = [(problem, tokens) for problem, tokens in rows if len(tokens) <= max_length]
     if not fitting:

@@ -126,6 +126,16 @@ class CharacterTokenizer:
         return "".join(self.alphabet[i - 2] if i < self.vocab_size else UNKNOWN for i in ids if i >= 2)
 
 
+def _check_utf8(text: str) -> None:
+    """Refuse text that UTF-8 cannot encode; Python reads bytes that are not UTF-8 as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the text {short_repr(text)} has bytes that are not UTF-8, at character {error.start}; give text in UTF-8."
+        ) from error
+
+
 class ByteTokenizer:
     """A tokenizer with one token per UTF-8 byte, so that it can encode any text.
 
@@ -145,7 +155,8 @@ class ByteTokenizer:
     vocab_size = 259
 
     def encode(self, text: str) -> list[int]:
-        """Turn text into ids."""
+        """Turn text into ids; a lone surrogate raises `InputError`."""
+        _check_utf8(text)
         return [byte + 3 for byte in text.encode()]
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
@@ -242,7 +253,8 @@ class HuggingFaceTokenizer:
         return {self.eos_token_id, self.pad_token_id, *([] if self.turn_end is None else [self.turn_end])}
 
     def encode(self, text: str) -> list[int]:
-        """Turn text into ids, without special tokens."""
+        """Turn text into ids, without special tokens; a lone surrogate raises `InputError`."""
+        _check_utf8(text)
         return self.inner.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:

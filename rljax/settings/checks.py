@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
-from rljax.text import nearest_first
+from rljax.text import encodable, nearest_first
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null", Path: "a path"}
 """Type of a setting -> how messages describe it."""
@@ -52,17 +52,18 @@ def _numbers_in(value: object) -> Iterator[int | float]:
 
 
 def check_stop(stop: Iterable[str]) -> None:
-    """Reject a single text instead of a list, and stop strings that are empty or contain an incomplete character."""
+    """Reject a single text instead of a list, and stop strings that are empty or contain an incomplete or invalid character."""
     if isinstance(stop, str):
         raise InputError(f"stop is the text {stop!r}; give a list of texts, such as [{stop!r}].")
     if "" in stop:
         raise InputError(
             "stop contains an empty text, which would end every response at once; give texts of at least one character."
         )
-    broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in text), None)
+    broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in encodable(text)), None)
     if broken is not None:
         raise InputError(
-            f"stop contains {broken!r}, whose replacement character stands for bytes that are not text; give plain text."
+            f"stop contains {broken!r}, whose surrogate or replacement character stands for bytes that are not text; give "
+            "plain text."
         )
 
 

@@ -63,7 +63,8 @@ def test_encode_prompts_applies_chat_template():
             {"max_length": 3},
             "longer than the limit of 3 tokens: the shortest has 4; raise the limit to at least 4",
         ),
-        ([], {"max_length": 3}, "no problems to encode"),
+        ([], {"max_length": 3}, "no problems to encode as prompts; give"),
+        ([], {"max_length": 3, "name": "held-out prompt"}, "no problems to encode as held-out prompts; give"),
         (PROBLEMS, {"max_length": 9, "chat": True}, "a CharacterTokenizer has no chat template"),
     ],
 )

@@ -103,6 +103,14 @@ def test_saved_tokenizer_round_trip(save):
     assert isinstance(tokenizer.inner, transformers.PreTrainedTokenizerBase)
 
 
+def test_text_that_is_not_utf8_is_refused(save):
+    for tokenizer in (ByteTokenizer(), load_tokenizer(save(eos_token="</s>"))):
+        with pytest.raises(
+            InputError, match=r"^the text 'two\\udcff' has bytes that are not UTF-8, at character 3; give text in UTF-8"
+        ):
+            tokenizer.encode("two\udcff")
+
+
 @pytest.mark.parametrize(("opening", "bos"), [(True, 1), (False, None)])
 def test_bos_is_the_token_that_is_added(save, opening, bos):
     tokenizer = load_tokenizer(save(opening=opening, bos_token="<s>", eos_token="</s>"))

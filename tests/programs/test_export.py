@@ -202,6 +202,9 @@ def test_model_without_a_tokenizer_samples_ids(exported, tmp_path, capsys):
     refused(capsys, "contains no tokenizer .* copy the files of its model into it", *command, "--prompt", "5 6")
     refused(capsys, "there is no prompt; give --prompt TEXT, or --prompt-ids 1 2 3", *command)
     refused(
+        capsys, "--chat formats the texts of --prompt, but --prompt-ids are used", *command, "--prompt-ids", "1", "--chat"
+    )
+    refused(
         capsys, r"the token id 99 is not in the model's vocabulary; its ids are 0 to \d+", *command, "--prompt-ids", "99"
     )
     raw = read_json(bare / "config.json")

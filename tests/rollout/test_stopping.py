@@ -144,7 +144,11 @@ def test_engine_without_decoder_rejects_stop_strings(complete_responses):
 
 def test_stop_setting_is_passed_on_or_rejected():
     assert make_sampling(TrainConfig.flat(stop=("</a>", "\n\n")), BYTES).stop == ("</a>", "\n\n")
-    for stop, message in (("", "stop contains an empty text"), ("a\ufffd", "replacement character stands for bytes")):
+    for stop, message in (
+        ("", "stop contains an empty text"),
+        ("a\ufffd", "replacement character stands for bytes"),
+        ("a\udcff", "whose surrogate or replacement character"),
+    ):
         with pytest.raises(InputError, match=message):
             TrainConfig.flat(stop=("ok", stop))
 
