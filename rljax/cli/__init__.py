@@ -383,5 +383,9 @@ def _run_main(words: list[str]) -> int:
     except Interrupted:
         return INTERRUPTED
     except KeyboardInterrupt:
-        print("rljax: interrupted.", file=sys.stderr)
+        is_run = words[0] in COMMANDS and issubclass(COMMANDS[words[0]][0], Train)
+        hint = (
+            f" `rljax {words[0]} --resume RUN` continues from the run's last checkpoint, if it has one." if is_run else ""
+        )
+        print(f"rljax: interrupted.{hint}", file=sys.stderr)
         return INTERRUPTED

@@ -133,3 +133,19 @@ def test_refusal_is_wrapped_only_on_a_terminal(monkeypatch):
         lines = screen.getvalue().splitlines()
         assert lines[0].startswith("rljax: ")
         assert (max(map(len, lines)) <= 70) == screen.isatty() == (len(lines) > 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("runs", "rljax: interrupted.\n"),
+        ("sft", "rljax: interrupted. `rljax sft --resume RUN` continues from the run's last checkpoint, if it has one.\n"),
+    ],
+)
+def test_second_interrupt_says_how_to_continue_a_run(command, text, monkeypatch, capsys):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run", interrupt)
+    assert main([command]) == 130
+    assert capsys.readouterr().err == text
