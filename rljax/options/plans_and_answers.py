@@ -13,6 +13,8 @@ import numpy as np
 from rljax.algorithms import Algorithm, Credit, Rollout
 from rljax.algorithms.plan_credit import in_plan, nested_group_advantage
 from rljax.caching import cache_results
+from rljax.data.prompts import EncodedPrompts
+from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models.sub_policies import marker_token
 from rljax.records import required
@@ -38,18 +40,28 @@ def install(setup: Setup) -> Setup:
         setup = setup._replace(algorithm=with_plans(setup.algorithm, plans)).with_option(Option(NAME, measure=measure))
     if setup.tokenizer is None:  # the command `rljax plan` loads no prompts
         return setup
-    marker = marker_token(setup.tokenizer.encode, end)
     for worker in (setup.train, setup.heldout, *setup.heldout.further.values()):
-        for problem, tokens in zip(worker.prompts.problems, worker.prompts.tokens, strict=True):
-            if marker in tokens:
-                raise InputError(
-                    f"plan_end is {end!r}, which the prompt {problem.prompt!r:.80} contains; choose another text."
-                )
+        check_prompts(worker.prompts, setup.tokenizer, end)
     if plans is None:
         return setup
     judge = setup.train.judge._replace(step_reward=partial(mark_plan, end))
-    engine = PlanEngine(setup.train.engine, marker, plans)
+    engine = PlanEngine(setup.train.engine, marker_token(setup.tokenizer.encode, end), plans)
     return setup._replace(train=replace(setup.train, engine=engine, judge=judge, reward_groups=None))
+
+
+def check_prompts(prompts: EncodedPrompts, tokenizer: Tokenizer, end: str) -> None:
+    """Refuse a prompt that contains the text that ends a plan, after which the sub-policy for answers continues.
+
+    Raises:
+        InputError: a prompt contains the text, or the text is not one token.
+    """
+    marker = marker_token(tokenizer.encode, end)
+    for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True):
+        if marker in tokens:
+            raise InputError(
+                f"plan_end is {end!r}, which the prompt {problem.prompt!r:.80} contains; leave this prompt out, or train with "
+                "another text."
+            )
 
 
 def _check(setup: Setup) -> None:

@@ -173,7 +173,7 @@ class OpenPolicy(NamedTuple):
             raise InputError(f"prompts is {prompts!r:.80}; give a list of texts, such as ['1+1='].")
         split = Problems([], [Problem(prompt, "") for prompt in prompts])
         problems = prompts_for(split, self.worker.environment, self.tokenizer).heldout
-        found = encode_problems(self.config, problems, self.tokenizer)
+        found = _encode_prompts(self.config, problems, self.tokenizer)
         if found.dropped:
             limit = self.config.data.max_prompt_tokens
             raise InputError(f"{found.dropped} prompts are longer than max_prompt_tokens={limit}.")
@@ -464,7 +464,7 @@ def _open(
     mesh = mesh_of(config.devices)
     exact = choose_policy(config, custom, tokenizer, mesh)
     policy = exact if quantize is None else quantized_policy(exact, quantize, config.model.dtype, mesh)
-    prompts = encode_problems(config, problems.heldout, tokenizer)
+    prompts = _encode_prompts(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
     prompt_length = longest if custom.engine is None else None
     left = check_loaded(
@@ -484,6 +484,16 @@ def _open(
         params = quantize_params(parameters_of(config, exact, mesh, run, which), kind=quantize, dtype=config.model.dtype)
         params = put(params, policy_shardings(mesh, params, params, policy.partition))
     return OpenPolicy(config, policy, params, tokenizer, worker, mesh)
+
+
+def _encode_prompts(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
+    """Tokenize prompts; with sub-policies, refuse one in which a plan would already have ended."""
+    prompts = encode_problems(config, problems, tokenizer)
+    if config.model.sub_policies is not None:
+        from rljax.options.plans_and_answers import check_prompts  # noqa: PLC0415  few runs have sub-policies
+
+        check_prompts(prompts, tokenizer, required(config.model.plan_end, "plan_end"))
+    return prompts
 
 
 def quantized_policy(policy: Policy, kind: str, dtype: str, mesh: Mesh) -> Policy:

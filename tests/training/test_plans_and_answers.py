@@ -11,6 +11,7 @@ from small_runs import STEPPED, stopping_after
 
 import rljax
 from rljax.algorithms.plan_credit import nested_group_advantage
+from rljax.data.problem import Problem
 from rljax.data.prompts import left_pad
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
@@ -20,6 +21,7 @@ from rljax.models.sub_policies import sub_policies
 from rljax.ops.group import group_centered, group_normalized
 from rljax.options.plans_and_answers import count_sampled_tokens, mark_plan
 from rljax.parallel import make_mesh
+from rljax.programs.trained_policy import load
 from rljax.rewards.steps import assign_to_tokens
 from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
 from rljax.rollout.groups import pad_responses
@@ -225,6 +227,11 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
         moved = [np.abs(np.asarray(leaf)).max() for leaf in jax.tree.leaves(getattr(result.params, name))]
         assert min(moved) > 0, "the factors B, which start at 0, must have changed"
     state = read_checkpoint(config, tmp_path / "done", reward=digit_reward, problems=problems).state
+    with pytest.raises(InputError, match=r"plan_end is '5', which the prompt '5\+2=' contains; leave this prompt out"):
+        load(tmp_path / "done", reward=digit_reward, problems=[Problem("5+2=", "7")])
+    opened = load(tmp_path / "done", reward=digit_reward, problems=[Problem("1+2=", "3")])
+    with pytest.raises(InputError, match=r"plan_end is '5', which the prompt '1\+5=' contains"):
+        opened.sample(["1+5="])
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting, problems=problems)
     rljax.train(resume=tmp_path / "again", reward=interrupting, problems=problems)
