@@ -141,17 +141,15 @@ def evaluation_inputs(problems: Iterable[Problem] | None, reward: str | None) ->
     return {HELDOUT_ROWS: None if problems is None else digest_of_rows(problems), REWARD: reward}
 
 
-def judge_inputs(
-    reward: str | None, environment: object, *, named: str | None, options: str | None
-) -> dict[str, str | None]:
+def judge_inputs(reward: str | None, environment: object, config: Any) -> dict[str, str | None]:
     """Compute the digests of what judges a run's responses: the environment, with the files that its options name, or the rewards.
 
     Args:
         reward: digest of the rewards.
         environment: the environment; None if the rewards judge.
-        named: name of the environment in the settings; None if it was passed in Python.
-        options: arguments of the named environment's class, as a JSON object.
+        config: settings of the run, which may name the environment.
     """
+    named, options = config.reward.environment, config.reward.environment_options
     return {
         REWARD: reward if environment is None else None,
         ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),

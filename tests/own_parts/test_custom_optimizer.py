@@ -84,7 +84,7 @@ def test_resuming_with_another_optimizer_is_rejected(runs):
     before = (runs["muon"].run / "metrics.jsonl").read_bytes()
     message = (
         r"^optimizer: the checkpoint in '.*last' can only be restored into a state like the one that was saved; 'opt_state/.*' is "
-        r"of shape \[.*\] in the checkpoint and absent now .* Pass the same optimizer as when the run was started\."
+        r"of shape \[.*\] in the checkpoint and absent now .* Pass the same optimizer as when the run was started; if none"
     )
     with pytest.raises(InputError, match=message) as caught:
         rljax.train(resume=runs["muon"].run, optimizer=OPTIMIZERS["sgd"], **PARTS)

@@ -193,7 +193,7 @@ def test_the_error_names_where_optimizer_structures_differ(tmp_path, case):
         assert str(refusal.value) == (
             f"optimizer: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {entry} "
             f"has the structure {texts[0]} in the checkpoint and {texts[1]} now. Pass the same optimizer as when the run was "
-            "started."
+            "started; if none was passed, use the version of rljax that saved it."
         )
 
 

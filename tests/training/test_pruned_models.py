@@ -14,6 +14,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.data.history import no_history
 from rljax.errors import InputError
+from rljax.options import keep_zeros
 from rljax.options.remedies import NAME, revise
 from rljax.programs.export import export
 from rljax.training.checkpoints.checkpoint import Checkpoint
@@ -69,6 +70,19 @@ def test_zero_weights_stay_zero_after_a_remedy(pruned, tmp_path):
     before, after = matrices(pruned), matrices(run / "model")
     assert np.mean([(value == 0).mean() for value in after.values()]) == pytest.approx(0.5, abs=1e-3)
     assert all(np.abs(after[name] - before[name]).max() > 1e-4 for name in before)
+
+
+def test_a_run_whose_optimizer_had_another_state_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    """The mask once was a second transformation, with a state next to the optimizer's."""
+    config = TINY.replace(**SHORT | {"steps": 1}, keep_zeros=True, run=str(tmp_path / "run"))
+    with monkeypatch.context() as patch:
+        patch.setattr(keep_zeros, "mask_updates", lambda optimizer: optax.chain(optimizer, optax.identity()))
+        rljax.train(config, reward=even_length)
+    with pytest.raises(
+        InputError, match=r"^optimizer: .* if none was passed, use the version of rljax that saved it\.$"
+    ) as found:
+        rljax.train(config.replace(steps=2), reward=even_length, resume=tmp_path / "run")
+    assert "\n" not in str(found.value)
 
 
 def test_a_remedy_wraps_the_optimizer_once_per_learning_rate(tmp_path):

@@ -18,6 +18,7 @@ from rljax.training.state import TrainState
 ARGUMENT_OF_FIELD = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
 """Field of the state -> the argument of `rljax.train` that determines the field's structure."""
 EARLIER_VERSION = "An earlier version of rljax saved this checkpoint: continue with that version, or start a new run."
+PASS_THE_SAME = "Pass the same {} as when the run was started; if none was passed, use the version of rljax that saved it."
 LONGEST_STRUCTURE = 120
 """Maximum number of characters of a structure that a message shows."""
 
@@ -92,8 +93,7 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
     shown = [f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (saved_shapes, own_shapes)]
     raise InputError(
         f"{argument}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {name!r} is "
-        f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). Pass the same {argument} as when the "
-        "run was started."
+        f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). {PASS_THE_SAME.format(argument)}"
     )
 
 
@@ -119,7 +119,7 @@ def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
         raise InputError(
             f"{argument}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
             f"{'/'.join(first.path)!r} has the structure {_outline(first.saved)} in the checkpoint and {_outline(first.own)} now. "
-            f"Pass the same {argument} as when the run was started."
+            f"{PASS_THE_SAME.format(argument)}"
         ) from error
 
 

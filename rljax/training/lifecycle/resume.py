@@ -81,12 +81,7 @@ def inputs_of(setup: Setup, custom: CustomParts) -> dict[str, str]:
     found: dict[str, str | None] = {
         TRAIN_ROWS: digest_of_rows(setup.train.prompts.problems),
         HELDOUT_ROWS: digest_of_rows(heldout.prompts.problems),
-        **judge_inputs(
-            digest_of_reward(config, custom.reward),
-            setup.train.environment,
-            named=config.reward.environment,
-            options=config.reward.environment_options,
-        ),
+        **judge_inputs(digest_of_reward(config, custom.reward), setup.train.environment, config),
         "further held-out rows": digest_of_rows(heldout.all_problems) if heldout.further else None,
         **text_inputs(setup.tokenizer, chat=config.model.chat),
         "algorithm": digest_of_name(config.algorithm.name, BY_NAME),
