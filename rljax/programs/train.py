@@ -86,7 +86,11 @@ def train(
             it was stopped while waiting for disk space.
     """
     config, rows = with_dataset(config, dataset)
-    _check_arguments(config, reward, algorithm, resume)
+    custom = CustomParts(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
+    if reward is not None and not callable(reward) and not isinstance(reward, Sequence):
+        raise InputError(f"reward: a function, or a list of functions and names, is needed; got {reward!r:.80}.")
+    if config is not None and resume in (None, AUTO):
+        _refuse_unused_settings(config, custom)
     if config is not None and config.data.dataset is not None and is_text(config.data.dataset):
         raise InputError(
             "Plain text has nothing that a reward could judge; learn it with `rljax pretrain FILES`, then train."
@@ -101,29 +105,34 @@ def train(
             "The reward is 'none', so there is nothing to learn from: this is a run of `rljax sft` without a reward. Start RL from "
             "its model with a reward: `rljax train --model RUN/last --reward NAME`."
         )
-    custom = CustomParts(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
     consent = Consent(trust=trust, changes=accept_changes)
     return run_training(
         config, custom, run_phases, installers=INSTALLERS, trackers=trackers, resume=resume, consent=consent
     )
 
 
-def _check_arguments(
-    config: TrainConfig | None,
-    reward: Callable | Sequence[Callable | str] | None,
-    algorithm: Algorithm | None,
-    resume: str | Path | None,
-) -> None:
-    """Refuse a reward of the wrong type, and settings that would not apply to the algorithm."""
-    if reward is not None and not callable(reward) and not isinstance(reward, Sequence):
-        raise InputError(f"reward: a function, or a list of functions and names, is needed; got {reward!r:.80}.")
-    if config is None or algorithm is None or resume not in (None, AUTO):
-        return
-    if config.algorithm.options or config.algorithm.without:
-        raise InputError(
-            "algorithm_options and without change a built-in algorithm; leave them out, and change the algorithm that is passed "
-            "to train(), with its factory's arguments or algorithm._replace(...)."
-        )
+def _refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
+    """Refuse settings of a new run that have no effect, because another setting is missing or a part is passed to `train`."""
+    sampling, passed = config.sampling, "is passed to train()"
+    groups = (
+        (
+            sampling.engine_url is None,
+            ("engine_server", "engine_folder", "engine_patience"),
+            "applies only with engine_url",
+        ),
+        (custom.engine is not None, ("paged_cache",), f"applies to the built-in engine, but an engine {passed}"),
+        (custom.optimizer is not None, ("schedule",), f"applies to the built-in optimizer, but an optimizer {passed}"),
+        (
+            custom.algorithm is not None,
+            ("algorithm_options", "without"),
+            f"changes a built-in algorithm, but a record {passed}",
+        ),
+    )
+    chosen, defaults = config.to_flat(), TrainConfig().to_flat()
+    for is_unused, names, reason in groups:
+        given = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
+        if given is not None:
+            raise InputError(f"{given}={chosen[given]!r:.80} {reason}; leave {given} out.")
 
 
 def run_phases(run: Run, owned: list[Checkpoint]) -> Result:

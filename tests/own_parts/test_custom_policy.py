@@ -434,8 +434,35 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
     with pytest.raises(InputError, match="has no critic, so critic_frozen_trunk cannot apply"):
         make_setup(config.replace(critic_frozen_trunk=True), CustomParts(algorithm=algorithm, reward=even_length))
     for settings in ({"algorithm_options": {"clip_high": 0.5}}, {"without": ("token_level",)}):
-        with pytest.raises(InputError, match=r"^algorithm_options and without change a built-in algorithm; leave them out"):
+        with pytest.raises(
+            InputError, match=r"^\w+=.* changes a built-in algorithm, but a record is passed to train\(\); leave \w+ out\.$"
+        ):
             rljax.train(CONFIG.replace(run=str(tmp_path / "refused"), **settings), even_length, algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts", "message"),
+    [
+        (
+            {"engine_folder": "shared"},
+            {},
+            r"^engine_folder='.*shared' applies only with engine_url; leave engine_folder out\.$",
+        ),
+        ({"engine_server": "vllm"}, {}, r"^engine_server='vllm' applies only with engine_url"),
+        ({"engine_patience": 5.0}, {}, r"^engine_patience=5\.0 applies only with engine_url"),
+        (
+            {"paged_cache": 0.5},
+            {"engine": SimpleNamespace(generate=print)},
+            r"^paged_cache=0\.5 applies to the built-in engine",
+        ),
+        ({"schedule": "cosine"}, {"optimizer": optax.sgd(1.0)}, r"^schedule='cosine' applies to the built-in optimizer"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_settings_without_effect_are_refused(tmp_path, settings, parts, message):
+    with pytest.raises(InputError, match=message):
+        rljax.train(CONFIG.replace(run=str(tmp_path / "refused"), **settings), even_length, **parts)
+    assert not (tmp_path / "refused").exists()
 
 
 def test_policy_has_only_the_documented_fields():
