@@ -62,7 +62,7 @@ from lab.rows import (
     write_page,
 )
 from rljax.data.arithmetic import arithmetic
-from rljax.evaluation.greedy import evaluate
+from rljax.evaluation.heldout import evaluate
 from rljax.files import settings_hash
 from rljax.programs.trained_policy import load
 from rljax.training.objective.algorithm import resolved_settings

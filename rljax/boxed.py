@@ -22,7 +22,7 @@ def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
 
     Args:
         text: LaTeX, or text with LaTeX in it.
-        commands: names of the commands that count as a box, without the backslash.
+        commands: names of the commands that count as boxes, without the backslash.
 
     Returns:
         The boxes in the order in which they close; an inner box comes before the box around it.
@@ -52,7 +52,7 @@ def last_box(text: str) -> Box | None:
 
 
 def _box_spans(text: str, commands: Sequence[str]) -> Iterator[tuple[int, slice]]:
-    """Find the start and the content of every box in the order in which they close."""
+    """Yield the start of each box and the slice of its content, in the order in which boxes close."""
     tokens = re.compile(rf"(?P<box>\\(?:{'|'.join(commands)})\s*\{{)|\\.|(?P<open>\{{)|(?P<close>\}})", re.DOTALL)
     unclosed: list[tuple[int, int] | None] = []  # the span of a box's opening; None for any other brace
     for token in tokens.finditer(text):

@@ -52,7 +52,7 @@ def make_model(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
 def serving(folder: Path, **settings):
     """Serve the model in a thread of this process, and yield the server's address and the served model."""
     chosen = ServeSettings(
-        str(folder), **{"name": NAME, "port": 0, "context": 192, "most_tokens": 64, "rows": 8, **settings}
+        str(folder), **{"name": NAME, "port": 0, "context": 192, "max_response_tokens": 64, "rows": 8, **settings}
     )
     served = make_server_parts(chosen, open_policy(chosen, chosen.target), print)
     listener = listen(chosen.host, chosen.port)

@@ -287,7 +287,7 @@ def test_help_names_every_command(capsys):
         (("train", "--model", "./nowhere", "--dataset", "x.jsonl"), "nowhere"),
         (("train", "--resume", "./nowhere"), "nowhere"),
         (("train", "--resume", "./nowhere", "--steps", "3"), "nowhere"),
-        (("train", "--resume", "./nowhere", "--task", "sums"), "so --task cannot apply as well"),
+        (("train", "--resume", "./nowhere", "--task", "sums"), "so --task cannot be used as well"),
         (("train", "--hosts", "2", "--host", "1"), "--hosts and --host need --coordinator"),
         (("train", "--coordinator", "10.0.0.1", "--hosts", "2", "--host", "1"), "set the address as ADDRESS:PORT"),
         (("eval", "./nowhere"), "nowhere"),

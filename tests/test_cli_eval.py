@@ -407,7 +407,7 @@ def test_eval_on_eight_devices_reports_dropped_problems(shared_data, tmp_path, c
     output = capsys.readouterr().out
     summary = json.loads((tmp_path / "a" / "samples.summary.json").read_text())
     assert summary["whole"]["count"] + summary["dropped"] == 7
-    assert (f"{summary['dropped']} problems left out" in output) == (summary["dropped"] > 0)
+    assert (f"Left out {summary['dropped']} problems" in output) == (summary["dropped"] > 0)
     rows = read_rows(tmp_path / "a" / "samples.jsonl")
     assert sorted((row["problem"], row["sample"]) for row in rows) == list(np.ndindex(summary["whole"]["count"], 3))
     assert summary["settings"]["rows_per_call"] == 15

@@ -194,7 +194,7 @@ def test_a_revision_samples_as_many_versions_as_requested(run, tmp_path, capsys)
 def test_right_answers_of_a_search_become_demonstrations(run, tmp_path, capsys, method):
     out = tmp_path / "found.jsonl"
     words = ("--trust", "--method", method, "--samples", "12", "--step-ends", "1", "2", "--demonstrations", str(out))
-    assert f"Rows: {out}" in printed(capsys, "search", str(run), *words)
+    assert f"Rows written to {out}" in printed(capsys, "search", str(run), *words)
     problems = load_problems(out)
     assert problems
     assert all(problem.demonstration and len(problem.demonstration) % 2 == 0 for problem in problems)
@@ -281,7 +281,7 @@ def test_clean_reports_what_the_votes_confirm_or_contradict(run, tmp_path, capsy
     output = printed(
         capsys, "generate", str(run), str(tmp_path / "b.jsonl"), "--trust", "--clean", str(data), "--samples", "2"
     )
-    assert "2 rows left: 0 confirmed by the votes, 0 contradicted and dropped, 2 undecided" in output
+    assert "2 rows kept. Votes: 0 rows confirmed, 0 contradicted and dropped, 2 undecided" in output
     assert len(load_problems(tmp_path / "b.jsonl")) == 2
 
 
@@ -296,7 +296,7 @@ def test_a_demonstration_that_the_votes_contradict_is_dropped(tmp_path, capsys):
     result = train(SMALL.replace(dataset=str(learned), **chosen, **warm_start, run=str(tmp_path / "run")))
     out = tmp_path / "clean.jsonl"
     output = printed(capsys, "generate", str(result.run), str(out), "--clean", str(rows), "--samples", "8")
-    assert "2 rows left: 2 confirmed by the votes, 1 contradicted and dropped, 0 undecided" in output
+    assert "2 rows kept. Votes: 2 rows confirmed, 1 contradicted and dropped, 0 undecided" in output
     assert [problem.prompt for problem in load_problems(out)] == ["1+1=", "3+1="]
 
 
@@ -342,7 +342,7 @@ def test_a_right_answer_with_a_false_step_is_not_kept_as_a_demonstration(run, tm
     monkeypatch.setattr(synthetic_data, "reward_columns", lambda problems: {"answer": ["12"] * len(problems)})
     words = ("--trust", "--samples", "4", "--limit", "1", "--similarity", "1", "--most", "9")
     output = printed(capsys, "generate", str(run), str(tmp_path / "steps.jsonl"), *words)
-    assert "1 response with a right answer but a false step left out." in output
+    assert "Left out 1 response with a right answer but a false step." in output
     assert [row.demonstration for row in load_problems(tmp_path / "steps.jsonl")] == ["7+5=12;#12", "#12"]
     printed(capsys, "generate", str(run), str(tmp_path / "all.jsonl"), *words, "--step-reward", "none")
     assert [row.demonstration for row in load_problems(tmp_path / "all.jsonl")] == [*texts[:3]]

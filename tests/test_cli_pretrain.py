@@ -95,7 +95,7 @@ def test_a_resumed_run_ends_with_the_same_bits(finished_run, files, tmp_path, mo
 def test_invalid_arguments_give_one_paragraph_and_exit_code_2(files, tmp_path, capsys):
     refused(capsys, "name at least one text file", "pretrain")
     refused(capsys, "write the files first", "pretrain", "--steps", "3", files[0])
-    refused(capsys, "--dataset cannot apply", "pretrain", files[0], "--dataset", "rows.jsonl")
+    refused(capsys, "--dataset cannot be used", "pretrain", files[0], "--dataset", "rows.jsonl")
     refused(capsys, "does not exist", "pretrain", str(tmp_path / "absent.txt"), "--run", str(tmp_path / "run"))
     refused(capsys, "learn it with `rljax pretrain FILES`", "train", "--dataset", text_dataset(files))
     with pytest.raises(InputError, match="set warm_start_steps, and leave epochs out"):

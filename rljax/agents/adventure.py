@@ -39,7 +39,7 @@ class Adventure:
         max_turns: maximum number of commands.
 
     Raises:
-        InputError: an argument is out of its range.
+        InputError: an argument is out of range.
 
     Example:
         >>> house = Adventure(rooms=3)

@@ -41,7 +41,7 @@ class Shop:
         max_turns: maximum number of turns.
 
     Raises:
-        InputError: an argument is out of its range.
+        InputError: an argument is out of range.
 
     Example:
         >>> shop = Shop(articles=2)

@@ -1,7 +1,8 @@
 """The base class of environments in which the policy calls tools, and an environment with a calculator.
 
-A turn with tool calls is answered with their results; a turn without tool calls is the final answer, which a reward judges. If a
-call cannot be parsed, names a tool that does not exist, or fails, the policy gets an error message, and the error is counted.
+The environment answers a turn that calls tools with the results; a turn without tool calls is the final answer, which a reward
+judges. If a call cannot be parsed, names a tool that does not exist, or fails, the policy gets an error message, and the error is
+counted.
 """
 
 import ast
@@ -48,9 +49,9 @@ class ToolEnvironment:
 
     Attributes:
         tools: Python functions; their JSON schemas are built from the types of the parameters and the `Args:` of the docstring. A
-            function may be `async def`. It is called with keyword arguments, and the policy sees the result as text or JSON. A
-            function with a parameter `episode_state` returns a pair: the state to pass to its next call in this episode (None in
-            the first call), and the result.
+            function may be `async def`. It is called with keyword arguments, and the policy sees the result as text or JSON. If a
+            function has a parameter `episode_state`, this argument is None in the first call of an episode, and the function
+            returns a pair: the state for its next call, and the result.
 
     Raises:
         InputError: there is no tool, a tool has no schema, two tools have the same name, or the reward does not exist.
@@ -71,7 +72,7 @@ class ToolEnvironment:
             raise InputError(f"environment.tools: two tools of {type(self).__qualname__} have the same name; rename one.")
         self.parameters = {name: schema_of(tool)["function"]["parameters"] for name, tool in self.by_name.items()}
         self.reward, self.max_turns = resolve(reward), max_turns
-        self.awaits = any(inspect.iscoroutinefunction(tool) for tool in self.tools)
+        self.is_async = any(inspect.iscoroutinefunction(tool) for tool in self.tools)
 
     def reset(self, problem: Problem) -> ToolState:
         """Begin an episode."""
@@ -81,13 +82,13 @@ class ToolEnvironment:
         """Run the calls of a turn, or judge the final answer.
 
         Returns:
-            The step; if a tool is `async def`, a coroutine that returns it.
+            The step; if any tool is async, a coroutine that returns the step.
 
         Raises:
             InputError: a plain function returned an awaitable.
         """
         coroutine = self._answer_turn(state, completion)
-        if self.awaits:
+        if self.is_async:
             return coroutine
         try:
             coroutine.send(None)  # no tool is declared `async`, so this should run to the end
@@ -140,16 +141,16 @@ class ToolEnvironment:
             return f"Error: {call.name}: {fault}."
         state = {EPISODE_STATE: kept.get(call.name)} if keeps_state(tool) else {}
         try:
-            found = tool(**call.arguments, **state)
-            found = await found if inspect.isawaitable(found) else found
+            result = tool(**call.arguments, **state)
+            result = await result if inspect.isawaitable(result) else result
             if state:
-                if not isinstance(found, tuple) or len(found) != 2:
+                if not isinstance(result, tuple) or len(result) != 2:
                     raise InputError(
                         f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, the state to "
-                        f"keep and the result; got {found!r:.80}."
+                        f"keep and the result; got {result!r:.80}."
                     )
-                kept[call.name], found = found
-            text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
+                kept[call.name], result = result
+            text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         except (InputError, KeyboardInterrupt):
             raise
         except Exception as error:  # a tool is user code, and the model may pass it anything
@@ -220,10 +221,10 @@ def _evaluate(node: ast.expr) -> int | float:
             one, other = _evaluate(left), _evaluate(right)
             if isinstance(operation, ast.Pow) and abs(other) > LARGEST_EXPONENT:
                 raise ValueError("the exponent is too large")
-            found = OPERATIONS[type(operation)](one, other)
-            if isinstance(found, complex) or abs(found) > LARGEST_NUMBER or not math.isfinite(found):
+            result = OPERATIONS[type(operation)](one, other)
+            if isinstance(result, complex) or abs(result) > LARGEST_NUMBER or not math.isfinite(result):
                 raise ValueError("the result is too large, or not a real number")
-            return found
+            return result
         case _:
             raise ValueError(f"only numbers and + - * / // % ** are allowed, not {ast.unparse(node)!r}")
 

@@ -124,7 +124,7 @@ def content_words(query: str) -> list[str]:
 
 
 def search(query: str) -> tuple[Match, ...]:
-    """Find the entries that match a query, the best first.
+    """Find the entries that match a query, best first.
 
     Args:
         query: words, a paper's arXiv id, a symbol, or a question. A full name (`gae.gae`, `dapo`) or a function's bare name finds

@@ -62,8 +62,8 @@ from rljax.cli.train import (
     run_pretrain,
     run_sft,
     run_train,
-    sft_words,
-    start_of_sft,
+    sft_base_settings,
+    train_arguments,
 )
 from rljax.cli.train_help import pretrain_help, sft_help, short_help
 from rljax.cli.tune import Tune, run_tune
@@ -213,7 +213,7 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
     record, _ = COMMANDS[arguments[0]]
     defaults: dict[str, Any] = {}
     if issubclass(record, Sft):
-        arguments = [arguments[0], *sft_words(arguments[0], arguments[1:])]
+        arguments = [arguments[0], *train_arguments(arguments[0], arguments[1:])]
     if issubclass(record, Settings):
         start = _start(arguments) if start is None else start
         check_flags(arguments, record, start.config)
@@ -256,8 +256,8 @@ def _start(arguments: Sequence[str]) -> Start:
     if command == "ablate":
         words = as_train(words)
     if command == "pretrain":
-        return start_of_sft(words, PRETRAIN_DEFAULTS)
-    return start_of_sft(words) if command == "sft" else start_from_flags(words)
+        return sft_base_settings(words, PRETRAIN_DEFAULTS)
+    return sft_base_settings(words) if command == "sft" else start_from_flags(words)
 
 
 def _format_error(text: str, stream: TextIO) -> str:
@@ -291,7 +291,7 @@ def run(arguments: list[str]) -> int:
     record, function = COMMANDS[name]
     if not issubclass(record, Settings):
         return function(parse(arguments))
-    arguments = [name, *sft_words(name, arguments[1:])] if issubclass(record, Sft) else arguments
+    arguments = [name, *train_arguments(name, arguments[1:])] if issubclass(record, Sft) else arguments
     helps = {"sft": (sft_help, SFT_FLAGS), "pretrain": (pretrain_help, PRETRAIN_FLAGS)}
     wants_help = name in helps and bool({"-h", "--help", "--help-all"} & set(arguments))
     # The help of `pretrain` shows its settings for plain text, although no file is named.
@@ -352,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _run_main(words)
     finally:
-        start_exit_watchdog(code, has_hosts="--coordinator" in set(flags_in(words)))
+        start_exit_watchdog(code, is_multi_host="--coordinator" in set(flags_in(words)))
     return code
 
 

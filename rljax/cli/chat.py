@@ -117,7 +117,7 @@ class Serve:
 
     The paths are `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`, `/metrics` for Prometheus, and `POST /weights`
     to replace the weights. Concurrent requests are sampled in one batch, and every program is compiled at the start. After
-    SIGTERM or Ctrl-C the server completes the running responses and then ends. The command needs the extra `serve`.
+    SIGTERM or Ctrl-C the server completes the responses in progress and then ends. The command needs the extra `serve`.
     """
 
     target: tyro.conf.Positional[str]
@@ -170,7 +170,7 @@ class Serve:
     drift: float | None = None
     """Warn if served answers at this temperature differ in length or log-probability from answers to held-out problems."""
     grace_seconds: float = 30.0
-    """Seconds after SIGTERM within which running responses may finish."""
+    """Seconds after SIGTERM within which responses in progress may finish."""
 
 
 def run_serve(command: Serve) -> int:
@@ -189,7 +189,6 @@ def run_serve(command: Serve) -> int:
         **shared,
         which=command.checkpoint,
         api_key=key,
-        most_tokens=command.max_response_tokens,
         body_bytes=command.max_body_bytes,
         extensions=ExtensionSettings(*(getattr(command, name) for name in ExtensionSettings._fields)),
     )

@@ -21,7 +21,8 @@ MOST_IN_FULL = 3
 
 
 def links() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return the links of each entry: `used by`, `called by` and `calls` for an op; the ops in each slot for an algorithm."""
+    """Return the links of each entry: for an op, `used by` (algorithms and preference losses), `called by` and `calls` (other ops);
+    for an algorithm, the ops in each slot."""
     records = calls_of_records() | {f"preference --loss {name}": ops_in(make()) for name, make in DIRECT_LOSSES.items()}
     calls = calls_of_ops()
     used, called = callers(records), callers(calls)
@@ -84,9 +85,9 @@ def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: i
     words = content_words(query)
     notes = []
     if matches[0].found < len(words) and len(matches) > 1:
-        notes.append(f"No entry has all of these words: {', '.join(words)}. The entries above have the most of them.")
+        notes.append(f"No entry has all of these words: {', '.join(words)}. The entries above are the best matches.")
     if len(matches) > limit:
-        notes.append(f"{limit} of {len(matches)} entries, the best first; --limit {len(matches)} shows all.")
+        notes.append(f"{limit} of {len(matches)} entries, best first; --limit {len(matches)} shows all.")
     return "\n\n".join([*blocks, *(wrap(note, columns) for note in notes)])
 
 
@@ -102,14 +103,14 @@ def find_matches(query: str) -> tuple[Match, ...]:
         near = list(dict.fromkeys(difflib.get_close_matches(query.casefold(), names, n=3)))
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         raise InputError(
-            f"No equation has {query!r} in its name, summary, formula, source or ideas{hint} Without a query, all of them are "
-            "listed."
+            f"No equation has {query!r} in its name, summary, formula, source or keywords{hint} Without a query, all of them "
+            "are listed."
         )
     return matches
 
 
 def show_equations(query: str, stream: TextIO, *, limit: int = 10) -> None:
-    """Print the index if the query is empty; otherwise its matches, the best first.
+    """Print the index if the query is empty; otherwise its matches, best first.
 
     Raises:
         InputError: the query finds nothing, or the limit is below 1.
@@ -155,5 +156,5 @@ def show_bibtex(query: str, stream: TextIO) -> None:
         sources = [match.entry.source for match in find_matches(query)]
         entries = tuple(entry for entry in entries if any(entry in find_citations(source) for source in sources))
         if not entries:
-            raise InputError(f"No entry for {query!r} has a source with BibTeX: they are conventions or unpublished.")
+            raise InputError(f"No entry for {query!r} has a BibTeX entry: the sources are conventions or unpublished.")
     stream.write("\n\n".join(entry.text for entry in entries) + "\n")

@@ -134,7 +134,7 @@ def _run_one(command: Eval) -> None:
             print(f"The answers so far are in {command.out}; the same command continues from there.")
         raise
     if report.dropped:
-        print(f"{counted(report.dropped, 'problem')} left out, because of prompts with too many tokens.")
+        print(f"Left out {counted(report.dropped, 'problem')} with a prompt that is too long.")
     print(report.headline())
     console = Console()
     for table in report.tables():

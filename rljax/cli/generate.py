@@ -12,7 +12,8 @@ from rljax.text import counted
 
 @dataclass(frozen=True)
 class Generate(GenerateSettings):
-    """Write training data with a model: its own distinct, accepted responses or, with --clean, demonstrations that it confirms.
+    """Write training data with a model: its own distinct, accepted responses (see --keep) or, with --clean, demonstrations that it
+    confirms.
 
     The rows have the columns prompt, answer and demonstration, and `rljax train --dataset OUT` learns from them in its warm start.
     Two responses count as duplicates if the Jaccard similarity of their sets of three-word sequences is above --similarity
@@ -24,7 +25,7 @@ class Generate(GenerateSettings):
     out: tyro.conf.Positional[Path]
     """JSONL file to write; it must not exist yet, but its folder must."""
     clean: str | None = None
-    """Demonstrations (file or hub id) to clean: if the model's votes agree on a different answer than a row has, the row is
+    """Demonstrations (file or hub id) to clean: if the model's votes agree on an answer that differs from the row's, the row is
     dropped, or its demonstration is replaced."""
 
 
@@ -37,7 +38,7 @@ def run_generate(command: Generate) -> int:
     lines = _generate_rows(command) if command.clean is None else _clean_rows(command, command.clean)
     for line in lines:
         print(line)
-    print(f"Rows: {command.out}")
+    print(f"Rows written to {command.out}")
     return 0
 
 
@@ -49,12 +50,12 @@ def _generate_rows(command: Generate) -> list[str]:
     kept = generate(command.target, command.out, command, watch=watch)
     lines = [
         f"{len(kept.rows)} of {kept.responses} responses kept, for {kept.solved} of {kept.problems} problems; "
-        f"{kept.accepted} were accepted, but some were too similar or more than needed."
+        f"{kept.accepted} were accepted; those not kept were too similar or not needed."
     ]
     if kept.false_steps:
-        lines.append(f"{counted(kept.false_steps, 'response')} with a right answer but a false step left out.")
+        lines.append(f"Left out {counted(kept.false_steps, 'response')} with a right answer but a false step.")
     if kept.dropped:
-        lines.append(f"{counted(kept.dropped, 'problem')} left out, because of prompts with too many tokens.")
+        lines.append(f"Left out {counted(kept.dropped, 'problem')} with a prompt that is too long.")
     return lines if kept.right is None else [*lines, verdict(kept.right, kept.judged, len(kept.rows))]
 
 
@@ -63,9 +64,9 @@ def verdict(right: int, judged: int, rows: int) -> str:
 
     Example:
         >>> verdict(3, 4, 4), verdict(3, 4, 20)
-        ('A verifier finds 3 of them correct (75.0%).', 'A verifier finds 3 of the 4 judgeable rows correct (75.0%).')
+        ('A verifier finds 3 of the rows correct (75.0%).', 'A verifier finds 3 of the 4 judgeable rows correct (75.0%).')
     """
-    judgeable = "them" if judged == rows else f"the {judged} judgeable rows"
+    judgeable = "the rows" if judged == rows else f"the {judged} judgeable rows"
     return f"A verifier finds {right} of {judgeable} correct ({right / judged:.1%})."
 
 
@@ -76,6 +77,6 @@ def _clean_rows(command: Generate, dataset: str) -> list[str]:
     verb, watch = "replaced" if command.contradicted == "replace" else "dropped", partial(progress_bar, what="answering")
     cleaned = clean(command.target, command.out, command, dataset=dataset, watch=watch)
     return [
-        f"{len(cleaned.rows)} rows left: {cleaned.confirmed} confirmed by the votes, {cleaned.contradicted} contradicted and "
-        f"{verb}, {cleaned.undecided} undecided, {cleaned.unread} without a readable answer."
+        f"{len(cleaned.rows)} rows kept. Votes: {cleaned.confirmed} rows confirmed, {cleaned.contradicted} contradicted "
+        f"and {verb}, {cleaned.undecided} undecided, {cleaned.unparsed} without a readable answer."
     ]

@@ -33,7 +33,7 @@ def run_pairs(command: Pairs) -> int:
     if found.unjudged:
         print(f"Responses without a verdict, which are in no pair: {found.unjudged}.")
     if found.dropped:
-        print(f"{counted(found.dropped, 'problem')} left out, because of prompts with too many tokens.")
+        print(f"Left out {counted(found.dropped, 'problem')} with a prompt that is too long.")
     if found.demonstrated:
         print(
             f"Prompts without a right response, paired with the demonstration as the chosen response: {found.demonstrated}."

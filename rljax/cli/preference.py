@@ -12,15 +12,16 @@ from rljax.preference.config import PreferenceConfig
 class Preference:
     """Train a language model on preference pairs directly, without a reward model (DPO, IPO, KTO, SimPO, ORPO).
 
-    A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages. Without a prompt column, the
-    common beginning of the two responses is the prompt. The reference of DPO, IPO and KTO is the model before training; its
-    log-probabilities are computed once. The command writes a Hugging Face folder, which `rljax sample FOLDER`, `rljax eval FOLDER`
-    and `rljax train --model FOLDER` open.
+    A row of the dataset has a prompt, a chosen response and a rejected response, as text or as chat messages. Without a prompt
+    column, the common prefix of the two responses is the prompt. DPO, IPO and KTO use the model before training as their reference
+    model; its log-probabilities are computed once. The command writes a Hugging Face folder, which can be passed to `rljax sample`,
+    `rljax eval` and `rljax train --model`.
     """
 
     config: tyro.conf.OmitArgPrefixes[PreferenceConfig]
     resume: str | None = None
-    """Folder of an interrupted run to continue, instead of a dataset; its settings, optimizer state and data order are restored."""
+    """Folder of an interrupted run to continue, in place of a dataset. The run's settings, optimizer state and data order are
+    restored."""
 
 
 def run_preference(command: Preference) -> int:

@@ -95,7 +95,7 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
         refused = sorted(flags & {"--config", "--experiment", "--task", "--smoke"})
         if refused:
             raise InputError(
-                f"--resume continues a run with the settings in its config.json, so {', '.join(refused)} cannot apply as well; "
+                f"--resume continues a run with the settings in its config.json, so {', '.join(refused)} cannot be used as well; "
                 f"leave {' and '.join(refused)} out, or start a new run."
             )
         return start_from_run(resume, flags)
@@ -103,7 +103,7 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
     if "--smoke" in flags and sampling:
         raise InputError(
             "--smoke leaves dynamic sampling out, because after so short a warm start it would keep no group, so "
-            f"{sampling[0]} cannot apply; leave out one of these two flags."
+            f"{sampling[0]} cannot be used; leave out one of these two flags."
         )
     is_trial = steps is not None and steps.isdecimal() and "--warm-start-steps" not in flags
     trial_steps = int(steps) if is_trial and steps is not None else None

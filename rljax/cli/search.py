@@ -45,7 +45,7 @@ def run_search(command: SearchCommand) -> int:
     for line in report.lines():
         print(line)
     if command.demonstrations is not None:
-        print(f"Rows: {command.demonstrations}")
+        print(f"Rows written to {command.demonstrations}")
     if command.out is not None:
         atomic_write(command.out, json.dumps(report.to_json(), indent=2).encode() + b"\n")
         print(f"Results: {command.out}")

@@ -47,8 +47,9 @@ class Train(Settings):
     """Train in a separate process, and restart it at most this many times if it crashes or is killed. Each restart continues from
     the last checkpoint, as with --resume auto. Requires --run."""
     seeds: tuple[int, ...] = ()
-    """Train with each of these seeds, one after the other, in RUN/seed-N, and report the mean over seeds with its 95 % interval:
-    --seeds 0 1 2. The same command, with the same --run, continues where it was stopped; a finished seed is not trained again."""
+    """Train with each of these seeds, one after the other, in RUN/seed-N, and report the mean over seeds with its 95 % interval;
+    for example --seeds 0 1 2. The same command, with the same --run, continues where it was stopped; a finished seed is not trained
+    again."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Sft(Train):
     """
 
     epochs: int | None = None
-    """Number of passes over the training rows, instead of --steps. Rows left out as too long also count."""
+    """Number of passes over the training rows, instead of --steps. Rows that are dropped because they are too long count as part of
+    a pass."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Pretrain(Sft):
     """
 
     files: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="FILES")] = ()
-    """Text files in UTF-8, one document per file. Put the files before all flags."""
+    """Text files in UTF-8, one document per file. Put the files before any flags."""
 
 
 SFT_FLAGS: Mapping[str, str] = MappingProxyType(
@@ -108,7 +110,7 @@ ADAPTER_RATE = 2e-4
 
 
 def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -> list[str]:
-    """Replace the short flags of a command, by default `rljax sft`, with the flags of `rljax train` that `names` maps them to.
+    """Replace a command's own flags, by default those of `rljax sft`, with the flags of `rljax train` that `names` maps them to.
 
     Example:
         >>> full_names(["--steps", "8", "--learning_rate=1e-5", "--warm-start-batch", "4"])
@@ -118,14 +120,14 @@ def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -
     return [names.get(flag.replace("_", "-"), flag) + equals + value for flag, equals, value in parts]
 
 
-def as_sft(arguments: Sequence[str]) -> list[str]:
+def pretrain_to_train_flags(arguments: Sequence[str]) -> list[str]:
     """Translate the arguments of `rljax pretrain`: the leading files become a dataset, and the flags become those of `rljax train`.
 
     Raises:
-        InputError: in addition to files, the arguments have a flag that cannot apply, such as --dataset.
+        InputError: files were given together with a flag that cannot be used, such as --dataset.
 
     Example:
-        >>> as_sft(["/data/a.txt", "--steps", "8"])
+        >>> pretrain_to_train_flags(["/data/a.txt", "--steps", "8"])
         ['--dataset', 'text:/data/a.txt', '--heldout-dataset', 'text:/data/a.txt', '--warm-start-steps', '8']
     """
     count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
@@ -133,7 +135,8 @@ def as_sft(arguments: Sequence[str]) -> list[str]:
     refused = next((flag for flag in ("--dataset", "--heldout-dataset", "--epochs") if flag in set(flags_in(words))), None)
     if files and refused is not None:
         raise InputError(
-            f"{refused} cannot apply to `rljax pretrain FILES`, which trains on its files for --steps updates; leave {refused} out."
+            f"{refused} cannot be used with `rljax pretrain FILES`, which trains on those files for the number of updates given by "
+            f"--steps; leave {refused} out."
         )
     if not files:
         return words
@@ -141,13 +144,13 @@ def as_sft(arguments: Sequence[str]) -> list[str]:
     return ["--dataset", name, "--heldout-dataset", name, *words]
 
 
-def sft_words(command: str, arguments: Sequence[str]) -> list[str]:
+def train_arguments(command: str, arguments: Sequence[str]) -> list[str]:
     """Return the arguments of `rljax sft` or `rljax pretrain` with the names of `rljax train`."""
-    return as_sft(arguments) if command == "pretrain" else full_names(arguments)
+    return pretrain_to_train_flags(arguments) if command == "pretrain" else full_names(arguments)
 
 
-def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingProxyType({})) -> Start:
-    """Return the settings to which the flags of `rljax sft` apply; `arguments` are the flags as `full_names` returns them.
+def sft_base_settings(arguments: Sequence[str], own: Mapping[str, object] = MappingProxyType({})) -> Start:
+    """Return the base settings that the flags of `rljax sft` then override; `arguments` are the flags as `full_names` returns them.
 
     If there is a dataset, and neither the command line nor a file sets a reward, the reward is "none", so that nothing is sampled.
     A generated task has its own reward. A resumed run keeps its settings. Defaults in `own` override those of `rljax sft`.
@@ -189,7 +192,7 @@ def run_pretrain(command: Pretrain, start: Start, arguments: list[str]) -> int:
         InputError: no file is named, or a file comes after a flag.
     """
     if command.files:
-        raise InputError("write the files first, before all flags: `rljax pretrain FILES --steps 500`.")
+        raise InputError("write the files first, before any flags: `rljax pretrain FILES --steps 500`.")
     if not is_text(command.config.data.dataset):
         raise InputError("name at least one text file, as in `rljax pretrain FILES --steps 500`, or use --resume RUN.")
     return _run("pretrain", command, start, arguments)
@@ -224,25 +227,25 @@ def _run(name: str, command: Train, start: Start, arguments: list[str], **option
     if command.seeds:
         return train_seeds(program, command, train, **options)
     resume = None if command.resume is None else str(command.resume)
-    # Trust in a settings file was checked when the file was read.
+    # Whether the settings file is trusted was already checked when it was read.
     trust = command.trust and (resume is not None or command.file is None)
     train(command.config, resume=resume, trust=trust, accept_changes=command.accept_changes, **options)
     if command.smoke:
-        text = "The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing."
+        text = "The smoke test has passed: every phase of this run works on this machine. Ignore the accuracy it reports."
         print(wrap(text, columns_of(sys.stdout)))
     return 0
 
 
 def check_seeds(command: Train, arguments: Sequence[str]) -> None:
-    """Refuse flags that cannot apply to several seeds.
+    """Reject flags that cannot be combined with --seeds.
 
     Raises:
-        InputError: a flag cannot apply; the message names it.
+        InputError: the message names the flag.
     """
     if len(set(command.seeds)) < len(command.seeds) or min(command.seeds) < 0:
         raise InputError(f"--seeds {' '.join(map(str, command.seeds))}: each seed must be at least 0 and occur once.")
     if "--seed" in set(flags_in(arguments)):
-        raise InputError("--seed is one seed and --seeds are several; leave one of the two out.")
+        raise InputError("--seed and --seeds cannot be used together; leave one of them out.")
     if command.resume not in (None, Path("auto")):
         raise InputError("--resume continues one run; with --seeds, repeat the command with the same --run to continue.")
     if command.coordinator is not None:

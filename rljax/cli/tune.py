@@ -198,7 +198,7 @@ def report_trial(trial: "Trial") -> None:
 
 
 def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *, width: int) -> str:
-    """Format the results: each rung with its candidates, the best first."""
+    """Format the results: each rung with its candidates, best first."""
     from rljax.programs.tuning import score_candidates  # noqa: PLC0415  --help need not wait for JAX
 
     ranked = [sorted(score_candidates(trials, number).items(), key=lambda item: -item[1]) for number in range(len(rungs))]

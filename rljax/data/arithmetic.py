@@ -210,7 +210,7 @@ def arithmetic(
         `count` problems in random order, each with the column `operands`.
 
     Raises:
-        InputError: a value is out of its range, or there are fewer different problems than `count`.
+        InputError: a value is out of range, or there are fewer different problems than `count`.
 
     Example:
         >>> problem, *_ = arithmetic("train", 4, seed=0, operands=(3, 3), nesting=1)

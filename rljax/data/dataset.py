@@ -2,7 +2,7 @@
 
 GSM8K, MATH, AIME, HumanEval, MBPP, CodeContests, StrategyQA, CommonsenseQA, FOLIO, DAPO-Math-17k and the row formats of TRL and
 verl are recognized by their columns (see `formats`). Any other dataset is plain: a prompt, an answer, and further columns that a
-reward may use. The first readable row decides which columns are used for all rows.
+reward may use. The columns used for all rows are chosen from the first readable row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,19 +58,19 @@ def load_problems(
         path_or_id: a `.jsonl`, `.json` (one list of objects) or `.parquet` file; a folder that contains one of them, named
             after the split; or the id of a dataset on the hub, `name` or `name:configuration`.
         split: the split of a folder or hub dataset; a single file is read completely.
-        prompt_column: the column with the question. None uses the recognized format's, or the first of `prompt`, `question`,
+        prompt_column: the column with the question. None: the recognized format's column, or the first of `prompt`, `question`,
             `problem`, `text`.
-        answer_column: the column with the answer; a dot selects a nested one. None uses the recognized format's, or the first
+        answer_column: the column with the answer; a dot selects a nested one. None: the recognized format's column, or the first
             of `answer`, `final_answer`, `expected_answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
-        demonstration_column: the column with a worked response. None uses the recognized format's, or `demonstration` if a
-            row has it. The answer's column may be named here too.
-        on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` also keeps a bad row whose
-            prompt is good; the row loses its demonstration, and its answer becomes empty if it is the answer that is bad.
+        demonstration_column: the column with a worked response. None: the recognized format's column, or `demonstration` if
+            a row has it. The answer column may be named here, too.
+        on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` drops only rows with a bad
+            prompt, while the other bad rows lose their demonstration, and a bad answer becomes empty.
 
     Returns:
-        One problem per row. Its `columns` contain every column except the prompt's and `answer`, unchanged. An answer that is a
-        number becomes text, and 27.0 becomes `27`. If tests judge the responses (HumanEval, MBPP), the answer
-        is empty and the columns include `tests` and `setup`, or `test` and `entry_point`.
+        One problem per row. Its `columns` contain every column except the prompt column and `answer`, unchanged. An answer that
+        is a number becomes text, and 27.0 becomes `27`. If tests judge the responses (HumanEval, MBPP), the answer is empty and
+        the columns include `tests` and `setup`, or `test` and `entry_point`.
 
     Raises:
         InputError: the file or a package is missing, or the dataset is empty or has bad rows; the message locates them.
@@ -86,7 +86,7 @@ def load_problems(
 
 
 def read_problems(
-    path_or_id: str | Path | Iterable[Mapping[str, object]],
+    dataset: str | Path | Iterable[Mapping[str, object]],
     *,
     split: str = "train",
     prompt_column: str | None = None,
@@ -98,7 +98,7 @@ def read_problems(
     """Read problems as `load_problems` does, and also return their locations and the bad rows.
 
     Args:
-        path_or_id: as in `load_problems`; or the rows themselves, such as a list of dicts or a `datasets.Dataset`.
+        dataset: a path or an id, as in `load_problems`; or the rows themselves, such as a list of dicts or a `datasets.Dataset`.
         split: as in `load_problems`.
         prompt_column: as in `load_problems`.
         answer_column: as in `load_problems`.
@@ -116,7 +116,7 @@ def read_problems(
     """
     if on_error not in get_args(OnError):
         raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnError))}.")
-    source, rows = open_rows(path_or_id, split)
+    source, rows = open_rows(dataset, split)
     form: Format | None = None
     problems: list[Problem] = []
     places: list[str] = []
@@ -148,13 +148,13 @@ def read_problems(
 
 
 class _NoColumnError(BadRowError):
-    """The first row lacks a required column, so the columns of the dataset cannot be decided."""
+    """The first row lacks a required column, so the columns to use cannot be determined."""
 
 
 def _choose_format(
     first: Mapping[str, object], prompt: str | None, answer: str | None, demonstration: str | None, *, tokenized: bool
 ) -> Format:
-    """Choose from the first row how all rows are read; columns that the user names take precedence."""
+    """Use the first row to choose how all rows are read; columns that the user names take precedence."""
     if tokenized and prompt is None and demonstration is None and is_tokenized(first):
         return TOKENIZED
     form = recognize(first) if prompt is None and answer is None else None
@@ -173,7 +173,7 @@ def _plain_format(first: Mapping[str, object], prompt: str | None, answer: str |
         lambda row: prompt_of(row, prompt_column),
         lambda row: answer_of(row, answer_column),
         optional_demonstration(),
-        # The answer's column also keeps its own name, because rewards receive columns by name.
+        # Keep the answer column under its own name, too: rewards receive columns by name.
         columns_except(prompt_column),
     )
 
@@ -184,11 +184,11 @@ def _choose_column(row: Mapping[str, object], role: str, name: str | None, defau
             return candidate
     if name is None and is_tokenized(row):
         raise _NoColumnError(
-            f"rows of token ids have no {role} as text, and only `rljax sft` reads them", "give rows with texts"
+            f"rows of token ids have no {role} text; only `rljax sft` can read such rows", "provide rows that contain text"
         )
     absent = f"the row has none of the columns {', '.join(defaults)}" if name is None else f"there is no column {name!r}"
     raise _NoColumnError(
-        f"{absent} for the {role} ({columns_of(row)})", f"name the right one as {role}_column, or rename it to {role!r}"
+        f"{absent} for the {role} ({columns_of(row)})", f"set {role}_column to the right one, or rename it to {role!r}"
     )
 
 

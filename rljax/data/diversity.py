@@ -70,7 +70,7 @@ def different(texts: Sequence[str], *, most: int, threshold: float | int) -> lis
         Indices of the chosen texts.
 
     Raises:
-        ValueError: `most` is below 1, or the threshold is out of its range.
+        ValueError: `most` is below 1, or the threshold is out of range.
 
     Example:
         >>> different(["4+3=7;#7", "4+3=7;#7", "3+4=7;#7"], most=2, threshold=0.8)

@@ -1,8 +1,8 @@
-"""Near-duplicate texts, found by exact set similarity of shingles. Without hashing, no pair is missed by chance.
+"""Near-duplicate texts, found by exact set similarity of shingles. Unlike MinHash, this never misses a pair by chance.
 
-A text is represented by its shingles, the set of its three-word runs. Sort all shingles by frequency, rarest first. If the Jaccard
-similarity of two sets is at least t, their prefixes of `n - ceil(t n) + 1` shingles (n is the size of the set) share a shingle.
-So only these prefixes are looked up, and every candidate is then compared in full.
+A text is represented by its shingles, the set of its three-word runs. Shingles are sorted by frequency, rarest first. If the
+Jaccard similarity of two sets is at least t, their prefixes of `n - ceil(t n) + 1` shingles (n is the size of each set) have at
+least one shingle in common. So only these prefixes are looked up, and every candidate is then compared in full.
 """
 
 import math
@@ -13,7 +13,7 @@ from rljax.text import shingles_of
 
 BOILERPLATE_SHARE = 0.1
 BOILERPLATE_TEXTS = 10  # a shingle that occurs in at most this many texts is never boilerplate
-SHORT_TEXT = 10  # a held-out text with fewer shingles may occur inside another problem by chance
+SHORT_TEXT = 10  # a held-out text with fewer shingles may occur inside an unrelated text by chance
 
 Shingles = tuple[int, ...]
 """The ranks of a text's shingles, rarest first."""
@@ -22,8 +22,8 @@ Shingles = tuple[int, ...]
 def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
     """Turn texts into sets of shingles that can be compared.
 
-    A shingle in more than a tenth of all texts (and in at least 11) is boilerplate, such as an instruction around every question.
-    Boilerplate is ignored, so that two questions are not similar only because of the text around them.
+    A shingle in more than a tenth of all texts (and in at least 11) is boilerplate, such as an instruction that wraps every
+    question. Boilerplate is ignored: two questions are not similar merely because they share it.
 
     Args:
         texts: all texts that will be compared with each other.
@@ -62,7 +62,7 @@ def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: f
         For each text, the index of the first kept text that it repeats, or None if the text itself is kept.
 
     Raises:
-        ValueError: the threshold is out of its range, or there is not one label per text.
+        ValueError: the threshold is out of range, or there is not one label per text.
 
     Example:
         >>> texts = ["Tom has 3 red pens and 2 blue pens .", "Tom has 3 red pens and 2 blue pens !", "Ann has 3 red pens ."]
@@ -99,7 +99,7 @@ def find_leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float
         For each training text, the index of the first held-out text that it contains, or None.
 
     Raises:
-        ValueError: the threshold is out of its range.
+        ValueError: the threshold is out of range.
 
     Example:
         >>> question = "Tom has 3 red pens and 2 blue pens . How many pens does Tom have ?"
@@ -127,7 +127,7 @@ def find_leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float
 
 
 def jaccard(left: Shingles, right: Shingles) -> float:
-    """Divide the number of shared shingles of two texts by the number of all their shingles.
+    """Divide the number of shingles in both texts by the number of distinct shingles in either.
 
     Example:
         >>> jaccard((1, 2, 3), (2, 3, 4))

@@ -464,7 +464,7 @@ def _completion(first: Row) -> Format | None:
         other = next((role for role in roles if role != "assistant"), None)
         if other is not None:
             raise BadRowError(
-                f"the completion begins or ends with a message of the role {other!r}",
+                f"the completion begins or ends with a message with role {other!r}",
                 "begin and end it with the assistant",
                 column="completion",
             )

@@ -95,7 +95,7 @@ def record(
         The new history.
 
     Raises:
-        ValueError: shapes do not match, an index is out of range, or `decay` is out of its range.
+        ValueError: shapes do not match, an index is out of range, or `decay` is out of range.
 
     Example:
         >>> history = record(no_history(2), np.array([1]), np.array([[1.0, 0.0]]), np.array([[5, 7]]))

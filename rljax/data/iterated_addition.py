@@ -64,7 +64,7 @@ def sample_problems(
         `count` problems in random order, each with the column `steps`.
 
     Raises:
-        InputError: a value is out of its range, or there are fewer distinct problems than `count`.
+        InputError: a value is out of range, or there are fewer distinct problems than `count`.
 
     Example:
         >>> problem, *_ = sample_problems("train", 3, seed=0, steps=(4, 4))
@@ -81,7 +81,7 @@ def sample_problems(
     prompts = [parts for parts in candidates if is_heldout(_prompt(*parts)) == (split == "heldout")]
     if not 0 < count <= len(prompts):
         raise InputError(
-            f"{split}_problems is {count}, but iterations={steps} can supply 1 to {len(prompts)} different {split} problems; lower "
+            f"{split}_problems is {count}, but iterations={steps} allows 1 to {len(prompts)} distinct {split} problems; lower "
             f"{split}_problems, or widen iterations."
         )
     chosen = np.random.default_rng(seed).choice(len(prompts), count, replace=False)
@@ -89,14 +89,15 @@ def sample_problems(
 
 
 def add_errors(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
-    """Add errors to demonstrations at some of the steps 11, 21, 31, ..., and correct some of these errors.
+    """Add errors to demonstrations at some of steps 11, 21, 31, ..., and correct some of these errors.
 
     An error at these steps nearly always changes the answer, because the error is multiplied by a Fibonacci number (modulo 10:
     9, 6, 9, 1, 4, ...). At steps 10, 20, ... the factor would be 5, and half of the errors would vanish.
 
     Args:
         problems: problems that `sample_problems` returned.
-        share: fraction of those steps that have an error, and fraction of the errors that stay uncorrected, in [0, 1].
+        share: used twice: the fraction of those steps that get an error, and the fraction of these errors left uncorrected,
+            in [0, 1].
 
     Returns:
         The problems in their original order. Only a hash of the prompt and the step decides where the errors are.
@@ -116,7 +117,7 @@ def add_errors(problems: Sequence[Problem], *, share: float | int) -> list[Probl
         steps = problem.columns.get("steps")
         if not isinstance(steps, int):
             raise InputError(
-                f"the problem {problem.prompt!r} has no column 'steps'; take the problems of an iteration task."
+                f"the problem {problem.prompt!r} has no column 'steps'; use problems made by `sample_problems`."
             )
         wrong = {k for k in range(11, steps + 1, 10) if hash_to_unit_interval(f"lapse {k} {problem.prompt}") < share}
         uncorrected = {k for k in wrong if hash_to_unit_interval(f"open {k} {problem.prompt}") < share}

@@ -165,7 +165,7 @@ def _choose_columns(first: Mapping[str, object], prompt: str | None, chosen: str
         if lookup(first, name) is MISSING:
             raise BadRowError(
                 f"there is no column {name!r} for the {role} ({columns_of(first)})",
-                "name the right ones as chosen_column and rejected_column",
+                "set chosen_column and rejected_column to the right ones",
             )
     if prompt is not None:
         require(first, prompt)

@@ -382,7 +382,7 @@ def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, c
         shape = (*sorted(names), *(message["role"] for message in messages))
         if shape not in seen and len(seen) < MOST_SHAPES:
             seen.add(shape)
-            unread |= tokenizer.unread(messages, **columns)
+            unread |= tokenizer.ignored_by_template(messages, **columns)
     names = ", ".join(sorted(unread))
     note = f"the chat template omits these fields of the chats in the data, so the model does not see them: {names}"
     return [note] if unread else []

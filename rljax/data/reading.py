@@ -24,28 +24,28 @@ Row = tuple[str, object]
 """The location of a row ("line 3"), and its content: usually a dict, or a `BadRowError` if it cannot be read."""
 
 
-def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[str, Iterator[Row]]:
+def open_rows(dataset: str | Path | Iterable[object], split: str) -> tuple[str, Iterator[Row]]:
     """Open a file, folder or hub dataset, and return its name and its rows.
 
     Args:
-        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one such file, named after the split, a hub id, the name
-            of a plain-text source (see `rljax.data.plain_text`), or the rows.
+        dataset: a `.jsonl`, `.json` or `.parquet` file; a folder that contains one such file, named after the split; a hub id; the
+            name of a plain-text source (see `rljax.data.plain_text`); or the rows themselves.
         split: the split of a folder or hub dataset.
 
     Returns:
-        The name of the file or dataset for messages, and its rows in order. The file is only read, never written.
+        The name of the file or dataset to show in messages, and its rows in order.
 
     Raises:
         InputError: the file does not exist or has another suffix, or a package is missing. Raised during iteration: the file
             is not a list of rows, or the hub cannot be read.
     """
-    if not isinstance(path_or_id, str | Path):
-        rows = _with_shortest_decimals(path_or_id, _schema_of(path_or_id))
+    if not isinstance(dataset, str | Path):
+        rows = _with_shortest_decimals(dataset, _schema_of(dataset))
         return "the dataset", ((f"row {number}", row) for number, row in enumerate(rows, start=1))
-    name = str(path_or_id)
+    name = str(dataset)
     if is_text(name):
         return f"the text ({split})", read_texts(name, split)
-    path = locate(path_or_id, split)
+    path = locate(dataset, split)
     if path is None:
         return f"{name} ({split})", _read_hub(name, split)
     readers = {".jsonl": _read_json_lines, ".json": _read_json, ".parquet": _read_parquet}
@@ -145,7 +145,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
             raise InputError(f"{path} has the column {repeated!r} more than once; give each column a unique name.")
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a parquet file that can be read ({one_line(error)}); write it again.") from error
+        raise InputError(f"{path} is not a readable parquet file ({one_line(error)}); recreate it.") from error
     for number, row in enumerate(_with_shortest_decimals(table.to_pylist(), table.schema), start=1):
         yield f"row {number}", row
 
@@ -157,33 +157,35 @@ def _with_shortest_decimals(rows: Iterable[Any], schema: Any) -> Iterator[Any]:
         rows: objects with the columns of the schema.
         schema: the rows' Arrow schema. If it is None, the rows are unchanged.
     """
-    readers = {} if schema is None else {field.name: _reader_of(field.type) for field in schema}
-    converters = {name: reader for name, reader in readers.items() if reader is not _unchanged}
+    by_name = {} if schema is None else {field.name: _converter_for(field.type) for field in schema}
+    converters = {name: converter for name, converter in by_name.items() if converter is not _unchanged}
     for row in rows:
         is_converted = converters and isinstance(row, Mapping)
         yield {name: converters.get(name, _unchanged)(entry) for name, entry in row.items()} if is_converted else row
 
 
-def _reader_of(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that converts a value of an Arrow type; `_unchanged` if no part of the type has a lower precision."""
+def _converter_for(kind: Any) -> Callable[[Any], Any]:
+    """Return a function that converts a value of an Arrow type; `_unchanged` if no part of the type is half or single precision."""
     from pyarrow import types  # noqa: PLC0415  (an optional package)
 
     if types.is_float16(kind) or types.is_float32(kind):
         scalar = np.float16 if types.is_float16(kind) else np.float32
         return lambda value: None if value is None else shortest_decimal(scalar(value))
     if types.is_struct(kind):
-        parts = {field.name: _reader_of(field.type) for field in kind}
-        if all(reader is _unchanged for reader in parts.values()):
+        parts = {field.name: _converter_for(field.type) for field in kind}
+        if all(converter is _unchanged for converter in parts.values()):
             return _unchanged
         return lambda entries: entries and {name: parts[name](entry) for name, entry in entries.items()}
     if types.is_map(kind):
-        read_name, read_item = _reader_of(kind.key_type), _reader_of(kind.item_type)
-        return lambda pairs: pairs and [(read_name(name), read_item(item)) for name, item in pairs]
+        convert_name, convert_item = _converter_for(kind.key_type), _converter_for(kind.item_type)
+        return lambda pairs: pairs and [(convert_name(name), convert_item(item)) for name, item in pairs]
     if hasattr(kind, "storage_type"):  # an extension type
-        return _reader_of(kind.storage_type)
+        return _converter_for(kind.storage_type)
     # a list of any size, a dictionary, or a scalar
-    reader = _reader_of(kind.value_type) if hasattr(kind, "value_type") else _unchanged
-    return reader if reader is _unchanged or types.is_dictionary(kind) else lambda values: values and [*map(reader, values)]
+    convert = _converter_for(kind.value_type) if hasattr(kind, "value_type") else _unchanged
+    return (
+        convert if convert is _unchanged or types.is_dictionary(kind) else lambda values: values and [*map(convert, values)]
+    )
 
 
 def _unchanged(value: Any) -> Any:
@@ -204,7 +206,7 @@ def _read_hub(name: str, split: str) -> Iterator[Row]:
     except Exception as error:  # network, authorization and parsers can raise many kinds of errors
         raise InputError(
             f"the dataset {name!r} with the split {split!r} cannot be read from the Hugging Face hub ({one_line(error)}); "
-            f"check the id, the split and the network, name a configuration as `id:configuration`, or give a file."
+            f"check the id, the split and the network; to select a configuration, write `id:configuration`; or give a file."
         ) from error
     for number, row in enumerate(_with_shortest_decimals(rows, _schema_of(rows)), start=1):
         yield f"row {number}", row

@@ -11,12 +11,12 @@ _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTE_LETTERS = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + index): byte for index, byte in enumerate(_OTHER)}
 """Letter that represents a byte in GPT-2's vocabulary -> the byte."""
-LONGEST_CHARACTER = 4
+MAX_TOKENS_PER_CHARACTER = 4
 """Maximum number of tokens that one UTF-8 character may be split into."""
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the text of each token. Joined, the texts are the full text with special tokens, if it has no replacement character.
+    """Return the text of each token. Joined, these are the full text with special tokens, unless it has a replacement character.
 
     A token that contains part of a character gets an empty text; the token that completes the character gets the character.
 
@@ -30,26 +30,26 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
         ['a', '', 'é', '<eos>']
     """
     special, texts = special_texts(tokenizer), list[str]()
-    begin = read = 0  # tokens before `read` have their text; tokens from `begin` to `read` are decoded again as context
+    start = done = 0  # tokens before `done` are in `texts`; those from `start` to `done` are decoded again as context
     for index, token in enumerate(ids):
         if token in special:
             texts.append(special[token])
-            begin = read = index + 1
+            start = done = index + 1
             continue
-        known = full_text(tokenizer, ids[begin:read])
-        text = full_text(tokenizer, ids[begin : index + 1])
+        known = full_text(tokenizer, ids[start:done])
+        text = full_text(tokenizer, ids[start : index + 1])
         continues = index + 1 < len(ids) and ids[index + 1] not in special
-        if text.endswith(UNKNOWN) and index + 1 - read < LONGEST_CHARACTER and continues:
+        if text.endswith(UNKNOWN) and index + 1 - done < MAX_TOKENS_PER_CHARACTER and continues:
             texts.append("")
             continue
         # After invalid bytes, `known` may end in half of a character.
         texts.append(text[len(commonprefix([known, text])) :])  # noqa: RUF071 - texts, not paths
-        begin, read = read, index + 1
+        start, done = done, index + 1
     return texts
 
 
 def special_texts(tokenizer: Tokenizer) -> dict[int, str]:
-    """Return the names of the special tokens.
+    """Return the text of each special token, by id.
 
     Example:
         >>> from rljax.data.tokenizer import CharacterTokenizer
@@ -64,14 +64,14 @@ def special_texts(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def full_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Decode tokens, with the special tokens that the tokenizer can write."""
+    """Decode tokens, including special tokens if the tokenizer supports it."""
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.inner.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return tokenizer.decode(ids)
 
 
 def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
-    """Return the bytes that a token adds after other text, even if the token contains only part of a character.
+    """Return the bytes that a token contributes when it follows other text, even if the token contains only part of a character.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -83,7 +83,8 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
     """
     if token in (special := special_texts(tokenizer)):
         return special[token].encode()
-    # Some Hugging Face decoders remove the first token's space, so a letter comes first; other tokenizers may lack the letter.
+    # Some Hugging Face decoders remove the first token's space, so the token is decoded after the letter "a", which other
+    # tokenizers may not have in their vocabulary.
     before = tokenizer.encode("a") if isinstance(tokenizer, HuggingFaceTokenizer) else []
     text = full_text(tokenizer, [*before, token])[len(full_text(tokenizer, before)) :]
     if UNKNOWN not in text:

@@ -33,7 +33,7 @@ _TOKENIZER_FILES = (
 IDS = "ids"
 """Value of `--tokenizer` if prompts and responses are written as token ids."""
 OWN_NAME = "rljax_tokenizer"
-"""Key of tokenizer_config.json for the value of `--tokenizer`, in a folder written with one of rljax's own tokenizers."""
+"""Key in tokenizer_config.json that stores the value of `--tokenizer`, in a folder written with one of rljax's own tokenizers."""
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """A number that all token ids are below."""
+        """Exclusive upper bound on token ids."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -74,7 +74,10 @@ class ChatTokenizer(Tokenizer, Protocol):
     """A tokenizer that supports chat templates; `apply_chat_template` raises `InputError` if there is no template."""
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn; a row's tools are passed as `tools`."""
+        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn.
+
+        The columns `tools` and `chat_template_kwargs` of a row, if it has them, are passed as keyword arguments.
+        """
         ...
 
 
@@ -122,7 +125,7 @@ class CharacterTokenizer:
         return [self._ids[character] for character in text]
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
-        """Turn ids into text; an id above the alphabet becomes the replacement character."""
+        """Turn ids into text; an id outside the alphabet becomes the replacement character."""
         return "".join(self.alphabet[i - 2] if i < self.vocab_size else UNKNOWN for i in ids if i >= 2)
 
 
@@ -195,7 +198,7 @@ class IdTokenizer:
         )
         if wrong is not None:
             raise InputError(
-                f"{short_repr(wrong)} in {short_repr(text)} is not a token id from 0 to {self.vocab_size - 1}; separate ids by "
+                f"{short_repr(wrong)} in {short_repr(text)} is not a token id from 0 to {self.vocab_size - 1}; separate ids with "
                 "spaces, or choose a tokenizer with --tokenizer."
             )
         return [int(word) for word in words]
@@ -243,7 +246,7 @@ class HuggingFaceTokenizer:
 
     @property
     def special_texts(self) -> set[str]:
-        """Texts of the special tokens that decoded text never contains."""
+        """Special-token strings that never appear in decoded text."""
         added = self.inner.added_tokens_decoder.values()
         texts = {*self.inner.all_special_tokens, *(token.content for token in added if token.special)}
         return texts & set(self.inner.convert_ids_to_tokens(sorted(self._end_ids))) if self.keeps_special else texts
@@ -303,7 +306,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def opening(self) -> str:
-        """The beginning of an answer that is part of the prompt: a reasoning tag that the template opens, and the prefill."""
+        """The part of the answer that the prompt already contains: a reasoning tag that the template opens, and the prefill."""
         if not self.chat.is_used or not self.inner.chat_template:
             return ""
         return unclosed_thought(self.render([{"role": "user", "content": "1"}], opens_turn=True)) + self.chat.prefill
@@ -343,7 +346,7 @@ class HuggingFaceTokenizer:
             if not full.startswith(prefix) or not (found_end or next_prefix is None):
                 raise InputError(
                     f"the chat template of {self.name!r} writes the turns of a completion differently once they have ended, so "
-                    "they cannot be trained on in the form in which they are sampled; make a separate row for each assistant turn."
+                    "training would see a different text from sampling; make a separate row for each assistant turn."
                 )
             pieces.append((self._encode_turn(own + found_end if found_end else rest), is_learned))
             pieces += [] if next_prefix is None else [(self.encode(rest), False)]
@@ -358,8 +361,8 @@ class HuggingFaceTokenizer:
             content = self.chat.prefill + content
         return {**turn, "content": content}
 
-    def unread(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
-        """Return the names of what the template ignores: entries of messages, the content of a role, and columns."""
+    def ignored_by_template(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
+        """Return the names of the message fields, roles' contents and columns that the template ignores."""
         text = self.render(messages, opens_turn=True, **columns)
         names = {name for message in messages for name in message} - {"role", "content", "weight"}
         without = {
@@ -374,7 +377,7 @@ class HuggingFaceTokenizer:
             message = messages[index]
             changed = [*messages[:index], {**message, "content": message["content"] + UNKNOWN}, *messages[index + 1 :]]
             if message["content"].strip() and self.render(changed, opens_turn=True, **columns) == text:
-                ignored.add(f"content (of a message of the role {message['role']!r})")
+                ignored.add(f"content (of a message with role {message['role']!r})")
         return ignored | {
             name for name in columns if self.render(messages, opens_turn=True, **{**columns, name: None}) == text
         }
@@ -443,7 +446,7 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str], *, ids: st
     found = next(((text, name) for text in stop for name in sorted(special) if name in text), None)
     if found is not None:
         raise InputError(
-            f"stop has {found[0]!r}, and {found[1]!r} is a special token of the tokenizer: text never contains it, so no "
+            f"the option stop contains {found[0]!r}, which includes the special token {found[1]!r}: text never contains it, so no "
             f"response would stop there. Give its id with {ids}; the end token, which is the `eos_token` of "
             "tokenizer_config.json, ends a response anyway."
         )
@@ -462,7 +465,7 @@ def load_tokenizer(name: str) -> Tokenizer:
             with tokenizer files; or the id of a model on the Hugging Face hub.
 
     Returns:
-        The tokenizer. For the folder of a model that was trained with one of rljax's own tokenizers, this is that tokenizer.
+        The tokenizer. If a model was trained with a built-in tokenizer, its folder yields that tokenizer.
 
     Raises:
         InputError: the folder has no tokenizer files, the files cannot be read, or the id cannot be fetched.
@@ -476,9 +479,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     if name == "bytes":
         return ByteTokenizer()
     if name == IDS:
-        raise InputError(
-            "the tokenizer 'ids' belongs to a model folder and cannot be loaded here; choose 'bytes' or 'characters'."
-        )
+        raise InputError("the tokenizer 'ids' is valid only together with a model folder; choose 'bytes' or 'characters'.")
     kind, colon, alphabet = name.partition(":")
     if kind == "characters":
         return CharacterTokenizer(alphabet if colon else ALPHABET)
@@ -487,8 +488,8 @@ def load_tokenizer(name: str) -> Tokenizer:
     if folder.is_dir():
         if not has_tokenizer_files(folder):
             raise InputError(
-                f"the folder {name!r} contains no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the files of its model "
-                f"into it, or give another folder, or `--tokenizer bytes` for one token per byte."
+                f"the folder {name!r} contains no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the model's tokenizer "
+                f"files into it, or give another folder, or `--tokenizer bytes` for one token per byte."
             )
         own = _own_name(folder)
         if own is not None:
@@ -505,7 +506,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def _own_name(folder: Path) -> str | None:
-    """Return the value of `--tokenizer` for a folder written with one of rljax's own tokenizers and not changed since."""
+    """Return the value of `--tokenizer` for an unmodified folder that was written with a built-in tokenizer; else None."""
     files = folder / "tokenizer_config.json", folder / "tokenizer.json"
     if not all(file.is_file() for file in files):
         return None

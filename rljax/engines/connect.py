@@ -1,4 +1,4 @@
-"""Connect to the server that samples responses, according to the settings."""
+"""Connect to the sampling server that the settings specify."""
 
 import os
 from pathlib import Path
@@ -7,16 +7,16 @@ from rljax.engines.server_engine import SaveModel, ServerEngine
 from rljax.rollout import Sampling
 from rljax.settings.shared_groups import EngineConfig
 
-KEY = "RLJAX_ENGINE_KEY"
+KEY_VARIABLE = "RLJAX_ENGINE_KEY"
 """Environment variable with the API key of the server."""
 RETRY_SECONDS = 120.0
-"""Default number of seconds for which requests to a server that does not answer are retried."""
+"""How long, in seconds, requests are retried by default while the server does not respond."""
 
 
 def connect_to_server(
     url: str, settings: EngineConfig, save: SaveModel, sampling: Sampling, *, prompt_length: int, vocabulary: int
 ) -> ServerEngine:
-    """Connect to the server of `--engine-url`.
+    """Connect to the server at `--engine-url`.
 
     Args:
         url: address of the server.
@@ -27,7 +27,7 @@ def connect_to_server(
         vocabulary: number of token ids of the model.
 
     Raises:
-        InputError: the server does not answer, or cannot sample what the run needs.
+        InputError: the server does not answer, or does not support the sampling that the run needs.
     """
     return ServerEngine(
         url,
@@ -37,7 +37,7 @@ def connect_to_server(
         needed=prompt_length + sampling.max_tokens,
         sampling=sampling,
         vocabulary=vocabulary,
-        key=os.environ.get(KEY) or None,
+        key=os.environ.get(KEY_VARIABLE) or None,
         patience=settings.engine_patience or RETRY_SECONDS,
         in_flight=bool(settings.engine_in_flight),
     )

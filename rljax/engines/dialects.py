@@ -19,13 +19,13 @@ class Status(NamedTuple):
 
     model: str
     """Name of the served model."""
-    context: int | None
+    context_length: int | None
     """Maximum number of tokens of a prompt and its response; None if not reported."""
-    most_tokens: int | None
+    max_tokens: int | None
     """Maximum number of tokens of a response; None if not reported."""
     version: int | None
     """Version of the weights; None if not reported."""
-    most_rows: int | None = None
+    max_responses: int | None = None
     """Maximum number of responses per request; None if not reported."""
 
 
@@ -55,20 +55,20 @@ class Dialect(NamedTuple):
     """Path of sampling requests."""
     samples_groups: bool
     """Whether one request can ask for all responses to a prompt, each with its own seed."""
-    counts_versions: bool
+    reports_version: bool
     """Whether each response reports the version of its weights."""
     status: Callable[[Http], Status]
     """Requests the server's status."""
     body: Callable[[str, Sequence[Request]], dict[str, Any]]
-    """(name of the model, requests with one prompt) -> JSON to send."""
+    """(name of the model, requests that share a prompt) -> JSON to send."""
     replies: Callable[[Any], list[Reply]]
-    """JSON of the answer -> responses, in the order of the requests."""
+    """JSON of the reply -> responses, in the order of the requests."""
     publish: Callable[[Http, str, int], None]
     """(client, folder, version): makes the server use the weights in the folder for all later requests."""
-    limits: Callable[[Sampling], str | None]
+    why_unsupported: Callable[[Sampling], str | None]
     """Sampling settings -> why the server cannot sample with them; None if it can."""
     publish_in_flight: Callable[[Http, str, int], None] | None = None
-    """Like `publish`, but running responses continue with the new weights; None if the server does not report each token's
+    """Like `publish`, but responses in progress continue with the new weights; None if the server does not report each token's
     version."""
 
 
@@ -135,12 +135,12 @@ def _rljax_publish_in_flight(http: Http, folder: str, version: int) -> None:
     http.post("/weights", {"folder": folder, "version": version, "in_flight": True})
 
 
-def _rljax_limits(sampling: Sampling) -> str | None:
+def _why_unsupported_by_rljax(sampling: Sampling) -> str | None:
     if sampling.strata is not None:
-        return "it samples each response independently; leave stratified out"
+        return "it samples each response independently; do not set stratified"
     if sampling.temperature > MOST_TEMPERATURE or len(sampling.stop) > MOST_STOPS:
         return f"its requests have temperatures up to {MOST_TEMPERATURE:g} and at most {MOST_STOPS} stop strings"
-    return None if sampling.kept is None else "it does not record sampling masks; leave sampling_mask out"
+    return None if sampling.kept is None else "it does not record sampling masks; do not set sampling_mask"
 
 
 def _vllm_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
@@ -160,12 +160,12 @@ def _vllm_publish(http: Http, folder: str, version: int) -> None:
     http.post("/reset_prefix_cache", {})
 
 
-def _single_logp_limits(sampling: Sampling) -> str | None:
-    """Limits of servers that report one log-probability per token, so top-k and top-p, which would need two, must be off."""
+def _why_unsupported_with_one_logp(sampling: Sampling) -> str | None:
+    """Explain why a server that reports one log-probability per token cannot sample; top-k and top-p would need two."""
     if sampling.top_k is not None or sampling.top_p is not None or sampling.kept is not None:
-        return "it reports one log-probability per token, so top_k, top_p and sampling_mask must be left out"
+        return "it reports one log-probability per token, so top_k, top_p and sampling_mask must not be set"
     if sampling.strata is not None:
-        return "it samples each response independently; leave stratified out"
+        return "it samples each response independently; do not set stratified"
     if sampling.stop:
         return "its stop strings may end within a token; use stop_ids"
     return None
@@ -227,7 +227,7 @@ DIALECTS: Mapping[str, Dialect] = {
         _rljax_body,
         _rljax_replies,
         _rljax_publish,
-        _rljax_limits,
+        _why_unsupported_by_rljax,
         _rljax_publish_in_flight,
     ),
     "vllm": Dialect(
@@ -239,7 +239,7 @@ DIALECTS: Mapping[str, Dialect] = {
         _vllm_body,
         _vllm_replies,
         _vllm_publish,
-        _single_logp_limits,
+        _why_unsupported_with_one_logp,
     ),
     "sglang": Dialect(
         "sglang",
@@ -250,7 +250,7 @@ DIALECTS: Mapping[str, Dialect] = {
         _sglang_body,
         _sglang_replies,
         _sglang_publish,
-        _single_logp_limits,
+        _why_unsupported_with_one_logp,
     ),
 }
 """Kind of server -> its dialect."""

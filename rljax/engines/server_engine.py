@@ -62,12 +62,12 @@ class ServerEngine:
         sampling: how training responses are sampled.
         vocabulary: number of token ids of the model.
         key: API key of the server; None if it needs no key.
-        patience: seconds for which requests to a server that does not answer are retried.
-        in_flight: if True, the caller must publish weights with `publish_in_flight`, and running responses continue with them.
+        patience: how long, in seconds, requests are retried while the server does not respond.
+        in_flight: if True, the caller must publish weights with `publish_in_flight`, and responses in progress continue with them.
             Responses then contain, for each token, the RL step of its weights.
 
     Raises:
-        InputError: the server does not answer, or cannot sample what the run needs.
+        InputError: the server does not answer, or does not support the sampling that the run needs.
     """
 
     def __init__(
@@ -97,19 +97,19 @@ class ServerEngine:
         run_on_first(lambda: self._check(needed, sampling))
 
     def _check(self, needed: int, sampling: Sampling) -> None:
-        """Refuse a server that cannot sample what the run needs."""
+        """Refuse a server that does not support the sampling that the run needs."""
         status, url = self._status, self.http.url
-        reason = self.dialect.limits(sampling)
+        reason = self.dialect.why_unsupported(sampling)
         if reason is not None:
             raise InputError(f"the server {url} cannot sample as this run requires: {reason}.")
-        if status.context is not None and status.context < needed:
+        if status.context_length is not None and status.context_length < needed:
             raise InputError(
-                f"the server {url} has room for {status.context} tokens, but a prompt with its response may have {needed}; start "
-                f"it with a context of at least {needed}."
+                f"the server {url} has room for {status.context_length} tokens, but a prompt with its response may have {needed}; "
+                f"start it with a context of at least {needed}."
             )
-        if status.most_tokens is not None and status.most_tokens < sampling.max_tokens:
+        if status.max_tokens is not None and status.max_tokens < sampling.max_tokens:
             raise InputError(
-                f"the server {url} allows responses of {status.most_tokens} tokens, but max_response_tokens={sampling.max_tokens}; "
+                f"the server {url} allows responses of {status.max_tokens} tokens, but max_response_tokens={sampling.max_tokens}; "
                 "start it with a higher limit, or set a lower one here."
             )
 
@@ -157,7 +157,7 @@ class ServerEngine:
 
     def _send(self, requests: Sequence[Request], waiting: Sequence[int]) -> Iterator[tuple[list[int], list[Reply]]]:
         """Send the waiting requests, combining requests with the same prompt, and yield request indices and replies in order."""
-        most = min(RESPONSES, self._status.most_rows or RESPONSES) if self.dialect.samples_groups else 1
+        most = min(RESPONSES, self._status.max_responses or RESPONSES) if self.dialect.samples_groups else 1
         calls: list[list[int]] = []
         groups: dict[tuple[tuple[int, ...], Sampling], list[int]] = {}
         for index in waiting:
@@ -190,7 +190,7 @@ class ServerEngine:
         published = self._published
         if published is None:
             raise RuntimeError("responses were sampled before any weights were published")
-        if not self.dialect.counts_versions:
+        if not self.dialect.reports_version:
             return self.http.losses == published.losses
         changing, last = bool(self._steps), max(self._steps, default=published.version)
         found = {
@@ -251,7 +251,7 @@ class ServerEngine:
         self._send_weights(params, self.dialect.publish)
 
     def publish_in_flight(self, params: Params, step: int) -> None:
-        """Publish parameters with which running responses continue; from now on, `generate` ignores its `params` and uses these.
+        """Publish parameters with which responses in progress continue; from now on, `generate` uses these and ignores `params`.
 
         Args:
             params: parameters of the policy.

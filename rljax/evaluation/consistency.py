@@ -1,4 +1,4 @@
-"""Self-consistency: the answer that responses agree on, the responses to keep, and demonstrations that contradict the answer."""
+"""Self-consistency: the consensus answer of several responses, used to select responses and to clean demonstrations."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,9 +32,9 @@ class KeptResponses(NamedTuple):
     judged: int
     """Number of kept responses that a verifier judged."""
     false_steps: int = 0
-    """Number of right responses that are not accepted because one of their steps is false."""
+    """Number of responses that would be accepted if they had no false step."""
     dropped: int = 0
-    """Number of additional problems that were dropped because their prompts are too long."""
+    """Number of problems, not counted in `problems`, that were dropped because their prompts are too long."""
 
 
 class CleanedDemonstrations(NamedTuple):
@@ -48,7 +48,7 @@ class CleanedDemonstrations(NamedTuple):
     """Number of demonstrations with a different answer, which were dropped or replaced."""
     undecided: int
     """Number of demonstrations kept because there is no consensus on their problem."""
-    unread: int
+    unparsed: int
     """Number of demonstrations kept because no answer can be extracted from them."""
 
 
@@ -96,9 +96,9 @@ def keep_responses(
         rows: judged responses, as returned by `generate_rows`.
         problems: the problems that the responses answer.
         keep: `verifier` keeps right responses; `votes` keeps responses with the consensus answer, which then becomes the answer
-            of the row and replaces any reference.
-        most: K, largest number of kept responses per problem.
-        threshold: largest Jaccard similarity of two kept responses to a problem; see `rljax.data.diversity.similarity`.
+            of the row and replaces any reference answer.
+        most: maximum number of responses kept per problem.
+        threshold: maximum Jaccard similarity of two kept responses to a problem; see `rljax.data.diversity.similarity`.
         agreement: for `votes`, smallest fraction of the responses that must have the answer.
         false_steps: responses, as (problem, sample), that are not kept because one of their steps is false.
 
@@ -155,14 +155,14 @@ def clean_demonstrations(
     Args:
         demonstrated: the rows to clean; if a row has no demonstration, its answer is compared.
         rows: the model's judged responses, as returned by `generate_rows`.
-        problems: the problems that these responses answer; a row of `demonstrated` with another prompt is undecided.
+        problems: the problems that these responses answer; a row of `demonstrated` whose prompt is not among them is undecided.
         vote: function that extracts the answer from a response or a demonstration.
         agreement: smallest fraction of the responses that must have the answer.
         replace: whether to replace a contradicted demonstration by an untruncated response with the consensus answer, which
             becomes the row's answer. Otherwise, or if there is no such response, the row is dropped.
 
     Returns:
-        The remaining rows, in their order, and the counts.
+        The remaining rows, in their original order, and the counts.
     """
     groups = dict(zip((problem.prompt for problem in problems), by_problem(rows, len(problems)), strict=True))
     kept: list[dict[str, Any]] = []
@@ -183,7 +183,7 @@ def clean_demonstrations(
 
 def _verdict(agreed: str | None, stated: str | None) -> str:
     if stated is None:
-        return "unread"
+        return "unparsed"
     if agreed is None:
         return "undecided"
     return "confirmed" if stated == agreed else "contradicted"

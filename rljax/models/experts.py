@@ -1,6 +1,6 @@
 """A mixture of experts in place of a feed-forward layer.
 
-Axes: as in `rljax.models.transformer`, and E experts, C experts chosen per token, X copies of tokens, one per chosen expert.
+Axes, in addition to those of `rljax.models.transformer`: E experts; C experts chosen per token; X token copies, C for each token.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from rljax.models.transformer import RESIDUAL, activation_of, product
 from rljax.ops.arrays import sum_dtype
 
 
-class Linear(NamedTuple):
-    """One linear layer per expert, such as the gate of all experts."""
+class ExpertLinears(NamedTuple):
+    """One linear layer per expert, such as the experts' gate layers."""
 
     matrix: Float[Array, "E I O"]
     """The experts' matrices."""
@@ -46,22 +46,22 @@ class Linear(NamedTuple):
 
 
 class Experts(nnx.Module):
-    """A layer that outputs the weighted sum of a token's C most probable experts, each a gated feed-forward layer.
+    """A layer that outputs the weighted sum of the outputs of a token's C most probable experts, each a gated feed-forward layer.
 
     ::
 
         p = softmax(router(x))      y = Σ_e p_e down_e(activation(gate_e(x)) * up_e(x)) over the C largest p_e
 
-    With `Routing.normalized`, the C weights are divided by their sum. `rljax.models.axes` divides the experts over a mesh.
+    With `Routing.normalized`, the C weights are divided by their sum. `rljax.models.axes` shards the experts across a mesh.
     """
 
     def __init__(self, config: TransformerConfig, routing: Routing, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
         count, width, hidden = routing.experts, config.width, config.hidden
-        inner, outer = normal(width**-0.5), normal(hidden**-0.5 / (2 * config.layers) ** 0.5)
-        self.router = nnx.Param(inner(rngs.params(), (width, count)))
-        self.expert_gate = nnx.Param(inner(rngs.params(), (count, width, hidden)))
-        self.expert_up = nnx.Param(inner(rngs.params(), (count, width, hidden)))
-        self.expert_down = nnx.Param(outer(rngs.params(), (count, hidden, width)))
+        init_in, init_out = normal(width**-0.5), normal(hidden**-0.5 / (2 * config.layers) ** 0.5)
+        self.router = nnx.Param(init_in(rngs.params(), (width, count)))
+        self.expert_gate = nnx.Param(init_in(rngs.params(), (count, width, hidden)))
+        self.expert_up = nnx.Param(init_in(rngs.params(), (count, width, hidden)))
+        self.expert_down = nnx.Param(init_out(rngs.params(), (count, hidden, width)))
         if routing.has_bias:
             self.router_bias = nnx.Param(jnp.zeros(count))
             self.expert_gate_bias = nnx.Param(jnp.zeros((count, hidden)))
@@ -101,10 +101,10 @@ class Experts(nnx.Module):
         scores = product("BTD,DE->BTE", x, self.router)
         return scores + self.router_bias[...].astype(x.dtype)[None, None] if self.routing.has_bias else scores
 
-    def _experts(self, dtype: jnp.dtype) -> tuple[Linear, Linear, Linear]:
-        """Return the layers gate, up and down of all experts, in the precision `dtype`."""
+    def _experts(self, dtype: jnp.dtype) -> tuple[ExpertLinears, ExpertLinears, ExpertLinears]:
+        """Return the gate, up and down layers of all experts, in the precision `dtype`."""
         names = ("expert_gate", "expert_up", "expert_down")
-        layers = [_build_linear(getattr(self, name).get_value(), dtype) for name in names]
+        layers = [_build_linears(getattr(self, name).get_value(), dtype) for name in names]
         if self.routing.has_bias:
             biases = [cast_parameter(getattr(self, f"{name}_bias").get_value(), dtype) for name in names]
             layers = [layer._replace(bias=bias) for layer, bias in zip(layers, biases, strict=True)]
@@ -112,13 +112,15 @@ class Experts(nnx.Module):
         return gate, up, down
 
 
-def _build_linear(parameter: Any, dtype: jnp.dtype) -> Linear:
+def _build_linears(parameter: Any, dtype: jnp.dtype) -> ExpertLinears:
     """Build the experts' linear layers, in the precision `dtype`, from their matrices with or without an adapter."""
     if not isinstance(parameter, Adapted):
-        return Linear(cast_parameter(parameter, dtype))
+        return ExpertLinears(cast_parameter(parameter, dtype))
     matrix: Any = parameter.matrix  # never quantized: `quantize_parameter` refuses the matrices of experts
     a, b = parameter.factors
-    return Linear(cast_parameter(matrix, dtype), factors=(jnp.asarray(a, dtype), jnp.asarray(parameter.scale * b, dtype)))
+    return ExpertLinears(
+        cast_parameter(matrix, dtype), factors=(jnp.asarray(a, dtype), jnp.asarray(parameter.scale * b, dtype))
+    )
 
 
 def apply_gate(
@@ -149,7 +151,7 @@ def route(scores: Float[Array, "B T E"], routing: Routing) -> tuple[Float[Array,
         routing: the number of chosen experts, and whether their weights are normalized to sum to 1.
 
     Returns:
-        The weights of the chosen experts, at least in float32, and the indices of these experts.
+        The weights of the chosen experts, in float32 or higher precision, and the indices of these experts.
 
     Example:
         >>> weights, chosen = route(jnp.log(jnp.array([[[0.125, 0.25, 0.625]]])), Routing(3, 2, normalized=False))
@@ -164,18 +166,18 @@ def mix_experts(
     x: Float[Array, "B T D"],
     weights: Float[Array, "B T C"],
     chosen: Int[Array, "B T C"],
-    experts: tuple[Linear, Linear, Linear],
+    experts: tuple[ExpertLinears, ExpertLinears, ExpertLinears],
     *,
     gated: Callable[[Array, Array], Array],
     axes: tuple[str, ...] = (),
 ) -> Float[Array, "B T D"]:
-    """Compute the weighted sum of the chosen experts' outputs, from copies of the tokens that are sorted by expert.
+    """Compute the weighted sum of the chosen experts' outputs, by sorting copies of the tokens by expert.
 
     Args:
         x: the tokens.
         weights: weights of the chosen experts.
         chosen: indices of the chosen experts.
-        experts: layers gate, up and down of all experts, or of this device's experts if there are `axes`.
+        experts: gate, up and down layers of all experts; of this device's experts only, if `axes` is not empty.
         gated: (outputs of gate, outputs of up) -> input of down.
         axes: mesh axes over which the experts are divided, in order; empty: this device has all experts.
     """

@@ -19,9 +19,9 @@ from rljax.models.model_folder import read_json, write_json
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
-READ = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none"}
+SUPPORTED_VALUES = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none"}
 """Entry of adapter_config.json -> the only supported value."""
-FREE = (
+ANY_VALUE = (
     *(
         "base_model_name_or_path",
         "r",
@@ -40,13 +40,13 @@ FREE = (
     ),
     *("megatron_core", "qalora_group_size", "runtime_config"),
 )
-"""Entries that may have any value, because they are read, follow from the tensors, or have no effect once training has ended."""
+"""Entries that may have any value: the value is used, is inferred from the tensors, or has no effect once training has ended."""
 KEEPS_BASE = (True, "default", "gaussian", "eva", "orthogonal")
 """Initializations that do not change the base model. Others, such as pissa and olora, subtract the initial update from it."""
 
 
 class _Module(NamedTuple):
-    name: str  # of the linear layer in `transformers`
+    name: str  # name of the linear layer in `transformers`
     factors: LowRank
 
 
@@ -55,7 +55,7 @@ def _check_not_fused(config: TransformerConfig) -> None:
     if config.fused:
         raise InputError(
             "peft adapts the queries, keys and values of a Phi3 model as one matrix (qkv_proj), but rljax adapts each separately, "
-            "so it neither writes nor reads adapters of such a model in peft's format; leave --adapter out to merge the adapter."
+            "so it neither writes nor reads adapters of such a model in peft's format; omit --adapter to export the merged model."
         )
 
 
@@ -63,14 +63,14 @@ def _check_not_expert(entry: Entry) -> None:
     """Refuse a matrix of experts, because `peft` adapts the experts' gate and up matrices as one."""
     if str(entry.path[-1]).startswith("expert_"):
         raise InputError(
-            "peft adapts the matrices gate and up of experts as one parameter (gate_up_proj), but rljax adapts each separately, so "
-            "it neither writes nor reads adapters of experts in peft's format; leave --adapter out to merge the adapter, or set "
+            "peft adapts the experts' gate and up matrices as one parameter (gate_up_proj), but rljax adapts each separately, so "
+            "it neither writes nor reads adapters of experts in peft's format; omit --adapter to export the merged model, or set "
             "lora_targets to attention."
         )
 
 
 def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
-    """Iterate over the adapted layers, in the order of a checkpoint."""
+    """Iterate over the adapted layers, in checkpoint order."""
     _check_not_fused(config)
     for entry in entries(config):
         node: Any = adapter
@@ -104,7 +104,7 @@ def adapter_config(config: TransformerConfig, adapter: Adapter, *, alpha: float,
         config: shape of the transformer.
         adapter: the adapter's factors.
         alpha: α; the product of the factors is multiplied by α / r.
-        base: folder or hub id of the model under the adapter.
+        base: folder or hub id of the base model.
     """
     modules = list(_modules(config, adapter))
     last = [name.rpartition(".")[2] for name, _ in modules]
@@ -127,7 +127,7 @@ def adapter_config(config: TransformerConfig, adapter: Adapter, *, alpha: float,
 
 
 def save_adapter(folder: Path, config: TransformerConfig, adapter: Adapter, *, alpha: float, base: str) -> None:
-    """Write an adapter's folder; see `adapter_config` for the arguments. The adapter must be on this host."""
+    """Write an adapter folder; see `adapter_config` for the arguments. The adapter must be on this host."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(adapter_tensors(config, adapter), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     write_json(folder / ADAPTER_CONFIG, adapter_config(config, adapter, alpha=alpha, base=base))
@@ -137,7 +137,7 @@ class StoredAdapter(NamedTuple):
     """Settings of an adapter in a folder, without its factors."""
 
     base: str
-    """Folder or hub id of the model under the adapter."""
+    """Folder or hub id of the base model."""
     rank: int
     """Rank of the update of each matrix."""
     alpha: int | float
@@ -153,13 +153,13 @@ def read_adapter_config(folder: Path) -> StoredAdapter:
     file = folder / ADAPTER_CONFIG
     raw = read_json(file)
     for name, value in raw.items():
-        if name in FREE or (name in READ and value in (None, READ[name])):
+        if name in ANY_VALUE or (name in SUPPORTED_VALUES and value in (None, SUPPORTED_VALUES[name])):
             continue
         if name == "init_lora_weights" and value in KEEPS_BASE:
             continue
         if name == "revision" and (value == "main" or Path(str(raw.get("base_model_name_or_path"))).expanduser().is_dir()):
             continue
-        if value or name in READ:
+        if value or name in SUPPORTED_VALUES:
             raise InputError(
                 f"{file} has {name} {value!r:.80}, which rljax cannot read; merge the adapter into its model with peft."
             )
@@ -167,7 +167,7 @@ def read_adapter_config(folder: Path) -> StoredAdapter:
     if not isinstance(base, str) or type(rank) is not int or not isinstance(alpha, int | float):
         raise InputError(f"{file} must contain base_model_name_or_path, r and lora_alpha; restore the original file.")
     if rank < 1:
-        raise InputError(f"{file} has r {rank}; the rank of an adapter is at least 1. Restore the original file.")
+        raise InputError(f"{file} sets r to {rank}, but the rank must be at least 1. Restore the original file.")
     return StoredAdapter(base, rank, alpha)
 
 
@@ -196,7 +196,7 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
         sides = (*shape[:inputs], rank), (rank, *shape[inputs:])
         if absent := [name for name in names if name not in tensors]:
             raise InputError(
-                f"{file} has no {absent[0]!r}, the other factor of an adapter in it; export the adapter again."
+                f"{file} has one factor of an adapted layer but not the other, {absent[0]!r}; export the adapter again."
             )
         found = [tensors.pop(name).T for name in names]
         for name, matrix, side in zip(names, found, sides, strict=True):

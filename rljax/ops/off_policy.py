@@ -101,10 +101,12 @@ def gamma_weighted(
 def mirror_descent(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, tau: Number
 ) -> Float[Array, "*rows T"]:
-    """Advantage times log-ratio, minus a quadratic penalty on the log-ratio: no clipping, and data may be off-policy.
+    """Advantage times log-ratio, minus a quadratic penalty on the log-ratio.
+
+    It needs no clipping, and allows off-policy data.
 
     The objective equals (A² - (A - τ log ρ)²) / 2τ, so its maximum is at log ρ = A/τ, where the policy is optimal under a KL
-    penalty of weight τ towards π_old. There, the slope A - τ log ρ changes sign.
+    penalty to π_old with weight τ. There, the slope A - τ log ρ changes sign.
 
     ::
 

@@ -196,7 +196,7 @@ def mixture_win_rate(
 def optimal_value(
     rewards: Float[Array, "*P G"], log_ratio: Float[Array, "*P G"], *, beta: Number = 0.5, valid: Mask | None = None
 ) -> Float[Array, "*P"]:
-    """Optimal value under a KL penalty of weight β towards the reference, estimated from the policy's responses.
+    """Optimal value under a KL penalty to the reference with weight β, estimated from the policy's responses.
 
     ::
 

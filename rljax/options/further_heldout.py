@@ -26,15 +26,15 @@ def install(setup: Setup) -> Setup:
     """
     if setup.tokenizer is None:  # a setup that only plans a run has no problems
         return setup
-    further, notes = {}, []
+    extra_sets, notes = {}, []
     for name, source in setup.config.data.also_heldout.items():
         prompts, omissions = read_set(setup, name, str(source))
         length = max(map(len, prompts.tokens))
         if setup.config.model.path is not None:
             check_length(locate(setup.config.model.path), length + setup.config.sampling.max_response_tokens)
-        further[name] = replace(setup.heldout, prompts=prompts, prompt_length=length)
+        extra_sets[name] = replace(setup.heldout, prompts=prompts, prompt_length=length)
         notes += [f"{name}: {note}" for note in (*omissions, *notes_on_set(setup, prompts))]
-    return setup._replace(heldout=replace(setup.heldout, further=further), omissions=[*setup.omissions, *notes])
+    return setup._replace(heldout=replace(setup.heldout, extra_sets=extra_sets), omissions=[*setup.omissions, *notes])
 
 
 def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list[str]]:

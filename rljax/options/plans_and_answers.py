@@ -40,7 +40,7 @@ def install(setup: Setup) -> Setup:
         setup = setup._replace(algorithm=with_plans(setup.algorithm, plans)).with_option(Option(NAME, measure=measure))
     if setup.tokenizer is None:  # the command `rljax plan` loads no prompts
         return setup
-    for worker in (setup.train, setup.heldout, *setup.heldout.further.values()):
+    for worker in (setup.train, setup.heldout, *setup.heldout.extra_sets.values()):
         check_prompts(worker.prompts, setup.tokenizer, end)
     if plans is None:
         return setup

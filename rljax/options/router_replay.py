@@ -25,7 +25,7 @@ def install(setup: Setup) -> Setup:
             "replay_experts needs the built-in model with a mixture of experts, such as Qwen3-MoE; leave it out for other models."
         )
     if learns_from_teacher(setup) or setup.config.algorithm.teacher is not None:
-        raise InputError("replay_experts cannot apply to a teacher, which has experts of its own; leave one of them out.")
+        raise InputError("replay_experts cannot be used with a teacher, which has its own experts; leave one of them out.")
     if setup.tokenizer is None:  # `rljax plan` builds no engine
         return setup
     if setup.prompt_length > PREFILL_TOKENS:

@@ -15,7 +15,7 @@ from rljax.data.bad_rows import BadRowError
 from rljax.data.feedback import LineLocation, list_unfinished
 from rljax.data.history import no_history
 from rljax.errors import InputError
-from rljax.evaluation.greedy import evaluate
+from rljax.evaluation.heldout import evaluate
 from rljax.evaluation.paired_change import format_points, paired_change
 from rljax.evaluation.statistics import over_problems
 from rljax.files import atomic_write

@@ -147,7 +147,7 @@ def pruned_policy(policy: Policy, pattern: Pattern) -> Policy:
     """
     contents = policy.contents
     if contents is None:
-        raise InputError("prune cannot apply to a policy that writes its own folder; leave it out.")
+        raise InputError("prune cannot be used with a policy that writes its own folder; leave it out.")
     return policy._replace(contents=lambda params: prune_contents(contents(params), pattern))
 
 
@@ -233,7 +233,7 @@ def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = N
         )
     for name, value in {"dtype": dtype, "quantize": quantize, "prune": prune}.items():
         if value is not None:
-            raise InputError(f"{name}={value!r} cannot apply to an adapter, which is float32; leave it out.")
+            raise InputError(f"{name}={value!r} cannot be used with an adapter, which is float32; leave it out.")
 
 
 def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, companions: Companions) -> None:

@@ -73,7 +73,7 @@ class ServeSettings(NamedTuple):
     """Maximum number of responses that are sampled at once."""
     context: int = 2048
     """Maximum number of tokens of a prompt and its response."""
-    most_tokens: int = 512
+    max_response_tokens: int = 512
     """Maximum number of tokens of a response."""
     queue: int = 256
     """Maximum number of responses that wait for a row."""
@@ -92,7 +92,7 @@ class ServeSettings(NamedTuple):
     extensions: ExtensionSettings = NO_EXTENSIONS
     """Options that choose or judge answers."""
     grace_seconds: float = 30.0
-    """Seconds that running responses may take after SIGTERM."""
+    """Seconds that responses in progress may take after SIGTERM."""
 
 
 def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
@@ -103,7 +103,7 @@ def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
         which=settings.which,
         tokenizer=settings.tokenizer,
         problems=None if needs_problems else [Problem("", "", messages=({"role": "user", "content": ""},))],
-        max_response_tokens=settings.most_tokens,
+        max_response_tokens=settings.max_response_tokens,
         quantize=settings.quantize,
         cache_dtype=settings.cache_dtype,
     )
@@ -129,12 +129,12 @@ def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
         settings.rows < 1
         or settings.queue < 1
         or not settings.context >= 2
-        or not 1 <= settings.most_tokens < settings.context
+        or not 1 <= settings.max_response_tokens < settings.context
     ):
         raise InputError(
             f"rows={settings.rows}, queue={settings.queue}, context={settings.context}, max_response_tokens="
-            f"{settings.most_tokens} cannot be served: rows and queue must be positive, and a response must be shorter than the "
-            "context."
+            f"{settings.max_response_tokens} cannot be served: rows and queue must be positive, and a response must be shorter "
+            "than the context."
         )
     check_context(opened, settings.context)
     rows = count_rows(settings.rows, opened.mesh)
@@ -222,7 +222,7 @@ def make_server_parts(settings: ServeSettings, opened: OpenPolicy, report: Calla
     log = None if settings.log is None else AnswerLog(settings.log)
     decoder, expected = decoder_of(opened, settings), fingerprint(opened)
     name = settings.name or Path(settings.target).resolve().name
-    limits = Limits(name, settings.context, settings.most_tokens, opened.policy.vocab_size, settings.queue)
+    limits = Limits(name, settings.context, settings.max_response_tokens, opened.policy.vocab_size, settings.queue)
     extensions = ()
     if settings.extensions != NO_EXTENSIONS:
         from rljax.programs.serving_extensions import make_extensions  # noqa: PLC0415  most servers have none
@@ -245,7 +245,7 @@ def make_server_parts(settings: ServeSettings, opened: OpenPolicy, report: Calla
 
 
 def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
-    """Serve until SIGTERM or Ctrl-C; running responses are completed.
+    """Serve until SIGTERM or Ctrl-C; responses in progress are completed.
 
     Args:
         settings: settings of the server.

@@ -98,14 +98,14 @@ def read_filter(text: str, *, chat: bool) -> Filter:
     return Filter(name, score_named(name, chat=chat), least)
 
 
-def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, *, most_tokens: int) -> "HeldoutAnswers":
+def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, *, max_tokens: int) -> "HeldoutAnswers":
     """Answer each held-out problem of a run once, with the code that serves requests.
 
     Args:
         opened: the policy of the run.
         decoder: decoder of the server, with all its rows free.
         temperature: sampling temperature.
-        most_tokens: maximum number of tokens of an answer.
+        max_tokens: maximum number of tokens of an answer.
 
     Raises:
         InputError: the policy is not from a run, has too few held-out problems, or answers in several turns; a prompt does not fit;
@@ -131,7 +131,7 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
     batcher = Batcher(decoder, opened.tokenizer.decode, queue=len(prompts), version=0)
     jobs = []
     for index, prompt in enumerate(prompts):
-        most = min(most_tokens, decoder.slots - len(prompt))
+        most = min(max_tokens, decoder.slots - len(prompt))
         sampling = ResponseSampling(most, temperature, top_k=None, top_p=None, seed=index, stop=tuple(stop))
         jobs.append(Job(prompt, sampling, pieces[index].append))
     batcher.submit(jobs)
@@ -167,7 +167,7 @@ def make_extensions(
     if settings.drift is not None:
         from rljax.serving.drift import DriftMonitor  # noqa: PLC0415  as above
 
-        heldout = answer_heldout(opened, decoder, settings.drift, most_tokens=limits.most_tokens)
+        heldout = answer_heldout(opened, decoder, settings.drift, max_tokens=limits.max_tokens)
         length, logprob = heldout.values.mean(0)
         report(
             f"{len(heldout.values)} answers to held-out problems have {length:.4g} tokens and log-probability "
@@ -180,7 +180,7 @@ def make_extensions(
             for texts in (settings.filter_prompts, settings.filter_answers)
         )
         extensions.append(Filters(prompts, answers, opened.tokenizer))
-    return (*extensions, *make_chooser(settings, opened, queue=limits.most_rows))
+    return (*extensions, *make_chooser(settings, opened, queue=limits.max_responses))
 
 
 def make_chooser(settings: ExtensionSettings, opened: OpenPolicy, *, queue: int) -> tuple[Extension, ...]:
@@ -200,4 +200,4 @@ def make_chooser(settings: ExtensionSettings, opened: OpenPolicy, *, queue: int)
         rank = by_confidence
     else:
         rank = by_score(score_named(settings.choose_by, chat=opened.config.model.chat), opened.tokenizer)
-    return (Chooser(samples, rank, most_rows=queue),)
+    return (Chooser(samples, rank, max_samples=queue),)

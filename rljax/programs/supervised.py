@@ -19,7 +19,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import Demonstrations, count_assistant_turns, encode_demonstrations, move_turns_to_demonstration
 from rljax.data.text_blocks import cut_blocks
 from rljax.errors import InputError
-from rljax.evaluation.greedy import evaluate
+from rljax.evaluation.heldout import evaluate
 from rljax.models import Params
 from rljax.options import INSTALLERS
 from rljax.parallel import run_on_first

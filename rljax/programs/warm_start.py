@@ -23,7 +23,7 @@ import numpy as np
 import rljax
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
-from rljax.evaluation.greedy import evaluate
+from rljax.evaluation.heldout import evaluate
 from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.parallel import numerical_setup, row_shards
@@ -95,7 +95,7 @@ def evaluate_accuracy(run: Run, outcome: StepOutcome) -> tuple[Checkpoint, bool]
         return outcome.checkpoint, False
     run.display.activity("answering held-out problems", compiles=True)
     start = time.monotonic()
-    accuracy = evaluate(replace(setup.heldout, further={}), setup.full_params(state.params)).metrics()["accuracy"]
+    accuracy = evaluate(replace(setup.heldout, extra_sets={}), setup.full_params(state.params)).metrics()["accuracy"]
     run.record("eval", 0, {"accuracy": accuracy, "seconds": time.monotonic() - start})
     run.display.evaluated(done, {"accuracy": accuracy})
     return outcome.checkpoint, accuracy >= settings.accuracy

@@ -191,7 +191,7 @@ def environment_of(config: Any, passed: Environment | None) -> Environment | Non
     task = config.generated_task
     if config.reward.name not in ("exact", None if task is None else task.reward):
         raise InputError(
-            f"environment={name!r} gives the rewards, so reward={config.reward.name!r} cannot apply as well; leave it out. An "
+            f"environment={name!r} gives the rewards, so reward={config.reward.name!r} cannot be used as well; leave it out. An "
             """environment with tools judges final answers by the reward in its own options: '{"reward": "math"}'."""
         )
     return make_environment(name, options)

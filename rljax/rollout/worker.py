@@ -49,7 +49,7 @@ class RolloutWorker:
         reward_groups: number of groups per call of the reward, which judges these groups while later ones are sampled; None judges
             all groups in one call, after the last response.
         needs_turns: whether a rollout contains the environment's reward for each turn.
-        further: workers for further held-out sets, by name; these sets are evaluated together with this worker's prompts.
+        extra_sets: workers for extra held-out sets, by name; these sets are evaluated together with this worker's prompts.
         other: player that takes the turns for which `environment.is_others_turn` is True; None lets the policy take these, too.
         vocabulary: V, number of the policy's token ids; None does not check the engine's token ids.
     """
@@ -64,14 +64,14 @@ class RolloutWorker:
     judging: Callable[[], AbstractContextManager] = nullcontext
     reward_groups: int | None = None
     needs_turns: bool = False
-    further: Mapping[str, "RolloutWorker"] = field(default_factory=dict)
+    extra_sets: Mapping[str, "RolloutWorker"] = field(default_factory=dict)
     other: Player | None = None
     vocabulary: int | None = None
 
     @property
     def all_problems(self) -> list[Problem]:
-        """The problems of this worker's prompts and of the further sets."""
-        return [problem for worker in (self, *self.further.values()) for problem in worker.prompts.problems]
+        """The problems of this worker's prompts and of the extra sets."""
+        return [problem for worker in (self, *self.extra_sets.values()) for problem in worker.prompts.problems]
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
         """Make one request per prompt, with seeds from the key.
@@ -208,8 +208,8 @@ class RolloutWorker:
         """Return a worker that reports judging progress and retries a failing judge; its engine reports to `patience.tell`."""
         if isinstance(self.engine, ReportingEngine):
             self.engine.report_to(patience.tell)
-        further = {name: worker.with_reports(progress, patience) for name, worker in self.further.items()}
-        return replace(self, judge=self.judge._replace(progress=progress, patience=patience), further=further)
+        extra_sets = {name: worker.with_reports(progress, patience) for name, worker in self.extra_sets.items()}
+        return replace(self, judge=self.judge._replace(progress=progress, patience=patience), extra_sets=extra_sets)
 
     def text(self, tokens: Int[np.ndarray, "T"], attention: Bool[np.ndarray, "T"]) -> str:
         """Decode one response to text."""

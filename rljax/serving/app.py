@@ -192,7 +192,7 @@ class _Server:
     def _model_entry(self) -> dict[str, Any]:
         limits = self.served.limits
         entry = {"id": limits.model, "object": "model", "created": self.created, "owned_by": "rljax"}
-        entry |= {"max_model_len": limits.context, "max_tokens": limits.most_tokens, "max_responses": limits.most_rows}
+        entry |= {"max_model_len": limits.context, "max_tokens": limits.max_tokens, "max_responses": limits.max_responses}
         return entry | {"fingerprint": self.served.fingerprint, "weights_version": self.served.batcher.version}
 
     async def complete(self, request: Request) -> Response:
@@ -387,7 +387,7 @@ class _Server:
             self.served.batcher.cancel(pending.jobs)
 
     async def replace_weights(self, request: Request) -> Response:
-        """Load weights from a folder, and switch to them once the running responses have ended, or at once if `in_flight`."""
+        """Load weights from a folder, and switch to them once the responses in progress have ended, or at once if `in_flight`."""
         if not self.served.allows_weights:
             message = "Weights can be replaced only if the server has an API key or listens only on its own machine."
             raise ApiError(403, message, code="weights_not_allowed")

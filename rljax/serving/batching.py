@@ -156,12 +156,12 @@ class Batcher:
             self.waiting = deque(job for job in self.waiting if not job.is_cancelled)
 
     def replace_weights(self, params: Params, version: int, *, in_flight: bool = False) -> "Future[None]":
-        """Switch to new weights once the running responses have ended; waiting jobs get the new weights.
+        """Switch to new weights once the responses in progress have ended; waiting jobs get the new weights.
 
         Args:
             params: the weights, as `decode_weights` returns them.
             version: their version.
-            in_flight: switch after the current call of the decoding program, so that running responses continue with the new
+            in_flight: switch after the current call of the decoding program, so that responses in progress continue with the new
                 weights. The cached keys and values of their earlier tokens still come from the old weights.
         """
         done: Future[None] = Future()

@@ -68,13 +68,13 @@ class Chooser(Extension):
     Args:
         samples: number of samples per prompt.
         rank: ranks the samples of one prompt.
-        most_rows: maximum number of samples per request.
+        max_samples: maximum number of samples per request.
     """
 
     waits = True
 
-    def __init__(self, samples: int, rank: Rank, *, most_rows: int):
-        self.samples, self.rank, self.most_rows = samples, rank, most_rows
+    def __init__(self, samples: int, rank: Rank, *, max_samples: int):
+        self.samples, self.rank, self.max_samples = samples, rank, max_samples
 
     def admit(self, prompts: Sequence[Prompt], fields: SamplingFields) -> SamplingFields:
         """Set the number of samples per prompt, unless the temperature is 0.
@@ -85,8 +85,10 @@ class Chooser(Extension):
         if fields.samples > 1 or fields.seeds is not None:
             message = f"This server sends one of {self.samples} sampled answers per prompt; omit n and seeds."
             raise ApiError(400, message, param="n" if fields.samples > 1 else "seeds", code="chooses_answers")
-        if len(prompts) * self.samples > self.most_rows:
-            message = f"A request may have at most {self.most_rows // self.samples} prompts of {self.samples} samples each."
+        if len(prompts) * self.samples > self.max_samples:
+            message = (
+                f"A request may have at most {self.max_samples // self.samples} prompts of {self.samples} samples each."
+            )
             raise ApiError(400, message, param="prompt")
         return fields if fields.temperature == 0 else fields._replace(samples=self.samples)
 

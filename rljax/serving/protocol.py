@@ -100,11 +100,11 @@ class Limits(NamedTuple):
     """Name of the model."""
     context: int
     """Maximum number of tokens of a prompt and its response together."""
-    most_tokens: int
+    max_tokens: int
     """Maximum number of tokens of a response."""
     vocabulary: int
     """Number of token ids in the vocabulary."""
-    most_rows: int
+    max_responses: int
     """Maximum number of responses per request."""
 
 
@@ -207,7 +207,7 @@ def parse_chat(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
     has_logprobs, top = _flag(body, "logprobs"), _integer(body, "top_logprobs", 0, 20) or 0
     if top and not has_logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true.", param="top_logprobs")
-    most = _integer(body, "max_completion_tokens", 1, limits.most_tokens)
+    most = _integer(body, "max_completion_tokens", 1, limits.max_tokens)
     fields = _fields(body, limits, has_logprobs=has_logprobs, top=top)
     if most is not None and fields.max_tokens not in (None, most):
         raise ApiError(400, "max_tokens and max_completion_tokens differ; send one.", param="max_completion_tokens")
@@ -232,7 +232,7 @@ def response_tokens(fields: SamplingFields, prompt: Sequence[int], limits: Limit
     if not prompt:
         raise ApiError(400, "The prompt has no tokens; send at least one.", param="prompt")
     room = limits.context - len(prompt)
-    most = fields.max_tokens if fields.max_tokens is not None else max(1, min(room, limits.most_tokens))
+    most = fields.max_tokens if fields.max_tokens is not None else max(1, min(room, limits.max_tokens))
     if most > room:
         message = (
             f"The prompt has {len(prompt)} tokens and the response may have {most}; the context is {limits.context} tokens."
@@ -251,8 +251,10 @@ def _check_names(body: Mapping[str, Any], own: set[str]) -> None:
 
 
 def _check_rows(count: int, limits: Limits) -> None:
-    if count > limits.most_rows:
-        raise ApiError(400, f"A request may have at most {limits.most_rows} responses; this one has {count}.", param="n")
+    if count > limits.max_responses:
+        raise ApiError(
+            400, f"A request may have at most {limits.max_responses} responses; this one has {count}.", param="n"
+        )
 
 
 def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top: int) -> SamplingFields:
@@ -273,7 +275,7 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
     samples = _integer(body, "n", 1, MOST_SAMPLES) or 1
     return SamplingFields(
         samples=samples,
-        max_tokens=_integer(body, "max_tokens", 1, limits.most_tokens),
+        max_tokens=_integer(body, "max_tokens", 1, limits.max_tokens),
         temperature=1.0 if temperature is None else temperature,
         top_k=_integer(body, "top_k", 1, 1 << 31),
         top_p=_probability(body, "top_p"),

@@ -18,7 +18,7 @@ import numpy as np
 from jax.tree_util import tree_leaves_with_path
 from safetensors.numpy import save
 
-from rljax.evaluation.greedy import evaluate
+from rljax.evaluation.heldout import evaluate
 from rljax.files import atomic_write
 from rljax.models import count_parameters
 from rljax.models.quantization import matrix_shapes
@@ -191,7 +191,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     if quality.counts:
         run.display.message(f"step {step}: held-out answers: {quality.counts}")
     if step in (0, run.config.optimization.steps):
-        rows = evaluation.rows(run.setup.heldout, step, most=HELDOUT_KEPT)
+        rows = evaluation.rows(run.setup.heldout, step, max_answers=HELDOUT_KEPT)
         run.write("the held-out answers", lambda: run.folder.add_heldout(rows))
     if is_best:
         run.save(BEST, after)

@@ -160,7 +160,7 @@ def test_first_messages_reach_every_command(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--reward", "math"], "--environment .* gives the rewards, so --reward 'math' cannot apply as well"),
+        (["--reward", "math"], "--environment .* gives the rewards, so --reward 'math' cannot be used as well"),
         (["--environment-options", '{"leter": "b"}'], "cannot be built with the arguments .*leter"),
         (["--environment", "gessing"], "there is no environment 'gessing'.* guessing"),
     ],

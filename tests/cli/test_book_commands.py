@@ -115,7 +115,7 @@ def test_query_shows_the_best_match_first(capsys):
     assert "\nalso\n  " in text
     assert "surrogate.dual_clipped" in text
     found = len(search("clip higher"))
-    assert f"10 of {found} entries, the best first; --limit {found} shows all." in " ".join(text.split())
+    assert f"10 of {found} entries, best first; --limit {found} shows all." in " ".join(text.split())
 
 
 def test_limit_applies_to_full_entries(capsys):
@@ -144,7 +144,7 @@ def test_bibtex_of_all_and_of_a_query(capsys):
     some = printed(capsys, "equations", "--bibtex", "clipped")
     assert "schulman2017ppo" in some
     assert some.count("\n@") == 1
-    assert "has a source with BibTeX" in refused(capsys, "equations", "--bibtex", "zero_outside")
+    assert "has a BibTeX entry" in refused(capsys, "equations", "--bibtex", "zero_outside")
 
 
 def test_json_of_equations(capsys):

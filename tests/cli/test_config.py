@@ -191,7 +191,7 @@ def test_smoke_excludes_keep_group_parts(tmp_path, capsys):
     assert starting_config(["--config", str(own)]).algorithm.parts == ("advantage=rank", part)
     assert starting_config(["--config", str(own), "--smoke"]).algorithm.parts == ("advantage=rank",)
     for flag in (["--with", "advantage=rank", part], [f"--with={part}"]):
-        refused(capsys, f"--smoke leaves dynamic sampling out.*so .*{part} cannot apply", "config", "--smoke", *flag)
+        refused(capsys, f"--smoke leaves dynamic sampling out.*so .*{part} cannot be used", "config", "--smoke", *flag)
 
 
 def test_task_help_names_every_task():

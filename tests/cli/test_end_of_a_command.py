@@ -38,7 +38,7 @@ main(["--version"])
 is_unchanged = gc.get_threshold() == default
 sys.argv[1:] = ["--version"]
 import rljax.cli
-rljax.cli.start_exit_watchdog = lambda code, has_hosts: print(is_unchanged, gc.get_threshold()[0])
+rljax.cli.start_exit_watchdog = lambda code, is_multi_host: print(is_unchanged, gc.get_threshold()[0])
 main()
 """
 

@@ -22,7 +22,7 @@ NAMES = setting_names(COMMANDS["train"][0])
         ("`kl_limit=0.1`, 'kl_limit' and /tmp/kl_limit/x", "`kl_limit=0.1`, 'kl_limit' and /tmp/kl_limit/x"),
         ("write --column score=reward or --kl-limit 1", "write --column score=reward or --kl-limit 1"),
         ("mine.yaml:2: kl_limit=0.1 is too small", "mine.yaml:2: kl_limit=0.1 is too small"),
-        ("the part keep=kl_limit,steps=3 cannot apply", "the part keep=kl_limit,steps=3 cannot apply"),
+        ("the part keep=kl_limit,steps=3 cannot be used", "the part keep=kl_limit,steps=3 cannot be used"),
         ("rewards.kl_limit, kl_limit(1), a_kl_limit", "rewards.kl_limit, kl_limit(1), a_kl_limit"),
     ],
 )

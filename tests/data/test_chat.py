@@ -126,7 +126,7 @@ def test_completion_trains_only_assistant_turns(rows):
     assert 0 < arrays.response_mask.sum() < arrays.response_attention.sum()
     with pytest.raises(InputError, match=r"roles: assistant, tool, assistant\).*turn chat on \(--chat\)"):
         encode_demonstrations([problem], tokenizer, 400, 400)
-    with pytest.raises(InputError, match="begins or ends with a message of the role 'tool'"):
+    with pytest.raises(InputError, match="begins or ends with a message with role 'tool'"):
         rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT]})
 
 
@@ -260,12 +260,12 @@ def test_prompt_omissions_of_plain_prompts_and_templates():
     assert note.endswith("the model does not see them: tools")
     systems = Problem("s", "4", messages=({"role": "system", "content": "Add."}, QUESTION))
     (note,) = list_prompt_omissions([systems], make_tokenizer(silent), chat=True)
-    assert note.endswith("content (of a message of the role 'system')")
+    assert note.endswith("content (of a message with role 'system')")
     first = "{% for m in messages %}{% if m.role == 'user' or loop.first %}{{ m.content }}{% endif %}{% endfor %}"
     assert list_prompt_omissions([systems], make_tokenizer(first), chat=True) == []
     twice = Problem("s", "4", messages=({"role": "system", "content": "Add."}, *systems.messages))
     (note,) = list_prompt_omissions([systems, twice], make_tokenizer(first), chat=True)
-    assert note.endswith("content (of a message of the role 'system')")
+    assert note.endswith("content (of a message with role 'system')")
 
 
 def test_prompt_omissions_of_columns():

@@ -261,7 +261,7 @@ def test_parquet(tmp_path):
     with pytest.raises(InputError, match=r"data\.parquet, row 2, column 'reward_model\.ground_truth': an answer must be"):
         load_problems(tmp_path / "data.parquet")
     (tmp_path / "data.parquet").write_text("no")
-    with pytest.raises(InputError, match=r"data\.parquet is not a parquet file"):
+    with pytest.raises(InputError, match=r"data\.parquet is not a readable parquet file"):
         load_problems(tmp_path / "data.parquet")
 
 
@@ -406,7 +406,7 @@ def test_parquet_keeps_columns_and_digits(tmp_path):
     damaged = bytearray(file.read_bytes())
     damaged[8:20] = b"\xff" * 12
     file.write_bytes(damaged)
-    with pytest.raises(InputError, match=r"data\.parquet is not a parquet file that can be read"):
+    with pytest.raises(InputError, match=r"data\.parquet is not a readable parquet file"):
         load_problems(file)
 
 

@@ -59,7 +59,7 @@ def test_iteration_splits_and_seeds():
         ({"steps": (0, 5)}, r"iterations is \(0, 5\); give the minimum"),
         ({"steps": (6, 5)}, r"iterations is \(6, 5\)"),
         ({"count": 0}, "train_problems is 0, but iterations="),
-        ({"count": 10**6}, "can supply 1 to .* different train problems"),
+        ({"count": 10**6}, "allows 1 to .* distinct train problems"),
         ({"split": "test"}, "the split is 'test'; choose"),
     ],
 )

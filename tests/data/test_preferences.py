@@ -145,7 +145,7 @@ def test_responses_with_turns_and_tool_calls(write):
         ({"chosen": "a b", "rejected": "a b"}, "both responses are the same"),
         (
             {"better": "a", "rejected": "b"},
-            r"no column 'chosen' .*\(the columns are better, rejected\); name the right ones",
+            r"no column 'chosen' .*\(the columns are better, rejected\); set chosen_column and rejected_column",
         ),
         ({}, r"no column 'chosen' .*\(there are no columns\)"),
     ],

@@ -102,7 +102,7 @@ def test_encode_demonstrations_keeps_tokens_and_mask():
 def test_token_ids_need_tokenized_option():
     rows = [{"input_ids": IDS, "labels": IDS, "prompt": "1+1=", "answer": "2"}]
     assert read_problems(rows).problems[0].prompt == "1+1="
-    with pytest.raises(InputError, match="rows of token ids have no prompt as text, and only `rljax sft` reads them"):
+    with pytest.raises(InputError, match="rows of token ids have no prompt text; only `rljax sft` can read such rows"):
         read_problems([{"input_ids": IDS, "labels": IDS}])
 
 

@@ -156,5 +156,5 @@ def test_id_tokenizer(tmp_path):
             tokenizer.encode(text)
     with pytest.raises(InputError, match=r"'9{79}… in .* is not a token id from 0 to 19"):
         tokenizer.encode("9" * 5000)
-    with pytest.raises(InputError, match="'ids' belongs to a model folder"):
+    with pytest.raises(InputError, match="'ids' is valid only together with a model folder"):
         load_tokenizer("ids")

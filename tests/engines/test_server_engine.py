@@ -227,7 +227,7 @@ def test_unsuitable_server(server, folder, opened, tmp_path_factory):
         engine_at(server[0], opened, folder, needed=500)
     with pytest.raises(InputError, match="allows responses of 64 tokens, but max_response_tokens=65"):
         engine_at(server[0], opened, folder, sampling=sampling_of(opened)._replace(max_tokens=65))
-    with pytest.raises(InputError, match="leave sampling_mask out"):
+    with pytest.raises(InputError, match="do not set sampling_mask"):
         engine_at(server[0], opened, folder, sampling=sampling_of(opened, top_k=3, kept=3))
     for changes in ({"temperature": 2.5}, {"stop": tuple("abcdefghijklmnopq")}):
         with pytest.raises(InputError, match="its requests have temperatures up to 2 and at most 16 stop strings"):
@@ -362,9 +362,9 @@ def test_restarted_server_without_versions(opened, folder):
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_dialects_with_one_log_probability_refuse_truncation(name):
     untruncated = Sampling(4, (1,))
-    assert dialect_of(name).limits(untruncated) is None
+    assert dialect_of(name).why_unsupported(untruncated) is None
     for sampling in (untruncated._replace(top_k=3), untruncated._replace(top_p=0.5), untruncated._replace(stop=("a",))):
-        assert dialect_of(name).limits(sampling)
+        assert dialect_of(name).why_unsupported(sampling)
     with pytest.raises(InputError, match="choose one of rljax, vllm, sglang"):
         dialect_of("trl")
 
@@ -382,7 +382,7 @@ def test_in_flight_weights_change_running_responses(folder, opened):
     other = jax.tree.map(lambda leaf: leaf * 0.5, opened.params)
     sampling = sampling_of(opened)._replace(max_tokens=120, eos_ids=())
     requests = [Request(tuple(opened.tokenizer.encode("one two")), index, index, sampling, index) for index in range(4)]
-    with serving(folder, most_tokens=120) as (url, served):
+    with serving(folder, max_response_tokens=120) as (url, served):
         engine = engine_at(url, opened, folder, needed=140, in_flight=True)
         engine.publish_in_flight(opened.params, 3)
         before = engine.generate(opened.params, requests)
@@ -411,13 +411,13 @@ def test_in_flight_weights_change_running_responses(folder, opened):
 
 
 def test_run_publishes_weights_in_flight(folder, tmp_path, monkeypatch):
-    """The server samples slowly, so new weights reach running responses; the metrics count the version of each token."""
+    """The server samples slowly, so new weights reach responses in progress; the metrics count the version of each token."""
     config = config_of(folder, steps=5, group_size=2, staleness=2, checkpoint_every=1)
     config = config.replace(max_response_tokens=60, logged_rollouts=8, run=str(tmp_path / "run"))
     problems, ages = (PROBLEMS[:6], PROBLEMS[6:]), []
     original = metrics.sampled_versions
     monkeypatch.setattr(metrics, "sampled_versions", lambda groups: ages.append(original(groups)) or ages[-1])
-    with serving(folder, most_tokens=64) as (url, served):
+    with serving(folder, max_response_tokens=64) as (url, served):
         config = config.replace(engine_url=url, engine_in_flight=True)
         proceed = served.batcher.decoder.proceed
         served.batcher.decoder.proceed = lambda *rest, **named: time.sleep(0.1) or proceed(*rest, **named)

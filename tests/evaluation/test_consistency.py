@@ -59,7 +59,7 @@ def test_clean_demonstrations_without_agreement():
         for n in range(8)
     ]
     cleaned = clean_demonstrations([problem, unread], rows, [problem], vote, agreement=0.5, replace=False)
-    assert (cleaned.undecided, cleaned.unread, len(cleaned.rows)) == (1, 1, 2)
+    assert (cleaned.undecided, cleaned.unparsed, len(cleaned.rows)) == (1, 1, 2)
     assert consensus([None, None, None, "7"], agreement=0.5) is None
 
 

@@ -11,7 +11,7 @@ from rljax.errors import InputError
 from rljax.models import Model
 from rljax.models.axes import check_shape
 from rljax.models.config import Routing, TransformerConfig
-from rljax.models.experts import Linear, apply_gate, mix_experts, route
+from rljax.models.experts import ExpertLinears, apply_gate, mix_experts, route
 from rljax.models.language_model import init_params, logits
 from rljax.models.quantization import quantize_params
 from rljax.parallel import make_mesh
@@ -46,7 +46,7 @@ def test_tokens_pass_through_their_experts(seed):
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
     order = np.argsort(-np.asarray(scores), axis=-1)[..., :3]
     np.testing.assert_array_equal(chosen, order)
-    experts = tuple(Linear(matrix) for matrix in random_matrices(seed))
+    experts = tuple(ExpertLinears(matrix) for matrix in random_matrices(seed))
     found = mix_experts(x, weights, chosen, experts, gated=partial(apply_gate, jax.nn.silu))
     np.testing.assert_allclose(found, apply_one_by_one(x, weights, chosen, *random_matrices(seed)), atol=1e-5)
 

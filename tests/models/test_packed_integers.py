@@ -186,7 +186,7 @@ def test_an_exported_run_can_be_sampled_from(tmp_path, capsys):
     flags = ("--adapter", "--quantize", "int4")
     refused(
         capsys,
-        "--quantize 'int4' cannot apply to an adapter",
+        "--quantize 'int4' cannot be used with an adapter",
         "export",
         str(tmp_path / "run"),
         str(tmp_path / "no"),

@@ -99,7 +99,7 @@ def test_unreadable_adapters_are_refused_by_name(stored):
     file.write_text(json.dumps({**raw, "revision": "v1.1", "base_model_name_or_path": str(folder)}))
     load_adapter(folder, config)
     file.write_text(json.dumps({**raw, "r": 0}))
-    with pytest.raises(InputError, match="has r 0; the rank of an adapter is at least 1"):
+    with pytest.raises(InputError, match="sets r to 0, but the rank must be at least 1"):
         load_adapter(folder, config)
     file.write_text(json.dumps(raw))
     tensors = load_file(folder / "adapter_model.safetensors")
@@ -109,7 +109,7 @@ def test_unreadable_adapters_are_refused_by_name(stored):
         ({**tensors, name: np.zeros((2, 2), np.float32)}, "does not fit its model"),
         (
             {key: tensor for key, tensor in tensors.items() if key != name},
-            "has no '.*', the other factor of an adapter in it",
+            "has one factor of an adapted layer but not the other, '.*'",
         ),
         ({}, "has no adapter tensors; restore the original file"),
     ):

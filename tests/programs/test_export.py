@@ -199,7 +199,7 @@ def test_model_without_a_tokenizer_samples_ids(exported, tmp_path, capsys):
     known = rljax.load(folder, problems=[rljax.data.problem.Problem("", "")], max_response_tokens=3)
     assert known.sample_ids([[5, 6]]) == [[[int(word) for word in lines[0].split()[2:]]]]
     assert printed(capsys, *command, "--tokenizer", "ids", "--prompt", "5 6 ").split()[:2] == ["5", "6"]
-    refused(capsys, "contains no tokenizer .* copy the files of its model into it", *command, "--prompt", "5 6")
+    refused(capsys, "contains no tokenizer .* copy the model's tokenizer files into it", *command, "--prompt", "5 6")
     refused(capsys, "there is no prompt; give --prompt TEXT, or --prompt-ids 1 2 3", *command)
     refused(
         capsys, "--chat formats the texts of --prompt, but --prompt-ids are used", *command, "--prompt-ids", "1", "--chat"

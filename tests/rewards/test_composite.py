@@ -188,5 +188,5 @@ def test_reward_combine_option():
     with pytest.raises(InputError, match="reward_combine='min' needs several rewards, but there is only one"):
         reward_from_argument(length, TrainConfig.flat(reward_combine="min"))
     config = TrainConfig.flat(algorithm="gdpo", reward="exact,format", reward_combine="min")
-    with pytest.raises(InputError, match="gdpo reads several rewards separately, so reward_combine='min' cannot apply"):
+    with pytest.raises(InputError, match="gdpo reads several rewards separately, so reward_combine='min' cannot be used"):
         check_algorithm(make_algorithm(config), config)

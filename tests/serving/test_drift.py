@@ -39,7 +39,7 @@ def prompts(run):
 
 
 def serve_with_drift(run, temperature, **more):
-    return serving(run, extensions=ExtensionSettings(drift=temperature, **more), context=64, most_tokens=MAX_TOKENS)
+    return serving(run, extensions=ExtensionSettings(drift=temperature, **more), context=64, max_response_tokens=MAX_TOKENS)
 
 
 def drift_metrics(url):
@@ -161,7 +161,7 @@ def test_too_few_heldout_problems_are_rejected(tmp_path, words):
 def test_environment_is_rejected(run):
     opened = open_policy(ServeSettings(str(run), extensions=ExtensionSettings(drift=0)), str(run))
     with pytest.raises(InputError, match="has an environment"):
-        answer_heldout(opened._replace(skipped="mine.py:World"), None, 0, most_tokens=MAX_TOKENS)
+        answer_heldout(opened._replace(skipped="mine.py:World"), None, 0, max_tokens=MAX_TOKENS)
 
 
 def test_longest_is_the_largest_length_among_the_values():

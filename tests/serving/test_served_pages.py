@@ -97,7 +97,7 @@ def test_choose_row_needs_pages_for_the_longest_response(paged):
 def test_paged_cache_has_the_requested_size(folder):
     sizes = {}
     for share in (None, 0.4):
-        settings = ServeSettings(str(folder), context=1024, most_tokens=64, rows=64, paged_cache=share)
+        settings = ServeSettings(str(folder), context=1024, max_response_tokens=64, rows=64, paged_cache=share)
         decoder = decoder_of(open_policy(settings, str(folder)), settings)
         sizes[share] = sum(leaf.nbytes for leaf in jax.tree.leaves(decoder.rows.state))
     assert 0.4 <= sizes[0.4] / sizes[None] < 0.45

@@ -285,7 +285,7 @@ def test_new_weights_print_no_note_about_unused_settings(server, folder, tmp_pat
 
 
 def test_disconnected_clients_free_their_rows(folder):
-    with serving(folder, context=1024, most_tokens=1000, rows=2) as (url, served):
+    with serving(folder, context=1024, max_response_tokens=1000, rows=2) as (url, served):
         body = {"model": NAME, "prompt": [9], "max_tokens": 1000, "n": 64, "stop": ["never"]}
         with (
             httpx.Client(timeout=60, trust_env=False) as client,

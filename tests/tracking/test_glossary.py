@@ -13,7 +13,7 @@ from rljax import algorithms
 from rljax.algorithms import LossMetrics
 from rljax.algorithms.metrics import ValueMetrics
 from rljax.errors import InputError
-from rljax.evaluation.greedy import OF_A_SET
+from rljax.evaluation.heldout import PER_SET_METRICS
 from rljax.preference.direct_losses import BY_NAME as DIRECT
 from rljax.preference.direct_losses import PairLogps
 from rljax.preference.direct_update import judge_logps
@@ -41,7 +41,7 @@ REWARD_PARTS = {"reward_{NAME}", "episode_{NAME}"}
 EVALUATION_METRICS = {"judged", "answers", "is_best", "unstated_share"}  # RL writes unstated_share
 DISPLAY_METRICS = {"judge_share"}  # shown on the display only
 LENGTH_METRICS = {"accuracy_to_{N}_tokens"}
-SET_METRICS = {f"{metric}_on_{{NAME}}" for metric in OF_A_SET}
+SET_METRICS = {f"{metric}_on_{{NAME}}" for metric in PER_SET_METRICS}
 
 
 def fill_record(record):

@@ -217,7 +217,7 @@ def test_the_adapter_is_exported_alone(finished, config, model, tmp_path):
 
 
 def test_an_adapter_export_refuses_a_dtype(finished, tmp_path):
-    with pytest.raises(InputError, match="dtype='bfloat16' cannot apply to an adapter"):
+    with pytest.raises(InputError, match="dtype='bfloat16' cannot be used with an adapter"):
         rljax.export(finished.run, tmp_path / "a", which="last", adapter=True, dtype="bfloat16")
 
 

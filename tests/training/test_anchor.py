@@ -142,7 +142,7 @@ def test_a_model_without_available_problems_is_refused(tmp_path):
         anchor_problems(TrainConfig.flat(anchor=1.0), most=5)
     with pytest.raises(InputError, match="anchor is not set; set --anchor"):
         TrainConfig.flat(anchor_problems="runs/first")
-    with pytest.raises(InputError, match=r"anchor=1\.0 cannot apply to an adapter \(lora_rank=4\)"):
+    with pytest.raises(InputError, match=r"anchor=1\.0 cannot be used with an adapter \(lora_rank=4\)"):
         TrainConfig.flat(anchor=1.0, lora_rank=4)
     with pytest.raises(InputError, match=r"anchor is -1\.0; it must be positive"):
         TrainConfig.flat(anchor=-1)

@@ -363,16 +363,16 @@ def test_returns_beyond_the_support_are_refused():
         ({"critic": "none"}, "critic is 'none', but vapo needs a critic"),
         (
             {"algorithm": "grpo", "critic": "policy", "value_pretraining_steps": None},
-            "grpo has no critic, so critic cannot apply",
+            "grpo has no critic, so critic cannot be used",
         ),
-        ({"algorithm": "grpo"}, "grpo has no critic, so value_pretraining_steps cannot apply"),
+        ({"algorithm": "grpo"}, "grpo has no critic, so value_pretraining_steps cannot be used"),
         (
             {"algorithm": "grpo", "mix_pretrained_value": True},
-            "so value_pretraining_steps, mix_pretrained_value cannot apply",
+            "so value_pretraining_steps, mix_pretrained_value cannot be used",
         ),
         (
             {"algorithm": "grpo", "critic_surprisal": True, "value_pretraining_steps": None},
-            "grpo has no critic, so critic_surprisal cannot apply",
+            "grpo has no critic, so critic_surprisal cannot be used",
         ),
         ({"critic_surprisal": True, "critic_frozen_trunk": True}, "keeps the trunk from learning to use it; choose one"),
         (

@@ -89,7 +89,7 @@ def test_the_gradient_norm_counts_only_trained_parameters():
             r"freeze: 'embeding' matches no parameter; the parameters are embedding, layers/\*/attention/key, ",
         ),
         ({"freeze": ("*",)}, r"freeze=\* matches every parameter, so nothing could be learned"),
-        ({"freeze": ("embedding",), "lora_rank": 1}, "freeze cannot apply if lora_rank is set"),
+        ({"freeze": ("embedding",), "lora_rank": 1}, "freeze cannot be used if lora_rank is set"),
     ],
 )
 def test_invalid_patterns_are_refused(settings, message):

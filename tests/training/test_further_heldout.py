@@ -12,7 +12,7 @@ from small_runs import STEPPED, even_length, is_time, stopping_after
 import rljax
 from rljax.cli.doctor_output import describe_outcome
 from rljax.errors import InputError
-from rljax.evaluation.greedy import evaluate
+from rljax.evaluation.heldout import evaluate
 from rljax.tracking.plots import held_out_accuracy, plot_curves
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
@@ -77,10 +77,10 @@ def test_joint_evaluation_equals_separate_evaluations(sets):
     params = setup.full_params(state.params)
     together = evaluate(setup.heldout, params)
     for name in sets:
-        alone = evaluate(setup.heldout.further[name], params)
-        chex.assert_trees_all_equal(alone.groups, together.further[name].groups)
+        alone = evaluate(setup.heldout.extra_sets[name], params)
+        chex.assert_trees_all_equal(alone.groups, together.extra_sets[name].groups)
         assert together.metrics()[f"reward_on_{name}"] == alone.metrics()["reward"]
-    longest = max(map(len, setup.heldout.further["long"].prompts.tokens))
+    longest = max(map(len, setup.heldout.extra_sets["long"].prompts.tokens))
     assert longest > setup.prompt_length, "an extra set may have longer prompts than the training problems"
 
 

@@ -141,7 +141,7 @@ def test_contradictory_settings_are_refused(change, message):
     [
         (
             {"algorithm": "ppo", "remembered_rewards": 2},
-            "ppo does not compare the responses .* remembered_rewards=2 cannot apply",
+            "ppo does not compare the responses .* remembered_rewards=2 cannot be used",
         ),
         ({"length_weights": (1.0, 2.0)}, r"weights of the length bins are \(1.0, 2.0\); give 5 numbers"),
     ],

@@ -237,7 +237,7 @@ def test_muon_equalizes_singular_values_and_uses_adam_elsewhere():
     [
         ({"warm_start_optimizer": "sgd"}, "warm_start_optimizer is 'sgd'; choose adamw or muon"),
         ({"warm_start_loss": "mle"}, "warm_start_loss is 'mle', but 'dft' or null is expected"),
-        ({"warm_start_optimizer": "muon", "second_moment": "factored"}, "cannot apply to warm_start_optimizer='muon'"),
+        ({"warm_start_optimizer": "muon", "second_moment": "factored"}, "cannot be used with warm_start_optimizer='muon'"),
     ],
 )
 def test_invalid_warm_start_settings_are_refused(settings, message):

@@ -70,7 +70,7 @@ def test_run_with_replay_resumes_exactly(config, tmp_path):
     ("changes", "message"),
     [
         ({"paged_cache": 0.5}, "without --paged-cache"),
-        ({"algorithm": "on_policy_distillation", "teacher": "MODEL"}, "cannot apply to a teacher"),
+        ({"algorithm": "on_policy_distillation", "teacher": "MODEL"}, "cannot be used with a teacher"),
         ({"model": None, "tokenizer": "bytes"}, "with a mixture of experts"),
     ],
 )

@@ -128,7 +128,7 @@ def quality_of(metrics: Mapping[str, float], metric: str) -> Quality:
     """Build the result of a held-out evaluation from its metrics.
 
     Args:
-        metrics: averages over the answers, from `rljax.evaluation.greedy.Evaluation.metrics`.
+        metrics: averages over the answers, from `rljax.evaluation.heldout.Evaluation.metrics`.
         metric: name of the metric that decides which checkpoint is best.
 
     Raises:

@@ -94,7 +94,7 @@ class TrainConfig:
         if prompts % minibatches:
             raise InputError(f"minibatches={minibatches} does not divide prompts={prompts}; choose a divisor.")
         if self.warm_start.optimizer == "muon" and self.optimization.second_moment == "factored":
-            raise InputError("second_moment='factored' cannot apply to warm_start_optimizer='muon'; choose one of them.")
+            raise InputError("second_moment='factored' cannot be used with warm_start_optimizer='muon'; choose one.")
         split_axis = next((name for name in ("tensor", "context") if (getattr(self.devices, name) or 1) > 1), None)
         if self.model.calculator is not None and split_axis:
             raise InputError(
@@ -115,8 +115,8 @@ class TrainConfig:
             )
         if self.algorithm.anchor is not None and self.adapter.rank is not None:
             raise InputError(
-                f"anchor={self.algorithm.anchor} cannot apply to an adapter (lora_rank={self.adapter.rank}): one of its factors "
-                "starts at 0, so the Fisher information of the other is 0; leave one of them out."
+                f"anchor={self.algorithm.anchor} cannot be used with an adapter (lora_rank={self.adapter.rank}): one of its "
+                "factors starts at 0, so the Fisher information of the other is 0; leave one of them out."
             )
 
     @property

@@ -82,7 +82,7 @@ def inputs_of(setup: Setup, custom: CustomParts) -> dict[str, str]:
         TRAIN_ROWS: digest_of_rows(setup.train.prompts.problems),
         HELDOUT_ROWS: digest_of_rows(heldout.prompts.problems),
         **judge_inputs(digest_of_reward(config, custom.reward), setup.train.environment, config),
-        "further held-out rows": digest_of_rows(heldout.all_problems) if heldout.further else None,
+        "further held-out rows": digest_of_rows(heldout.all_problems) if heldout.extra_sets else None,
         **text_inputs(setup.tokenizer, chat=config.model.chat),
         "algorithm": digest_of_name(config.algorithm.name, BY_NAME),
         "step reward": digest_of_name(config.reward.step_reward or "", STEP_REWARDS),

@@ -260,11 +260,11 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
     if sampling.remembered_rewards and not algorithm.compares_groups:
         raise InputError(
             f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
-            "cannot apply to it; leave it out."
+            "cannot be used with it; leave it out."
         )
     if config.reward.combine != "sum" and reads_rewards_separately(algorithm):
         raise InputError(
-            f"{name} reads several rewards separately, so reward_combine={config.reward.combine!r} cannot apply; leave it out, "
+            f"{name} reads several rewards separately, so reward_combine={config.reward.combine!r} cannot be used; leave it out, "
             "or choose another algorithm."
         )
     try:

@@ -90,7 +90,7 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
         }
         if named := [flag for flag, is_changed in changed.items() if is_changed]:
             raise InputError(
-                f"{name} has no critic, so {', '.join(named)} cannot apply; leave that out, or choose an algorithm "
+                f"{name} has no critic, so {', '.join(named)} cannot be used; leave that out, or choose an algorithm "
                 "with a critic (ppo, vc_ppo, vapo, vapo_grpo, open_reasoner_zero)."
             )
         return

@@ -50,7 +50,7 @@ def check_freeze(config: TrainConfig, policy: Policy) -> None:
         return
     if config.adapter.rank is not None:
         raise InputError(
-            "freeze cannot apply if lora_rank is set, because the full model is frozen under its adapter; choose the matrices "
+            "freeze cannot be used if lora_rank is set, because the full model is frozen under its adapter; choose the matrices "
             "to adapt with lora_targets."
         )
     key = jax.random.key(config.run.seed)

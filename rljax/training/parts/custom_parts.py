@@ -99,7 +99,7 @@ def check_parts(custom: CustomParts) -> None:
         check_environment(custom.environment)
         if custom.reward is not None:
             raise InputError(
-                "environment: the rewards come from its steps, so a reward cannot apply as well; got both. Leave one of them out."
+                "environment: the rewards come from its steps, so a reward cannot be used as well; got both. Leave one of them out."
             )
     if custom.problems is not None:
         check_problems(custom.problems)

@@ -64,7 +64,7 @@ def save_model(
     if model.contents is None:
         for name, value in {"dtype": dtype, "quantize": quantize}.items():
             if value is not None:
-                raise InputError(f"{name}={value!r} cannot apply to a policy that writes its own folder; leave it out.")
+                raise InputError(f"{name}={value!r} cannot be used with a policy that writes its own folder; leave it out.")
         host = fetch(params)
         run_on_first(lambda: model.save(host, folder))
         return

@@ -66,7 +66,7 @@ def choose_policy(config: TrainConfig, custom: CustomParts, tokenizer: Tokenizer
     """Return the policy that was passed, or make the built-in one.
 
     Raises:
-        InputError: a setting cannot apply to the policy or engine that was passed; or the built-in policy cannot be made.
+        InputError: a setting cannot be used with the policy or engine that was passed; or the built-in policy cannot be made.
     """
     chosen = {name: getattr(config.model, name) for name in ("calculator", "sub_policies")}
     setting = next((f"{name}={value}" for name, value in chosen.items() if value is not None), None)

@@ -1,10 +1,10 @@
-"""Metrics of greedy answers to held-out problems."""
+"""Metrics of the answers to held-out problems."""
 
 import numpy as np
 import pytest
 
 from rljax.algorithms import Rollout
-from rljax.evaluation.greedy import Evaluation, accuracy_by_length
+from rljax.evaluation.heldout import Evaluation, accuracy_by_length
 from rljax.rollout import Groups
 
 

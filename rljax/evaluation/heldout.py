@@ -1,4 +1,4 @@
-"""Held-out accuracy under greedy decoding."""
+"""Evaluation on held-out prompts: one answer per prompt, greedy if the worker's temperature is 0."""
 
 import math
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from rljax.records import required
 from rljax.rollout import Groups, RolloutWorker
 from rljax.rollout.groups import concatenate, part_means, right_and_known, take
 
-OF_A_SET = ("accuracy", "reward", "judged", "response_length", "truncated_share")
-"""Metrics that are reported for each further held-out set NAME, for example as `accuracy_on_NAME`."""
+PER_SET_METRICS = ("accuracy", "reward", "judged", "response_length", "truncated_share")
+"""Metrics that are reported for each extra held-out set NAME, for example as `accuracy_on_NAME`."""
 SHORTEST_RANGE = 16
 """Number of tokens in the first range of lengths."""
 
 
 class Evaluation(NamedTuple):
-    """Greedy answers to every prompt."""
+    """Answers to every held-out prompt."""
 
     groups: Groups
     """One response per prompt."""
-    further: Mapping[str, "Evaluation"] = MappingProxyType({})
-    """Name of a further held-out set -> the answers to its prompts."""
+    extra_sets: Mapping[str, "Evaluation"] = MappingProxyType({})
+    """Name of an extra held-out set -> the answers to its prompts."""
 
     @property
     def best_metric(self) -> str:
@@ -34,7 +34,7 @@ class Evaluation(NamedTuple):
         return "reward" if self.groups.rollout.correct is None else "accuracy"
 
     def metrics(self) -> dict[str, float]:
-        """Return averages over responses, such as the accuracy, the reward and the reward's parts, and counts of answers."""
+        """Return counts of answers and averages over responses, such as the accuracy, the reward and the parts of the reward."""
         rollout = self.groups.rollout
         rewards, lengths = rollout.rewards[required(rollout.valid, "rollout.valid")], self.groups.attention.sum(-1)
         right, known = right_and_known(rollout)
@@ -47,25 +47,26 @@ class Evaluation(NamedTuple):
             "truncated_share": float(required(rollout.truncated, "rollout.truncated").mean()),
             **accuracy_by_length(right[known], lengths[known]),
             **part_means(self.groups),
-            **self._of_further_sets(),
+            **self._of_extra_sets(),
         }
 
-    def _of_further_sets(self) -> dict[str, float]:
-        found = {name: evaluation.metrics() for name, evaluation in self.further.items()}
-        return {f"{metric}_on_{name}": metrics[metric] for name, metrics in found.items() for metric in OF_A_SET}
+    def _of_extra_sets(self) -> dict[str, float]:
+        found = {name: evaluation.metrics() for name, evaluation in self.extra_sets.items()}
+        return {f"{metric}_on_{name}": metrics[metric] for name, metrics in found.items() for metric in PER_SET_METRICS}
 
-    def rows(self, worker: RolloutWorker, step: int, *, most: int) -> list[dict[str, Any]]:
-        """Make rows of `heldout.jsonl` from the first `most` answers per set; in a further set, `set` is the set's name.
+    def rows(self, worker: RolloutWorker, step: int, *, max_answers: int) -> list[dict[str, Any]]:
+        """Make rows of `heldout.jsonl`; rows of an extra set carry its name in the column `set`.
 
         Args:
             worker: the worker that sampled the answers.
             step: number of RL steps done.
-            most: largest number of answers per set.
+            max_answers: maximum number of answers per set; the first ones are used.
         """
-        valid = required(self.groups.rollout.valid, "rollout.valid")[:most, 0]
-        rows = answer_rows(worker.sample_rows(self.groups, most), valid.tolist(), step)
-        for name, evaluation in self.further.items():
-            rows += [{**row, "set": name} for row in evaluation.rows(worker.further[name], step, most=most)]
+        valid = required(self.groups.rollout.valid, "rollout.valid")[:max_answers, 0]
+        rows = answer_rows(worker.sample_rows(self.groups, max_answers), valid.tolist(), step)
+        for name, evaluation in self.extra_sets.items():
+            own = evaluation.rows(worker.extra_sets[name], step, max_answers=max_answers)
+            rows += [{**row, "set": name} for row in own]
         return rows
 
 
@@ -91,12 +92,12 @@ def last_of_range(lengths: np.ndarray) -> np.ndarray:
 
 
 def evaluate(worker: RolloutWorker, params: Params, *, batch: int = 256) -> Evaluation:
-    """Generate one answer to every prompt of the worker and of its further sets.
+    """Generate one answer to every prompt of the worker and of its extra sets.
 
     Args:
         worker: the worker that samples the answers; set its temperature to 0 for greedy answers.
         params: parameters of the policy.
-        batch: largest number of prompts per call. The last call is padded with repeated prompts, whose answers are dropped.
+        batch: maximum number of prompts per call. The last call is padded with repeated prompts, whose answers are dropped.
     """
     count = len(worker.prompts.tokens)
     rows = min(count, batch)
@@ -106,5 +107,5 @@ def evaluate(worker: RolloutWorker, params: Params, *, batch: int = 256) -> Eval
         wanted = np.arange(begin, begin + rows)
         answered = worker.generate(params, (wanted % count).tolist(), 1, key)
         parts.append(take(answered, wanted < count))
-    further = {name: evaluate(each, params, batch=batch) for name, each in worker.further.items()}
-    return Evaluation(concatenate(parts), further)
+    extra_sets = {name: evaluate(each, params, batch=batch) for name, each in worker.extra_sets.items()}
+    return Evaluation(concatenate(parts), extra_sets)
