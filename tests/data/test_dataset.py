@@ -186,12 +186,12 @@ def test_error_counts_further_bad_rows(write):
         (
             {"q": "a", "answer": "1"},
             {},
-            "none of the columns prompt, .*, text for the prompt .*q, answer.* as prompt_column",
+            "none of the columns prompt, .*, text for the prompt .*q, answer.* set prompt_column",
         ),
         (
             {"prompt": "a", "code": "1"},
             {},
-            "none of the columns answer, .* for the answer .*prompt, code.* as answer_column",
+            "none of the columns answer, .* for the answer .*prompt, code.* set answer_column",
         ),
         ({"prompt": "a", "answer": "1"}, {"answer_column": "code"}, "line 1: there is no column 'code' for the answer"),
         ({"prompt": "a", "answer": "1"}, {"prompt_column": "code"}, "line 1: there is no column 'code' for the prompt"),
