@@ -13,8 +13,8 @@ from rljax.data.problem import Problem
 from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.best_of_n import chosen_table
 from rljax.evaluation.calibration import Calibration, calibration
-from rljax.evaluation.greedy import SHORTEST_RANGE, last_of_range
 from rljax.evaluation.group_gap import Gap, group_gap
+from rljax.evaluation.heldout import SHORTEST_RANGE, last_of_range
 from rljax.evaluation.kinds import by_value, labels_of
 from rljax.evaluation.statistics import (
     Estimate,

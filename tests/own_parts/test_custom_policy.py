@@ -431,7 +431,7 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
     made = make_setup(config, CustomParts(algorithm=algorithm, reward=even_length)).algorithm
     assert made.advantage != algorithm.advantage
     assert made.surrogate is algorithm.surrogate
-    with pytest.raises(InputError, match="has no critic, so critic_frozen_trunk cannot apply"):
+    with pytest.raises(InputError, match="has no critic, so critic_frozen_trunk cannot be used"):
         make_setup(config.replace(critic_frozen_trunk=True), CustomParts(algorithm=algorithm, reward=even_length))
     for settings in ({"algorithm_options": {"clip_high": 0.5}}, {"without": ("token_level",)}):
         with pytest.raises(
