@@ -92,7 +92,7 @@ def read_solution(row: Mapping[str, object], prompt_column: str | None = None) -
     """
     column = prompt_column or next((name for name in PROMPT_COLUMNS if lookup(row, name) is not MISSING), None)
     if column is None:
-        raise BadRowError(f"there is no column with the prompt ({columns_of(row)})", "set prompt_column to it")
+        raise BadRowError(f"there is no column with the prompt ({columns_of(row)})", "set prompt_column to its name")
     prompt, messages = prompt_of(row, column)
     steps, labels = _list_of(row, STEPS), _list_of(row, LABELS)
     texts = [step for step in steps if isinstance(step, str)]
