@@ -213,18 +213,18 @@ def variants(task: Task) -> Iterator[tuple[str, bool, str]]:
 
 def passes(program: Program, seconds: float) -> bool | None:
     """Run a program's tests in the sandbox's two processes, without their confinement; None if the tests cannot run."""
-    questions_out, questions_in = os.pipe()
-    answers_out, answers_in = os.pipe()
+    questions_read, questions_write = os.pipe()
+    answers_read, answers_write = os.pipe()
     report_out, report_in = os.pipe()
     job = {**program._asdict(), "code": ""}
     started = [
-        _start(lambda: candidate.serve(program.code, questions_out, answers_in), (questions_out, answers_in)),
+        _start(lambda: candidate.serve(program.code, questions_read, answers_write), (questions_read, answers_write)),
         _start(
-            lambda: driver.judge(job, driver.Link(questions_in, answers_out), report_in),
-            (questions_in, answers_out, report_in),
+            lambda: driver.judge(job, driver.Link(questions_write, answers_read), report_in),
+            (questions_write, answers_read, report_in),
         ),
     ]
-    for file in (questions_out, questions_in, answers_out, answers_in, report_in):
+    for file in (questions_read, questions_write, answers_read, answers_write, report_in):
         os.close(file)
     lines = _read(report_out, time.monotonic() + seconds).splitlines()
     os.close(report_out)

@@ -341,7 +341,7 @@ class ConstantRewardEnvironment:
 
 
 def test_a_reward_that_was_passed_to_train_must_be_passed_again(run_with_a_reward_function, judge, tmp_path, capsys):
-    with pytest.raises(InputError, match=r"The run was started with reward passed to train\(\); pass the same again\."):
+    with pytest.raises(InputError, match=r"The run was started with reward passed to train\(\); pass the same arguments\."):
         run_eval(Eval(str(run_with_a_reward_function)))
     assert run_eval(Eval(str(run_with_a_reward_function), reward=f"{judge}:judge")) == 0
     assert "on 4 of 4 problems" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from rljax.evaluation.comparison import compare, describe_measure, describe_sets
 from rljax.files import atomic_write
 from rljax.options.remedies import AppliedRemedy
 from rljax.settings.flat import flat_names
-from rljax.tracking.display_text import clock_time
+from rljax.tracking.display_text import format_duration
 from rljax.tracking.html_report import ReportContents, render_report
 from rljax.tracking.phase_times import time_text
 from rljax.tracking.plots import plot_curves, plot_metrics
@@ -74,7 +74,9 @@ def describe_outcome(folder: RunFolder, summary: Summary) -> list[str]:
         )
     lines += describe_sets(folder.read_further_heldout())
     if summary.spent:
-        lines.append(f"Time spent in RL, {clock_time(sum(summary.spent.values()))} in total: {time_text(summary.spent)}.")
+        lines.append(
+            f"Time spent in RL, {format_duration(sum(summary.spent.values()))} in total: {time_text(summary.spent)}."
+        )
     return lines
 
 

@@ -187,7 +187,7 @@ def digest_of(content: bytes) -> str:
 
 
 def list_unfinished(source: Path) -> list[Path]:
-    """Return the queue files of a source whose last line has no line end yet."""
+    """Return the queue files of a source whose last line does not end in a newline yet."""
     return [file for file in list_queues(source) if file.is_file() and _last_byte(file) not in (b"", b"\n")]
 
 

@@ -48,7 +48,7 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
         files = [Path(file).expanduser() for file in shlex.split(name.removeprefix(TEXT))]
     except ValueError as error:
         raise InputError(
-            f"the names of the texts, {name!r:.80}, cannot be split as in a shell ({error}); quote them."
+            f"the names of the texts, {name!r:.80}, cannot be split into words as in a shell ({error}); quote them."
         ) from error
     if not files:
         raise InputError("there is no text to learn; name at least one file: `rljax pretrain FILE.txt`.")
@@ -66,5 +66,5 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
         cut = len(text) - len(text) // HELDOUT_SHARE
         part = text[cut:] if split == "test" else text[:cut]
         if cut == len(text) or not part.strip():
-            raise InputError(f"{file} has too little text to hold a tenth of it out; join it with another file.")
+            raise InputError(f"{file} has too little text to hold out a tenth of it; join it with another file.")
         yield str(file), {"prompt": f"{number} {split}", "completion": part.strip()[0], "text": part}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rljax.parallel import copy_from_first
-from rljax.tracking.alarms import QUIET, Watch
+from rljax.tracking.alarms import QUIET, AlarmState
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.objective.optimizer import policy_optimizer
@@ -155,7 +155,7 @@ def revise(setup: Setup, checkpoint: Checkpoint) -> Setup:
     return setup._replace(optimizer=optimizer)
 
 
-def react(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
+def react(run: Run, checkpoint: Checkpoint, watch: AlarmState) -> Checkpoint:
     """Make, show and write the changes that the alarms of a step call for; every process must call this.
 
     Args:

@@ -38,7 +38,7 @@ from rljax.training.state import TrainState
 from rljax.training.update import make_policy_update, put_layout
 
 KEPT, UNSOUND, TOO_FAR, WORSE = "kept", "not sound", "too far", "worse"
-"""Outcomes of the updates on a batch. `UNSOUND` means that an update was not finite or far too large."""
+"""Outcomes of the updates on a batch. `UNSOUND` means that an update was non-finite or far too large."""
 FARTHEST = 20.0
 """Largest difference between a line's `logp` and the served model's log-probability of the same token, in nats."""
 Score = Callable[[Params, Sequences], Scores]

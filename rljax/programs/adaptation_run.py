@@ -49,7 +49,7 @@ from rljax.programs.adaptation_folder import (
 )
 from rljax.programs.feedback_log import Log, NewLines, gather, line_numbers, read_log
 from rljax.rollout.groups import right_and_known
-from rljax.text import json_lines, printable
+from rljax.text import counted, json_lines, printable
 from rljax.tracking.plain_display import PlainDisplay
 from rljax.tracking.run_folder import RunFolder, append_rows
 from rljax.tracking.start_records import record_start
@@ -64,10 +64,10 @@ from rljax.training.phase import Phase, RunResources, StepOutcome, lock_folder, 
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 
-BASELINE = 1024
-"""Number of the most recent earlier rewards that new rewards are compared with."""
+BASELINE_REWARDS = 1024
+"""Number of earlier rewards, the most recent ones, that form the baseline for new rewards."""
 REASONS = {
-    UNSOUND: "an update was not finite or far too large, and was skipped",
+    UNSOUND: "an update was non-finite or far too large, and was skipped",
     TOO_FAR: "an update went beyond --max-kl, and was undone",
     WORSE: "the accuracy is lower, so the earlier model is kept",
 }
@@ -96,7 +96,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
 
     Args:
         config: the settings.
-        say: shows a line.
+        say: function that prints one line.
 
     Returns:
         Folder of the adapted run. `rljax eval` and `rljax sample` open it, and `rljax export` writes its model.
@@ -198,7 +198,7 @@ class BatchOutcome(NamedTuple):
     """Outcome of the updates."""
     heldout: Heldout | None
     """Evaluation of the model after the updates."""
-    stays: bool
+    is_kept: bool
     """Whether the model after the updates is kept."""
     is_best: bool
     """Whether the model after the updates is the best so far."""
@@ -233,17 +233,17 @@ class Adaptation:
             # A copy tells `run_phase` that the phase begins with this checkpoint.
             enter=lambda checkpoint: checkpoint if self._was_entered(checkpoint) else checkpoint._replace(),
             evaluate_start=self._evaluate_start,
-            react_to_metrics=self._write_down,
+            react_to_metrics=self._record,
             evaluate=self._keep_best,
         )
 
     def say_resumed(self, checkpoint: Checkpoint) -> None:
         """Report where a resumed adaptation continues."""
         step, count = int(checkpoint.state.step), len(self._log.rows)
-        self._run.display.message(f"Continuing after batch {step}, with {count} lines of the queue used up.")
+        self._run.display.message(f"Continuing after batch {step}; {count} lines of the queue have been processed.")
 
     def say_outcome(self) -> None:
-        """Report how many lines were used up, and what to type next."""
+        """Report how many lines were learned from or rejected, and what to type next."""
         folder, log = shlex.quote(str(self._run.folder.path)), self._log
         rejected = len(log.rejected()) + self._rejected
         lines = [f"Lines learned from: {len(log.rewards(len(log.rows)))}, rejected: {rejected}."]
@@ -277,7 +277,7 @@ class Adaptation:
             if len(found.examples) == self._config.batch:
                 return self._learn(checkpoint, found)
             if self._config.once:
-                self._tell_left(len(found.examples))
+                self._report_leftover(len(found.examples))
                 return None
             end = time.monotonic() + self._config.poll
             while not self._run.stop.requested and time.monotonic() < end:
@@ -309,40 +309,42 @@ class Adaptation:
         self._shown.update(notes)
         self._rejected = len(found.rejected) if len(found.examples) < self._config.batch else 0
 
-    def _tell_left(self, lines: int) -> None:
+    def _report_leftover(self, lines: int) -> None:
         """Report the lines at the end of the queue that are not learned from yet."""
         if lines:
-            text = f"{lines} lines are too few for a batch of {self._config.batch}; they wait for more."
+            text = (
+                f"{counted(lines, 'line')} left over: too few for a batch of {self._config.batch} until more lines arrive."
+            )
             self._run.display.message(text)
         for file in list_unfinished(self._config.feedback):
-            text = f"The last line of {file} has no line end, so it may be incomplete; it is not read yet."
+            text = f"The last line of {file} does not end in a newline, so it may be incomplete; it is not read yet."
             self._run.display.message(text)
 
     def _learn(self, before: Checkpoint, found: NewLines) -> StepOutcome:
         """Learn from a batch, and evaluate the model. The batch is consumed even if its updates are skipped."""
         start, step = time.monotonic(), int(before.state.step) + 1
-        attempt = try_batch(self._learner, before.state, found.examples, self._log.rewards(BASELINE))
+        attempt = try_batch(self._learner, before.state, found.examples, self._log.rewards(BASELINE_REWARDS))
         heldout = evaluate_heldout(self._learner, attempt.state) if attempt.made else None
         is_rejected = self._config.guard and is_worse(self._best, heldout)
-        stays = attempt.made > 0 and not is_rejected
-        state = (attempt.state if stays else before.state)._replace(step=before.state.step + 1)
+        is_kept = attempt.made > 0 and not is_rejected
+        state = (attempt.state if is_kept else before.state)._replace(step=before.state.step + 1)
         notes = before.notes
-        if stays and heldout is not None:
+        if is_kept and heldout is not None:
             has_other_problems = self._best is not None and len(self._best) != len(heldout.right)
             notes = notes._replace(best_quality=None) if has_other_problems else notes
             notes = notes.evaluated(heldout.quality, step)
-        is_best = stays and (heldout is None or notes.best_step == step)
-        learned = BatchOutcome(found, attempt, WORSE if is_rejected else attempt.outcome, heldout, stays, is_best)
+        is_best = is_kept and (heldout is None or notes.best_step == step)
+        learned = BatchOutcome(found, attempt, WORSE if is_rejected else attempt.outcome, heldout, is_kept, is_best)
         metrics = attempt.numbers | {"seconds": time.monotonic() - start}
         skipped = float(not attempt.made and attempt.outcome != KEPT)
         return StepOutcome(before._replace(state=state, notes=notes), metrics, skipped, learned)
 
-    def _write_down(self, outcome: StepOutcome) -> Checkpoint:
+    def _record(self, outcome: StepOutcome) -> Checkpoint:
         """Record and show the outcome of a batch; held-out metrics are recorded only for models that are kept."""
         learned, step = outcome.details, int(outcome.checkpoint.state.step)
         heldout, best = learned.heldout, self._best
         rows = [line.row(step) for line in learned.lines.lines]
-        if learned.stays and heldout is not None:
+        if learned.is_kept and heldout is not None:
             self._run.record("eval", step, heldout.metrics)
             self._best = better_evaluation(best, heldout.right)
         self._append(FEEDBACK, rows)
@@ -363,13 +365,13 @@ class Adaptation:
         """Explain, from the last batch, why too many batches in a row gave no update, and what to do."""
         if outcome.details.attempt.outcome == UNSOUND:
             return (
-                f"loss or gradient was not finite, or the update was far too large, in {skipped} batches in a row, so nothing was "
-                "learned from them; start again in another folder (--run) with a lower --learning-rate."
+                f"the loss or gradient was not finite, or the update was far too large, in {skipped} batches in a row, so nothing "
+                "was learned from them; start again in another folder (--run) with a lower --learning-rate."
             )
         return (
             f"an update went beyond --max-kl {self._config.max_kl} and was undone in {skipped} batches in a row, so nothing was "
-            "learned from them; give a lower --learning-rate or a larger --max-kl. Another folder (--run) learns from their "
-            "lines again."
+            "learned from them; give a lower --learning-rate or a larger --max-kl. To learn from those "
+            "lines again, start in another folder (--run)."
         )
 
 

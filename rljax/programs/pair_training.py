@@ -1,4 +1,4 @@
-"""Code shared by all training on preference pairs: data, order, schedule, the loop with its evaluations, and the folder."""
+"""Code shared by all kinds of training on preference pairs: data, order, schedule, loop, evaluations and output folder."""
 
 import hashlib
 import secrets
@@ -64,7 +64,10 @@ METRICS = "metrics.jsonl"
 SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
 FINGERPRINTS = "fingerprints"
 """Entry of settings.json with the hashes of the training's inputs."""
-FREE = ("quiet", "eval_every", "checkpoint_every", "microbatch_pairs", "remat", "replicas", "fsdp", "tensor", "context")
+CHANGEABLE_ON_RESUME = (
+    *("quiet", "eval_every", "checkpoint_every"),
+    *("microbatch_pairs", "remat", "replicas", "fsdp", "tensor", "context"),
+)
 """Settings that may change when training is resumed."""
 Settings = TypeVar("Settings", bound=PairConfig)
 
@@ -95,24 +98,24 @@ class PairTraining(NamedTuple):
     command: str
     """Training command, as typed after `rljax`."""
     call: str | None
-    """Python call that continues interrupted training, if the pairs were passed in Python; the folder is filled in."""
+    """Python call that continues interrupted training, if the pairs were passed in Python; `{}` stands for the folder."""
     header: list[str]
     """Description of the training, for the display."""
     warnings: list[str]
     """Descriptions of the data that was dropped."""
-    judged: int
+    judged_count: int
     """Number of held-out pairs, or of other examples over which the accuracy is averaged."""
     fingerprints: dict[str, str]
-    """Name of an input of the training -> its hash; resumed training must read the same inputs."""
+    """Name of a training input -> its hash; resumed training must read the same inputs."""
     steps: int
     """Number of updates."""
     make_update: Callable[[TrainState], Update]
-    """Builds the update from the state at which training begins or continues."""
+    """Builds the update from the state at which training starts_over or continues."""
     judge: Callable[[Params], dict[str, float]]
     """Parameters -> metrics of the held-out pairs, including accuracy and loss."""
     save: Callable[[Params, Path], None]
     """(parameters, folder) -> None; writes the model."""
-    outcome: Callable[[dict[str, float], dict[str, float], Path], list[str]]
+    closing_lines: Callable[[dict[str, float], dict[str, float], Path], list[str]]
     """(metrics before, metrics after, folder) -> the last lines of the display."""
     commands: Callable[[str], list[str]]
     """Folder, quoted for a shell -> commands that use the model."""
@@ -133,8 +136,8 @@ class PreferenceResult(NamedTuple):
     """Parameters of the model."""
 
 
-def make_pairs(config: PairConfig, *, gold: str | None = None) -> tuple[list[Preference], list[Preference], list[str]]:
-    """Read the pairs to train on and the held-out ones, which share no prompt, and describe the rows that were dropped.
+def read_pairs(config: PairConfig, *, gold: str | None = None) -> tuple[list[Preference], list[Preference], list[str]]:
+    """Read the pairs to train on and the held-out ones (no prompt is in both), and describe the rows that were dropped.
 
     Args:
         config: the settings.
@@ -158,14 +161,14 @@ def make_pairs(config: PairConfig, *, gold: str | None = None) -> tuple[list[Pre
 def make_split(
     config: PairConfig, read: Callable[[str, str], tuple[list[Example], list[Fault]]]
 ) -> tuple[list[Example], list[Example], list[str]]:
-    """Read the rows to train on and the held-out ones, which share no prompt, and describe the rows that were dropped.
+    """Read the rows to train on and the held-out ones (no prompt is in both), and describe the rows that were dropped.
 
     Args:
         config: the settings.
         read: (dataset, split) -> the usable rows, each with a prompt, and the faults of the others.
     """
     if config.dataset is None:
-        raise InputError("name the pairs to train on: a file, a folder or a hub id; or --resume FOLDER.")
+        raise InputError("pass the pairs to train on (a file, a folder or a hub id), or --resume FOLDER.")
     rows, faults = read(config.dataset, "train")
     warnings = [describe(faults)] if faults else []
     if config.heldout_dataset is None:
@@ -184,7 +187,7 @@ def make_split(
 def encode_split(
     config: PairConfig, tokenizer: Tokenizer, *, chat: bool, pairs: Split, warnings: Sequence[str]
 ) -> PairData:
-    """Encode pairs as tokens, and warn about omitted content of chats and about pairs that are too long.
+    """Encode pairs as tokens, and warn about chat content that is omitted and about pairs that are too long.
 
     Raises:
         InputError: no pair is within the token limit, or the tokenizer cannot encode a text.
@@ -200,7 +203,7 @@ def encode_split(
 
 
 def check_sizes(config: PairConfig, mesh: Mesh) -> None:
-    """Reject numbers of pairs that cannot be divided among the devices.
+    """Reject a batch or micro-batch that cannot be divided evenly among the devices.
 
     Raises:
         InputError: the message names the setting.
@@ -295,7 +298,7 @@ def make_update(
 def with_guard(
     step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
 ) -> Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]]:
-    """Compile a guarded update: if it is not finite or far too large, keep the old state, and count the skip in the metrics."""
+    """Compile a guarded update: if it is non-finite or far too large, keep the old state, and count the skip in the metrics."""
 
     @partial(jax.jit, donate_argnums=0)
     def guarded_step(state: PairState, batch: PyTree) -> tuple[PairState, PairUpdateMetrics]:
@@ -309,7 +312,7 @@ def with_guard(
 
 @contextmanager
 def open_display(config: PairConfig) -> Generator[Display]:
-    """Make the display for training, which first shows that the model and the pairs are being loaded."""
+    """Make the display for training; it first shows that the model and the pairs are being loaded."""
     with make_display(config.quiet, ScreenStream(sys.stdout)) as display, watch_compilation(display.compiling):
         display.activity("loading the model and the pairs")
         yield display
@@ -326,13 +329,13 @@ def train_on_pairs(
     Args:
         kind: class of the settings.
         config: the settings; see `settings_to_run`.
-        resume: folder of interrupted training to continue; None begins a new one.
-        make_training: settings -> the kind of training, and its initial state.
+        resume: folder of the interrupted run to continue; None starts a new run.
+        make_training: settings -> the functions that define the training, and its initial state.
 
     Raises:
-        InputError: the settings or the data are invalid, or differ from those of the training to continue; the folder already
+        InputError: the settings or the data are invalid, or differ from those of the run being resumed; the folder already
             contains a model or a run, or cannot be created; or too many updates in a row were skipped, in which case the folder
-            contains the model before them.
+            contains the model as it was before those updates.
         Interrupted: a signal stopped the training; it is saved up to its last update.
     """
     config, existing = settings_to_run(kind, config, resume)
@@ -379,7 +382,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: RunResources) ->
 
     def evaluate_at(checkpoint: Checkpoint, step: int) -> Checkpoint:
         run.display.activity("judging held-out pairs", compiles=True)
-        metrics, count = training.judge(checkpoint.state.params), training.judged
+        metrics, count = training.judge(checkpoint.state.params), training.judged_count
         low, high = wilson_interval(round(metrics["accuracy"] * count), count)
         run.record("eval", step, metrics)
         detail = f" of {count} (95 % interval {low:.1%} to {high:.1%}), loss {metrics['loss']:.4f}"
@@ -387,7 +390,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: RunResources) ->
         return checkpoint
 
     def enter(checkpoint: Checkpoint) -> Checkpoint:
-        if int(checkpoint.state.phase) == RL:
+        if int(checkpoint.state.phase) == RL:  # the main phase, here the training on pairs
             return checkpoint
         return checkpoint._replace(state=checkpoint.state._replace(phase=jnp.int32(RL)))
 
@@ -433,7 +436,7 @@ def finish(training: PairTraining, run: RunResources, params: Params) -> Prefere
     before, after = metrics_at_start(rows), metrics_of(rows[-1])
     run.disk.attempt_together("the model", lambda: training.save(params, folder))
     remove_checkpoints(run.folder)
-    run.display.finish(training.outcome(before, after, folder))
+    run.display.finish(training.closing_lines(before, after, folder))
     run.display.commands("What to type next:", training.commands(shlex.quote(str(folder))))
     return PreferenceResult(folder, before, after, params)
 
@@ -441,8 +444,9 @@ def finish(training: PairTraining, run: RunResources, params: Params) -> Prefere
 def skipped_pairs_text(count: int, folder: Path) -> str:
     """Explain why training on pairs stopped after too many skipped updates, and what to do."""
     return (
-        f"Loss or gradient was not finite, or the update was far too large, in {count} updates in a row, so nothing was learned "
-        f"from them. The model before them is in {folder}: start again from it or the initial model with a lower --learning-rate."
+        f"The loss or gradient was not finite, or the update was far too large, in {count} updates in a row, so nothing was "
+        f"learned from them. The model before them is in {folder}: start again from it, or from the "
+        "initial model, with a lower --learning-rate."
     )
 
 
@@ -459,7 +463,7 @@ def header(
 
 
 class PairFolder(RunFolder):
-    """The folder of training on pairs, which becomes the model's folder: the settings are in settings.json."""
+    """The folder of training on pairs. It becomes the model's folder, so the settings are in settings.json."""
 
     @property
     def config_file(self) -> Path:
@@ -480,7 +484,7 @@ class PairFolder(RunFolder):
 
 
 def remove_checkpoints(folder: RunFolder) -> None:
-    """Remove the checkpoints of finished training all at once, so that a killed process leaves no partial ones."""
+    """Atomically remove the checkpoints of finished training, so that a killed process leaves no partial ones."""
     part = folder.path / f".unfinished-{secrets.token_hex(4)}"
     folder.checkpoints.rename(part)
     shutil.rmtree(part)
@@ -503,23 +507,24 @@ def make_folder(config: PairConfig, fingerprints: Mapping[str, str]) -> PairFold
         path.mkdir(parents=True, exist_ok=True)
         PairFolder(path.absolute(), {}).write_config(settings)
     except OSError as error:
-        raise InputError(f"The folder {str(path)!r} cannot be made ({error}); choose another with --output.") from error
+        raise InputError(f"The folder {str(path)!r} cannot be created ({error}); choose another with --output.") from error
     return PairFolder(path.absolute(), settings)
 
 
 def settings_to_run(
     kind: type[Settings], config: Settings | None, resume: str | Path | None
 ) -> tuple[Settings, PairFolder | None]:
-    """Return the settings, and the folder of the training to continue, or None for a new one.
+    """Return the settings, and the folder of the run to continue, or None for a new run.
 
     Args:
         kind: class of the settings.
         config: the settings. With `resume`, settings that differ from their defaults must equal the saved ones, except those in
-            `FREE`.
-        resume: folder of interrupted training, which begins again if it was killed before its first save.
+            `CHANGEABLE_ON_RESUME`.
+        resume: folder of an interrupted run, which starts over if it was killed before its first save.
 
     Raises:
-        InputError: neither settings nor `resume` is passed, the folder has no training in progress, or a setting must not change.
+        InputError: neither settings nor `resume` is passed, the folder has no interrupted run, or a setting differs that
+            must not change.
     """
     if resume is None:
         if config is None:
@@ -527,10 +532,12 @@ def settings_to_run(
         return replace(config, **absolute_paths(config.to_json())), None
     path = Path(resume).expanduser()
     if not (path / SETTINGS).is_file():
-        raise InputError(f"{str(path)!r} contains no training on pairs (there is no {SETTINGS} in it); omit --resume.")
+        raise InputError(
+            f"{str(path)!r} is not the folder of training on pairs (there is no {SETTINGS} in it); omit --resume."
+        )
     folder = PairFolder.open(path)
-    begins = folder.died_before_saving
-    if not (begins or folder.checkpoints.is_dir()):
+    starts_over = folder.died_before_saving
+    if not (starts_over or folder.checkpoints.is_dir()):
         raise InputError(
             f"The run in {str(path)!r} has no checkpoint: it is complete, or an older version of rljax created it."
         )
@@ -539,17 +546,20 @@ def settings_to_run(
     saved.pop(FINGERPRINTS, None)
     if unknown := sorted(set(saved) - set(names)):
         raise InputError(
-            f"{folder.config_file} has the setting {unknown[0]}, which no {kind.__name__} has; restore the file."
+            f"{folder.config_file} has the setting {unknown[0]}, which {kind.__name__} does not have; restore the file."
         )
     settings, default = kind(**saved), kind()
     passed = replace(passed, **absolute_paths(passed.to_json()))
     settings = replace(settings, **absolute_paths(settings.to_json()))
     changed = [name for name in names if getattr(passed, name) not in (getattr(default, name), getattr(settings, name))]
-    if fixed := [name for name in changed if name not in FREE]:
+    if fixed := [name for name in changed if name not in CHANGEABLE_ON_RESUME]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
-        raise InputError(f"Resumed training cannot change {flags}; leave it out. {', '.join(FREE)} may change.")
+        raise InputError(
+            f"Resumed training cannot change {flags}; leave these flags out. Only these may change: "
+            f"{', '.join(CHANGEABLE_ON_RESUME)}."
+        )
     settings = replace(settings, **{name: getattr(passed, name) for name in changed})
-    return (replace(settings, output=str(folder.path)), None) if begins else (settings, folder)
+    return (replace(settings, output=str(folder.path)), None) if starts_over else (settings, folder)
 
 
 def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> None:
@@ -562,7 +572,7 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
     changed = [name for name, value in fingerprints.items() if saved.get(name) != value]
     if changed:
         raise InputError(
-            f"{' and '.join(changed).capitalize()} of the run in {str(folder.path)!r} changed since it began, so it "
+            f"{' and '.join(changed).capitalize()} of the run in {str(folder.path)!r} have changed since it began, so it "
             "cannot continue: restore them, or start again in a new folder."
         )
 

@@ -45,12 +45,12 @@ from rljax.programs.pair_training import (
     header,
     make_initial_state,
     make_optimizer,
-    make_pairs,
     make_tokenizer,
     make_update,
     microbatch_of,
     model_config,
     pair_state,
+    read_pairs,
     steps_of,
     train_on_pairs,
 )
@@ -154,7 +154,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     mesh = mesh_of(config)
     check_sizes(config, mesh)
     gold = config.gold_column if loss.gold else None
-    train, heldout, warnings = make_pairs(config, gold=gold) if preferences is None else (*preferences, [])
+    train, heldout, warnings = read_pairs(config, gold=gold) if preferences is None else (*preferences, [])
     check_gold(config.loss, loss, [*train, *heldout])
     policy, tokenizer = make_language_model(config, mesh)
     data = encode_split(config, tokenizer, chat=config.chat, pairs=(train, heldout), warnings=warnings)
@@ -275,13 +275,13 @@ def _make_training(config: PreferenceConfig, preferences: Split | None) -> tuple
             *([start] if setup.loss.reference else []),
         ],
         warnings=setup.data.warnings,
-        judged=len(setup.data.heldout.margin),
+        judged_count=len(setup.data.heldout.margin),
         fingerprints=setup.fingerprints,
         steps=setup.steps,
         make_update=partial(update_of, setup),
         judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout, setup.expected_logps),
         save=partial(_save, setup),
-        outcome=describe_outcome,
+        closing_lines=describe_outcome,
         commands=commands,
     )
     return training, state

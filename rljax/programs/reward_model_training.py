@@ -27,12 +27,12 @@ from rljax.programs.pair_training import (
     header,
     make_initial_state,
     make_optimizer,
-    make_pairs,
     make_tokenizer,
     make_update,
     microbatch_of,
     model_config,
     pair_state,
+    read_pairs,
     steps_of,
     train_on_pairs,
 )
@@ -83,7 +83,7 @@ def make_reward_model(config: RewardModelConfig) -> RewardModel:
     shape = make_shape(model_config(config), tokenizer.vocab_size)
     if tokenizer.vocab_size > shape.vocab_size:
         raise InputError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.model!r} only {shape.vocab_size}; "
+            f"The tokenizer has {tokenizer.vocab_size} tokens, but the model {config.model!r} has only {shape.vocab_size}; "
             "give the tokenizer that belongs to the model."
         )
     key = jax.random.key(config.seed)
@@ -104,7 +104,7 @@ def make_reward_setup(config: RewardModelConfig, preferences: Split | None = Non
     """
     mesh = mesh_of(config)
     check_sizes(config, mesh)
-    train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
+    train, heldout, warnings = read_pairs(config) if preferences is None else (*preferences, [])
     start = make_reward_model(config)
     data = encode_split(config, start.tokenizer, chat=start.chat, pairs=(train, heldout), warnings=warnings)
     length = max(map(len, data.train.chosen + data.train.rejected))
@@ -156,7 +156,9 @@ def train_reward_model(
         if not config.process:
             return _make_training(config, preferences)
         if preferences is not None:
-            raise InputError("preferences has pairs, but process=True trains on labeled steps; leave one of the two out.")
+            raise InputError(
+                "`preferences` contains pairs, but process=True trains on labeled steps; pass only one of the two."
+            )
         from rljax.programs.process_model_training import make_process_training  # noqa: PLC0415  only process reward models need it
 
         return make_process_training(config)
@@ -175,13 +177,13 @@ def _make_training(config: RewardModelConfig, preferences: Split | None) -> tupl
         call=None if preferences is None else "train_reward_model(preferences=preferences, resume={})",
         header=header("Reward model", setup.config, state.params, setup.data, **sizes),
         warnings=setup.data.warnings,
-        judged=len(setup.data.heldout.margin),
+        judged_count=len(setup.data.heldout.margin),
         fingerprints={"the pairs": fingerprint_of(setup.data)},
         steps=setup.steps,
         make_update=partial(update_of, setup),
         judge=lambda params: judge_pairs(score, params, setup.data.heldout),
         save=partial(_save, setup),
-        outcome=describe_outcome,
+        closing_lines=describe_outcome,
         commands=commands,
     )
     return training, state
@@ -191,7 +193,7 @@ def describe_outcome(before: dict[str, float], after: dict[str, float], folder: 
     """Describe the outcome in a few lines."""
     return [
         f"Held-out pairs in the right order: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after.",
-        f"Held-out scores: mean {after['score']:.3f}, deviation {after['score_deviation']:.3f}.",
+        f"Held-out scores: mean {after['score']:.3f}, standard deviation {after['score_deviation']:.3f}.",
         f"Reward model: {folder}",
     ]
 

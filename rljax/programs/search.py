@@ -1,4 +1,4 @@
-"""Step-level search with the critic of a run, or with a reward model, compared with best-of-N and voting at the same cost."""
+"""Step-level search guided by a run's critic or a reward model, compared with best-of-N and voting at the same cost."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,11 +40,11 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
     Args:
         target: folder of a run, Hugging Face folder, or hub id.
         settings: which problems to answer, and how to search.
-        watch: iterates over the engine calls of the independent responses, for example to show progress.
+        watch: wraps the engine calls that sample the independent responses, for example to show progress.
         **changes: fields of `settings` by name.
 
     Raises:
-        InputError: the target cannot be opened, has an environment, or lacks the critic to use; or an argument cannot be used.
+        InputError: the target cannot be opened, has an environment, or lacks the critic to use; or an argument is invalid.
     """
     settings = with_changes(settings, changes)
     problems = None
@@ -57,7 +57,7 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
         target, settings, limit=settings.limit, temperature=settings.temperature, problems=problems
     )
     if worker.environment is not None:
-        raise InputError("environment: a search answers in one turn, which only a reward can judge; give --reward.")
+        raise InputError("environment: search answers in one turn, so it needs a reward instead; pass --reward.")
     value = load_value_function(settings.value, opened, target, which=settings.checkpoint)
     sampled = answer_all(
         worker,
@@ -74,14 +74,14 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
     if settings.demonstrations is not None:
         write_demonstrations(settings.demonstrations, worker, searches)
     report = search_report(sampled, settings.value, [found.row for found in searches])
-    answers = [result for found in searches for result in found.found]
+    answers = [result for found in searches for result in found.results]
     all_unfinished = all(is_open(answer.best.prefix, worker.sampling.max_tokens) for answer in answers)
     has_steps = all_unfinished or any(answer.depth > 1 for answer in answers)
     return report._replace(dropped=worker.prompts.dropped, has_steps=has_steps)
 
 
 def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:
-    """Return the texts that end a step, from the step reward of the run or its task; by default, line ends.
+    """Return the texts that end a step, as the step reward of the run or its task defines them; line ends by default.
 
     Example:
         >>> ends_of_steps(TrainConfig()), ends_of_steps(TrainConfig.flat(dataset="sums.jsonl", reward="exact"))
@@ -98,7 +98,7 @@ class JudgedSearch(NamedTuple):
 
     row: SearchRow
     """Comparison of the answers with independent responses."""
-    found: list[SearchResult]
+    results: list[SearchResult]
     """The answer to each problem."""
     right: Bool[np.ndarray, "P"]
     """Whether each answer is right."""
@@ -117,7 +117,7 @@ def _search_once(
         indices = list(range(begin, min(begin + width, count)))
         batch_key = jax.random.fold_in(key, begin)
         found += run(worker, opened.params, value, indices, key=batch_key, rows=settings.batch)
-    right, known = judge_found(worker, found)
+    right, known = judge_results(worker, found)
     tokens = np.array([result.tokens for result in found])
     row = search_row(sampled, settings.value, right=right, known=known, tokens=tokens, samples=samples, keep=keep)
     return JudgedSearch(row, found, right)
@@ -146,7 +146,7 @@ def write_demonstrations(out: Path, worker: RolloutWorker, searches: Sequence[Ju
     for prefix in (
         result.best.prefix
         for search in searches
-        for result, is_right in zip(search.found, search.right, strict=True)
+        for result, is_right in zip(search.results, search.right, strict=True)
         if is_right and result.best.prefix.ended
     ):
         text = completion_text(tokenizer, [*prefix.tokens, *([] if prefix.end is None else [prefix.end])])
@@ -155,7 +155,7 @@ def write_demonstrations(out: Path, worker: RolloutWorker, searches: Sequence[Ju
     write_rows(out, list(rows.values()), advice="no answer was right; search with more --samples")
 
 
-def judge_found(
+def judge_results(
     worker: RolloutWorker, found: Sequence[SearchResult]
 ) -> tuple[Bool[np.ndarray, "P"], Bool[np.ndarray, "P"]]:
     """Judge a search's answers; return a mask of right answers and a mask of answers whose correctness is known.

@@ -24,7 +24,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.outcome import finish, write_final_models
 from rljax.training.lifecycle.start import AUTO, Consent
 from rljax.training.loop import Result, run_training
-from rljax.training.parts.custom_parts import ROWS, CustomParts
+from rljax.training.parts.custom_parts import ROWS_PLACEHOLDER, CustomParts
 from rljax.training.phase import run_phase
 from rljax.training.reinforce import reinforcement
 from rljax.training.run import Run
@@ -175,4 +175,4 @@ def with_dataset(
         return config, dataset
     if config is None:
         raise InputError(f"The run has the name of its dataset in config.json; leave dataset={str(dataset)!r} out.")
-    return config.replace(dataset=str(dataset) if is_name else ROWS, task=None), None if is_name else dataset
+    return config.replace(dataset=str(dataset) if is_name else ROWS_PLACEHOLDER, task=None), None if is_name else dataset

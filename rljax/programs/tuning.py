@@ -20,7 +20,7 @@ from rljax.programs.seeds import check_inputs_of, with_common_date
 from rljax.text import one_line
 from rljax.tracking.run_folder import CONFIG
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resume import FREE, schedules
+from rljax.training.lifecycle.resume import CHANGEABLE_ON_RESUME, schedules
 from rljax.training.objective.algorithm import make_algorithm, resolved_settings
 
 FILE = "tuning.json"
@@ -256,7 +256,7 @@ def _run_trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial
 
 def plan_of(configs: Mapping[str, TrainConfig], seeds: Sequence[int], rungs: Sequence[Rung]) -> dict[str, Any]:
     """Describe the plan that results belong to: candidates, seeds, rungs, and a hash of all settings that affect results."""
-    unused = {*FREE, "run", "seed", "name"}
+    unused = {*CHANGEABLE_ON_RESUME, "run", "seed", "name"}
     settings = [
         {name: value for name, value in resolved_settings(config).items() if name not in unused}
         for config in configs.values()

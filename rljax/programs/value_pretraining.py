@@ -1,4 +1,4 @@
-"""Value pretraining: the policy is fixed, and the critic learns to predict the outcomes of its responses.
+"""Value pretraining: the policy is fixed, and the critic learns to predict the outcomes of the policy's responses.
 
 Each step samples a new rollout with one response per prompt, measures the critic on it, and only then updates the critic. The
 explained variance and the loss, which are shown and can end the phase, are thus computed on responses that the critic has not
@@ -43,7 +43,7 @@ def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
 
 
 @cache_results
-def monte_carlo(algorithm: Algorithm) -> Algorithm:
+def critic_only(algorithm: Algorithm) -> Algorithm:
     """Reduce an algorithm to its critic, with the Monte Carlo returns of all responses as targets."""
     critic = required(algorithm.critic, "algorithm.critic")
     return Algorithm(
@@ -71,7 +71,7 @@ def pretraining_config(config: TrainConfig) -> TrainConfig:
 
 
 def value_pretraining(run: Run) -> Phase:
-    """Return the phase that trains the critic on the fixed policy, up to a step limit or thresholds, and saves it at the end."""
+    """Return the phase that trains the critic on the fixed policy until a step limit or thresholds are reached, then saves it."""
     steps, config = pretraining_steps(run.setup.algorithm, run.config), run.config
 
     def evaluate(outcome: StepOutcome) -> tuple[Checkpoint, bool]:
@@ -112,7 +112,7 @@ def evaluate_start(run: Run, steps: int, checkpoint: Checkpoint) -> Checkpoint:
 def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:
     """Build the step: sample a rollout, measure the critic on it, and then update the critic."""
     setup = run.setup._replace(
-        config=pretraining_config(run.config), algorithm=monte_carlo(run.setup.algorithm), options=()
+        config=pretraining_config(run.config), algorithm=critic_only(run.setup.algorithm), options=()
     )
     choose_prompts = make_choice(setup.config, setup.order)
     score_rollout, learn = make_rollout_scorer(setup), make_value_learner(setup, checkpoint.state, steps)

@@ -1,4 +1,4 @@
-"""Rewards for length. A length is a number of tokens, so each reward takes a function that counts them."""
+"""Rewards that depend on a completion's length. Each takes a function that counts the tokens."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,15 +10,15 @@ from rljax.ops.shaping import soft_overlong_penalty
 
 
 def soft_overlong(count: Callable[[str], int], *, max_length: float | int, cache: float | int) -> Callable:
-    """Make a reward: DAPO's soft overlong punishment, from 0 down to -1.
+    """Make a reward function: DAPO's soft overlong penalty, from 0 down to -1.
 
     Args:
         count: counts the tokens of a completion, for example `lambda text: len(tokenizer.encode(text))`.
         max_length: length in tokens from which the penalty is -1; see `rljax.ops.shaping.soft_overlong_penalty`.
-        cache: number of tokens below `max_length` over which the penalty falls from 0 to -1.
+        cache: width of the ramp, in tokens: below `max_length`, the penalty falls from 0 to -1 over this length.
 
     Returns:
-        A reward that takes `completions`; use it with a positive weight.
+        A reward function of `completions`; use it with a positive weight.
 
     Raises:
         ValueError: `soft_overlong_penalty` rejects `max_length` or `cache`.
@@ -41,7 +41,7 @@ def soft_overlong(count: Callable[[str], int], *, max_length: float | int, cache
 
 
 def length_penalty(count: Callable[[str], int], *, max_length: float | int) -> Callable:
-    """Make a reward: a completion's length as a fraction of the maximum. Use it with a negative weight.
+    """Make a reward function: a completion's length as a fraction of the maximum. Use it with a negative weight.
 
     ::
 
@@ -52,7 +52,7 @@ def length_penalty(count: Callable[[str], int], *, max_length: float | int) -> C
         max_length: L_max in tokens, positive.
 
     Returns:
-        A reward that takes `completions`, in [0, 1].
+        A reward function of `completions`, with values in [0, 1].
 
     Raises:
         ValueError: `max_length` is not positive.

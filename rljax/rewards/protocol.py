@@ -200,7 +200,7 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
         A `Weighted`; a single reward without a weight is returned unchanged.
 
     Raises:
-        InputError: there are no rewards, the number of weights differs, or the minimum of a single reward is requested.
+        InputError: there are no rewards, rewards and weights differ in number, or the minimum of a single reward is requested.
 
     Example:
         >>> from rljax.rewards import BY_NAME

@@ -1,6 +1,6 @@
-r"""Read numbers with their units exactly, as fractions; this is safe in the trainer's own process.
+r"""Read numbers with their units exactly, as fractions. No code is run, so this is safe in the trainer's own process.
 
-All functions take text in the notation that `rljax.rewards.notation.plain` writes.
+All functions take text in the notation that `rljax.rewards.notation.plain` produces.
 """
 
 import re
@@ -108,7 +108,7 @@ def read_number(text: str) -> Fraction | None:
 
 
 def _read_words(text: str) -> Fraction | None:
-    """Read a number in words, or an ordinal with the right ending. `seventh` is neither, because it may mean 1/7."""
+    """Read a number in words, or a numeral with the right ordinal ending. `seventh` is not read: it may mean 1/7."""
     if found := _ORDINAL.fullmatch(text):
         last = int(found[1][-2:])
         ending = "th" if last in (11, 12, 13) else _ENDINGS.get(last % 10, "th")
@@ -171,7 +171,7 @@ def significant_digits(text: str) -> int:
 
 
 def rounds_to(exact: Fraction, text: str) -> bool:
-    """Decide whether a decimal number with at least six significant digits is a value, rounded to the number's last digit.
+    """Decide whether a value, rounded to the last digit of a decimal number, is that number; it needs six significant digits.
 
     Args:
         exact: the exact value.
@@ -193,8 +193,8 @@ def rounds_to(exact: Fraction, text: str) -> bool:
 def same_number(reference: str, answer: str) -> bool | None:
     r"""Compare two answers that are numbers.
 
-    Two numbers are the same if their values are equal, or if one is a decimal number to which the other, a fraction without a
-    finite decimal form, rounds (see `rounds_to`).
+    Two numbers are the same if their values are equal, or if one is a decimal number and the other is a fraction
+    without a finite decimal form that rounds to it (see `rounds_to`).
 
     Args:
         reference: the correct answer, without a unit.
@@ -241,7 +241,7 @@ def split_unit(text: str) -> Quantity:
     if (before := _MONEY_BEFORE.match(core)) and before.end() < len(core):
         read = read_unit(before[2].replace(r"\$", "$").removeprefix(r"\text{").removesuffix("}"))
         core, unit = before[1] + before[3] + core[before.end() :], () if read is None else read[1]
-    texts = 0  # text commands with words so far; a second one is no unit, unless a slash comes before it
+    texts = 0  # text commands with words so far; a second one is not a unit, unless a slash comes before it
     while found := _TRAILING_UNIT.search(core):
         words = core[found.start() :] if found["words"] is None else f"{found['words']}{found['power'] or ''}"
         if found["sign"] == "°" and _ANGLE.search(core):
@@ -274,7 +274,7 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     r"""Compare two numbers with their units.
 
     If only one of them has a unit, the unit is ignored; two different units do not match (see `rljax.rewards.units.same_unit`). A
-    percent sign is ignored like other units, so `5%` matches `5`, and it may also divide by 100, so `50%` matches `0.5`. But
+    percent sign is ignored like other units, so `5%` matches `5`, or else read as a division by 100, so `50%` matches `0.5`. But
     `0.5%` does not match the reference `0.5`, because a reference below 1 without a percent sign is never read as a percentage.
 
     Args:
@@ -312,7 +312,7 @@ def same_quantity(reference: str, answer: str) -> bool | None:
 
 
 def _read_unit_letter(quantity: Quantity, unit: Unit, *, spaced: bool) -> Quantity:
-    """Read a letter after a number as its unit, if the other side has that unit or (with `spaced`) a space precedes the letter."""
+    """Read a letter after a number as a unit if the other side has that unit or, with `spaced`, if a space precedes the letter."""
     found = _UNIT_LETTER.fullmatch(quantity.core)
     read = read_unit(found[3]) if found else None
     if found is None or read is None or quantity.unit or not all(is_measure(word) for word in read[1]):
@@ -327,7 +327,7 @@ def split_base(text: str) -> tuple[str, str | None]:
         text: an answer.
 
     Returns:
-        The digits, and the base or None if no base is stated. Any other answer is returned unchanged, with None.
+        The digits and the base; the base is None if none is stated. Any other answer is returned unchanged, with None.
 
     Example:
         >>> split_base("1110_{4}"), split_base(r"11 \text{base} 2"), split_base("x_{1}")

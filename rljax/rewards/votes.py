@@ -1,4 +1,4 @@
-r"""Votes for a majority vote: read the answer that each response votes for.
+r"""Majority voting: read the answer for which each response votes.
 
 The problem's reference answer is not used. Two answers are the same if they differ only in what
 `rljax.rewards.math.simplify_answer` rewrites (spacing, sizes of brackets, Unicode) and in redundant zeros. `\frac{1}{2}` and `0.5`
@@ -19,13 +19,13 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
 
 
 def canonical_form(answer: str) -> str:
-    r"""Write an answer in a canonical form, so that equal answers are equal texts.
+    r"""Write an answer in a canonical form, so that equal answers are equal strings.
 
     Args:
         answer: an answer.
 
     Returns:
-        The answer as `simplify_answer` writes it; a decimal number also without redundant zeros and plus sign.
+        The answer as `simplify_answer` writes it. From a decimal number, redundant zeros and a plus sign are removed as well.
 
     Example:
         >>> [canonical_form(answer) for answer in ("18.00", "+018", "-0", r"\left( 1,\, 2 \right)", "x + 1")]
@@ -41,13 +41,14 @@ def canonical_form(answer: str) -> str:
 
 
 def vote(text: str) -> str | None:
-    """Read the answer of a response in canonical form, for rewards that are not in `VOTES`.
+    """Return a response's answer in canonical form; for rewards that are not in `VOTE_READERS`.
 
     Args:
         text: a response.
 
     Returns:
-        The result of `stated_answer`, else of `final_answer` (which also reads the text after a single `#`); None if both are None.
+        The result of `stated_answer`, or if that is None, the result of `final_answer`, which also reads the text after a single
+        `#`.
 
     Example:
         >>> vote("so it is #18.0"), vote("The answer is 18."), vote("18")
@@ -92,7 +93,7 @@ def _read_no_vote(text: str) -> None:
     del text
 
 
-VOTES = MappingProxyType(
+VOTE_READERS = MappingProxyType(
     {
         "exact": _make_vote_reader(final_answer),
         "math": _make_vote_reader(stated_answer),
@@ -105,15 +106,15 @@ VOTES = MappingProxyType(
         "code_fraction": _read_no_vote,
     }
 )
-"""Name of a reward -> the function that reads the votes of responses that this reward judges. All other rewards use `vote`."""
+"""Name of a reward -> the function that reads votes from the responses judged by this reward. All other rewards use `vote`."""
 
 
 def vote_reader(reward: str) -> Callable[[str], str | None]:
     """Find the function that reads the votes of the responses that a reward judges.
 
     Args:
-        reward: the reward's name, as `rljax.rewards.resolve` accepts it, or several names, separated by commas, for which `vote`
-            reads the answer. If a name begins with `brier:`, stated confidences are removed before the answer is read.
+        reward: the reward's name, as `rljax.rewards.resolve` accepts it, or several names separated by commas; such a
+            combination is read by `vote`. If a name begins with `brier:`, stated confidences are removed before the answer is read.
 
     Returns:
         A function from a response to its answer in canonical form, or to None if the response has no answer.
@@ -127,6 +128,6 @@ def vote_reader(reward: str) -> Callable[[str], str | None]:
         '12'
     """
     names = reward.split(",")
-    read = VOTES.get(",".join(name.strip().removeprefix("brier:") for name in names), vote)
+    read = VOTE_READERS.get(",".join(name.strip().removeprefix("brier:") for name in names), vote)
     states_confidence = any(name.strip().startswith("brier:") for name in names)
     return (lambda text: read(without_confidence(text))) if states_confidence else read

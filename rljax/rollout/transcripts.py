@@ -30,7 +30,7 @@ LOGGED = 8
 """Default number of responses that a run writes each time it logs samples."""
 PER_GROUP = 2
 """Number of responses per group: the one with the highest reward, and the one with the lowest."""
-MOST_TOKENS = 4096
+MAX_TOKENS = 4096
 """Largest number of response tokens in a JSON row; the middle of a longer response is left out."""
 MOST_CHARACTERS = 8000
 """Largest number of prompt characters in a JSON row; the middle of a longer prompt is left out."""
@@ -151,8 +151,8 @@ def _row(
     rollout = groups.rollout
     at = np.flatnonzero(groups.attention[group, member])
     length = len(at)
-    half = MOST_TOKENS // 2
-    at = at if length <= MOST_TOKENS else np.concatenate([at[:half], at[-half:]])
+    half = MAX_TOKENS // 2
+    at = at if length <= MAX_TOKENS else np.concatenate([at[:half], at[-half:]])
     ids = groups.tokens[group, member][at].tolist()
     values = _token_values(place, batch, after)
     sampled, trained = rollout.mask[group, member][at].astype(bool), values.trained[at]
@@ -183,7 +183,7 @@ def _row(
         "length": length,
         "parts": _values_by_name(rollout.reward_parts if len(rollout.reward_parts or ()) > 1 else None, group, member),
         "metrics": _values_by_name(groups.metrics, group, member),
-        **({} if length <= MOST_TOKENS else {"left_out": {"at": half, "tokens": length - MOST_TOKENS}}),
+        **({} if length <= MAX_TOKENS else {"left_out": {"at": half, "tokens": length - MAX_TOKENS}}),
         "spans": list(_turn_spans(worker, ids, texts, sampled, ends)),
         "tokens": texts,
         "kinds": kinds,

@@ -1,9 +1,9 @@
-"""The task `mixed`: problems of different difficulty in the same rollout.
+"""The task `mixed`: problems of varying difficulty in the same rollout.
 
 There are three kinds: copy a number, `(427)=`; give the last digit of a sum, `427+5=`; and multiply, `7*42=`. Each is answered
-without steps, as in `#2`. A small model soon learns to copy, later learns last digits, and rarely learns to multiply. So at any
-time many groups contain only right or only wrong responses, and the task shows how well an algorithm uses the other groups. The
-column `type` names the kind.
+directly, without steps: the response is just `#2`. A small model soon learns to copy, later learns last digits, and rarely learns
+to multiply. So at any time many groups contain only right or only wrong responses, and the task shows how well an algorithm uses
+the other groups. The column `type` names the kind.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from rljax.settings.checks import check_at_least
 from rljax.tasks.task import TaskConfig
 
 KINDS = ("copy", "sum", "product")
-"""The kinds, the easiest first; values of the column `type`."""
+"""The kinds, easiest first; values of the column `type`."""
 
 
 @dataclass(frozen=True)
 class MixedConfig(TaskConfig):
-    """The task `mixed`: copies, last digits of sums, and products without steps, of different difficulty."""
+    """The task `mixed`: copying, last digits of sums, and products, all without intermediate steps."""
 
     kinds: tuple[str, ...] = KINDS
     """Kinds of problems, equally likely: copy, sum, product."""

@@ -1,7 +1,7 @@
-"""Crossings, which are pure functions that detect metrics out of range in the recent metric rows of a run.
+"""Conditions of alarms: pure functions that detect metrics out of range in the recent metric rows of a run.
 
-A crossing returns a description of what it detected, or None. Values that are absent or not finite are ignored; without enough
-values, a crossing detects nothing.
+A condition returns a description of what it detected, or None if it is not met. Values that are absent or
+not finite are ignored; without enough values, a condition is not met.
 """
 
 import math
@@ -40,7 +40,7 @@ class History(NamedTuple):
         return self._replace(first=first, recent=(*self.recent, row)[-RECENT:], steps=self.steps + 1)
 
 
-Crossing = Callable[[History], str | None]
+AlarmCondition = Callable[[History], str | None]
 """History -> description of the problem; None if there is none."""
 
 
@@ -63,7 +63,7 @@ def start_mean(history: History, name: str) -> float | None:
 
 
 class Limit(NamedTuple):
-    """A crossing that detects when the mean of a metric's last values is beyond a limit."""
+    """A condition that is met when the mean of a metric's last values is beyond a limit."""
 
     name: str
     """The metric."""
@@ -74,10 +74,10 @@ class Limit(NamedTuple):
     over: int = BRIEF
     """Number of values in the mean."""
     after: int = 0
-    """Number of steps that must be done before anything is detected."""
+    """Number of steps that must be done before the condition can be met."""
 
     def __call__(self, history: History) -> str | None:
-        """Describe the crossing; None if the mean is within the limit."""
+        """Describe the problem; None if the mean is within the limit."""
         mean = last_mean(history, self.name, self.over)
         if mean is None or history.steps < self.after:
             return None
@@ -92,35 +92,35 @@ below = partial(Limit, is_upper=False)
 """Detect when the mean of the last values is below a limit."""
 
 
-def fallen_to(name: str, share: float) -> Crossing:
+def fallen_to(name: str, share: float) -> AlarmCondition:
     """Detect when a metric is below the fraction `share` of its mean over the first steps."""
 
-    def crossing(history: History) -> str | None:
+    def condition(history: History) -> str | None:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
         if mean is None or start is None or mean >= share * start:
             return None
         return f"{name} is {mean:.3g}, and was {start:.3g} in the first {FIRST} steps (limit {share:g} times that)"
 
-    return crossing
+    return condition
 
 
-def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
+def risen_to(name: str, factor: float, *, by: float = 0.0) -> AlarmCondition:
     """Detect when a metric is above `factor` times its mean over the first steps, and has risen by more than `by`."""
 
-    def crossing(history: History) -> str | None:
+    def condition(history: History) -> str | None:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
         if mean is None or start is None or mean <= max(factor * start, start + by):
             return None
         limit = f"{factor:g} times that" if factor * start >= start + by else f"{by:g} above that"
         return f"{name} is {mean:.3g}, and was {start:.3g} in the first {FIRST} steps (limit {limit})"
 
-    return crossing
+    return condition
 
 
-def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
+def spiked(name: str, factor: float, *, after: int = 20) -> AlarmCondition:
     """Detect when the mean of the last three values is above `factor` times the median of the earlier values."""
 
-    def crossing(history: History) -> str | None:
+    def condition(history: History) -> str | None:
         found, now = values(history.recent, name), last_mean(history, name, 3)
         if now is None or len(found) < after:
             return None
@@ -129,17 +129,17 @@ def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
             return None
         return f"{name} is {now:.3g}, the mean of 3 steps, and was usually {usual:.3g} (limit {factor:g} times that)"
 
-    return crossing
+    return condition
 
 
-def absent(name: str, *, over: int = BRIEF) -> Crossing:
+def absent(name: str, *, over: int = BRIEF) -> AlarmCondition:
     """Detect when a metric is absent from all of the last rows."""
 
-    def crossing(history: History) -> str | None:
+    def condition(history: History) -> str | None:
         rows = history.recent[-over:]
         return f"no {name} in {over} steps" if len(rows) == over and not values(rows, name) else None
 
-    return crossing
+    return condition
 
 
 def spread_vanished(history: History, *, over: int = BRIEF) -> str | None:
@@ -157,32 +157,32 @@ def spread_vanished(history: History, *, over: int = BRIEF) -> str | None:
     return f"rewards differ by about {widest:.0e} in {over} steps" if widest < 1e-6 else None
 
 
-def both(first: Crossing, second: Crossing) -> Crossing:
-    """Make a crossing that detects something only if two crossings both do."""
+def both(first: AlarmCondition, second: AlarmCondition) -> AlarmCondition:
+    """Make a condition that is met only if two conditions are both met."""
 
-    def crossing(history: History) -> str | None:
+    def condition(history: History) -> str | None:
         seen = first(history), second(history)
         return None if None in seen else "; ".join(map(str, seen))
 
-    return crossing
+    return condition
 
 
 class Either(NamedTuple):
-    """A crossing that detects whatever the first of two crossings detects, or else the second."""
+    """A condition that is met if one of two conditions is met."""
 
-    first: Crossing
-    """The crossing that takes precedence."""
-    second: Crossing
-    """The crossing that is used if `first` detects nothing."""
+    first: AlarmCondition
+    """The condition that takes precedence."""
+    second: AlarmCondition
+    """The condition that is used if `first` is not met."""
 
     def __call__(self, history: History) -> str | None:
-        """Describe what one of the crossings detected; None if neither detected anything."""
+        """Describe the problem that `first`, or else `second`, detected; None if neither condition is met."""
         return self.first(history) or self.second(history)
 
 
-def unless(excuse: Callable[[History], bool], crossing: Crossing) -> Crossing:
-    """Suppress a crossing while an excuse applies."""
-    return lambda history: None if excuse(history) else crossing(history)
+def unless(excuse: Callable[[History], bool], condition: AlarmCondition) -> AlarmCondition:
+    """Suppress a condition while an excuse applies."""
+    return lambda history: None if excuse(history) else condition(history)
 
 
 def accuracy_is_up(history: History) -> bool:

@@ -1,8 +1,8 @@
-"""Alarms: what is wrong with a run, what that means, and which setting to change. They are pure functions of metric rows.
+"""Alarms: what is wrong with a run, what that means, and which setting to change. They depend only on metric rows.
 
-An alarm is raised when its crossing detects something, and cleared when the crossing has detected nothing for `QUIET` rows, so a
-problem is reported once, and again only if it has disappeared and returned. Alarms depend only on the rows, so a resumed run, and
-a report on a finished run, raise the same alarms.
+An alarm is raised when its condition is met, and cleared when the condition has not been met for `QUIET` rows, so a problem is
+reported once, and again only if it has disappeared and returned. Because alarms depend only on the rows, a resumed run, and a
+report on a finished run, raise the same alarms.
 """
 
 import shlex
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from rljax.tracking.alarm_conditions import (
     LONG,
-    Crossing,
+    AlarmCondition,
     Either,
     History,
     Limit,
@@ -38,7 +38,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 
 QUIET = 10
-"""Number of rows within the limit after which an alarm is cleared."""
+"""An alarm is cleared after its condition has not been met for this number of rows."""
 
 
 class Remedy(NamedTuple):
@@ -47,19 +47,19 @@ class Remedy(NamedTuple):
     flag: str
     """The option of `rljax train` to change first."""
     change: str
-    """What to change, as a request."""
+    """What to change, in the imperative."""
     why: str
     """Why the change helps."""
 
 
 class Alarm(NamedTuple):
-    """A way in which a run goes wrong."""
+    """A way in which a run can go wrong, and its remedy."""
 
     name: str
     """Name of the alarm."""
     metrics: tuple[str, ...]
     """Metrics that the alarm depends on."""
-    crossing: Crossing
+    condition: AlarmCondition
     """History -> description of the problem; None if there is none."""
     meaning: str
     """What the alarm means."""
@@ -136,7 +136,7 @@ ALARMS = (
         "The policy has moved away from its initial model by more than 0.1 nats per token. It may have lost abilities of "
         "that model.",
         Remedy("--algorithm-options", "double beta in --algorithm-options",
-               "beta is the weight of the penalty for the distance"),
+               "beta is the weight of the penalty on the distance from it"),
     ),
     Alarm(
         "large_steps", ("kl",), above("kl", 0.1),
@@ -175,13 +175,13 @@ ALARMS = (
     ),
     Alarm(
         "clipped_low", ("clip_fraction_low",), above("clip_fraction_low", 0.2),
-        "A fifth of the tokens with a negative advantage are clipped: updates overshoot.",
+        "More than a fifth of the tokens with a negative advantage are clipped: updates overshoot.",
         Remedy("--minibatches", "halve --minibatches, or divide --learning-rate by 3",
                "the ratio then leaves the clip range more slowly"),
     ),
     Alarm(
         "clipped_high", ("clip_fraction_high",), above("clip_fraction_high", 0.2),
-        "A fifth of the tokens with a positive advantage are clipped: updates overshoot.",
+        "More than a fifth of the tokens with a positive advantage are clipped: updates overshoot.",
         Remedy("--minibatches", "halve --minibatches, or divide --learning-rate by 3",
                "the ratio then leaves the clip range more slowly"),
     ),
@@ -231,7 +231,7 @@ ALARMS = (
         "one_response", ("commonest_response",), above("commonest_response", 0.8),
         "The policy gives the same response to nearly every prompt. If that response earns a high reward, the policy has "
         "exploited the reward.",
-        Remedy("--reward", "use a --reward that compares with each problem's answer",
+        Remedy("--reward", "use a --reward that compares the response with the problem's answer",
                "a constant response can satisfy the present reward"),
     ),
     Alarm(
@@ -281,10 +281,10 @@ ALARMS = (
 BY_NAME = MappingProxyType({alarm.name: alarm for alarm in ALARMS})
 LIMITS = MappingProxyType(
     {
-        crossing.name: crossing.limit
+        condition.name: condition.limit
         for alarm in ALARMS
-        for crossing in (alarm.crossing if isinstance(alarm.crossing, Either) else (alarm.crossing,))
-        if isinstance(crossing, Limit)
+        for condition in (alarm.condition if isinstance(alarm.condition, Either) else (alarm.condition,))
+        if isinstance(condition, Limit)
     }
 )
 """Metric -> the fixed limit beyond which this metric alone raises an alarm; plots show it."""
@@ -300,13 +300,13 @@ class Event(NamedTuple):
     what: Literal["raised", "cleared"]
     """Whether the alarm is raised or cleared."""
     seen: str
-    """Description of what its crossing detected; empty if the alarm is cleared."""
+    """Description of the problem that its condition detected; empty if the alarm is cleared."""
 
     def text(self) -> str:
         """Format the event as a paragraph for the screen and the log."""
         name, remedy = self.alarm.name.replace("_", " "), self.alarm.remedy
         if self.what == "cleared":
-            return f"{name}: over at step {self.step}."
+            return f"{name}: cleared at step {self.step}."
         return f"{name} at step {self.step}: {self.seen}. {self.alarm.meaning} {advice(remedy)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -328,21 +328,21 @@ def advice(remedy: Remedy) -> str:
     return f"{remedy.change[0].upper()}{remedy.change[1:]}: {remedy.why}."
 
 
-class Watch(NamedTuple):
+class AlarmState(NamedTuple):
     """State of the alarms after some rows of a run."""
 
     history: History = History()
-    """Rows that crossings use."""
+    """Rows that conditions read."""
     quiet: Mapping[str, int] = MappingProxyType({})
-    """Name of each raised alarm -> number of rows since its crossing last detected something."""
+    """Name of each raised alarm -> number of rows since its condition was last met."""
 
     @property
     def seen(self) -> frozenset[str]:
-        """Names of the raised alarms whose crossing detected something in the last row."""
+        """Names of the raised alarms whose condition was met at the last row."""
         return frozenset(name for name, rows in self.quiet.items() if rows == 0)
 
-    def after_row(self, row: Row) -> tuple["Watch", list[Event]]:
-        """Add a row of `metrics.jsonl`; return the new watch, and the alarms that the row raises and clears.
+    def after_row(self, row: Row) -> tuple["AlarmState", list[Event]]:
+        """Add a row of `metrics.jsonl`; return the new state, and the alarms that the row raises and clears.
 
         Args:
             row: has "phase" and "step"; metrics that are None or not finite count as absent.
@@ -352,7 +352,7 @@ class Watch(NamedTuple):
             return self, []
         quiet, events = dict(self.quiet), []
         for alarm in ALARMS:
-            seen, is_raised = alarm.crossing(history), alarm.name in quiet
+            seen, is_raised = alarm.condition(history), alarm.name in quiet
             if seen is not None:
                 quiet[alarm.name] = 0
                 if not is_raised:
@@ -362,18 +362,18 @@ class Watch(NamedTuple):
                 if quiet[alarm.name] >= QUIET:
                     del quiet[alarm.name]
                     events.append(Event(row["step"], alarm, "cleared", ""))
-        return Watch(history, quiet), events
+        return AlarmState(history, quiet), events
 
 
-def watch_rows(rows: Iterable[Row]) -> tuple[Watch, list[Event]]:
-    """Return the watch after all rows of a run, and every alarm that they raised and cleared.
+def watch_rows(rows: Iterable[Row]) -> tuple[AlarmState, list[Event]]:
+    """Return the state after all rows of a run, and every alarm that they raised and cleared.
 
     Example:
         >>> _, events = watch_rows({"phase": "rl", "step": step, "truncated_share": 0.5} for step in range(1, 9))
         >>> [(event.step, event.alarm.name, event.what) for event in events if event.alarm.name == "truncated"]
         [(5, 'truncated', 'raised')]
     """
-    watch, events = Watch(), []
+    watch, events = AlarmState(), []
     for row in rows:
         watch, new = watch.after_row(row)
         events += new

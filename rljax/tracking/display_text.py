@@ -14,7 +14,7 @@ from rljax.text import counted
 from rljax.tracking.run_folder import RunFolder
 
 LONGEST_PROMPT = 40
-"""Maximum number of characters of a prompt that is shown in a command."""
+"""Prompts with more characters than this are not shown in commands."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -45,12 +45,12 @@ class Metric(NamedTuple):
         return f"{self.format_value(value)} {self.unit}".rstrip()
 
 
-ON_SET = "accuracy_on_"
-"""Prefix of the metric for the accuracy on a further held-out set; the set's name follows."""
+ACCURACY_PREFIX = "accuracy_on_"
+"""Prefix of the metric for the accuracy on an additional held-out set; the set's name follows."""
 
 
 def accuracies_by_set(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the accuracy on each further held-out set, by the set's name.
+    """Return the accuracy on each additional held-out set, by the set's name.
 
     Args:
         metrics: the metrics of an evaluation, or its row of `metrics.jsonl`.
@@ -59,7 +59,7 @@ def accuracies_by_set(metrics: Mapping[str, Any]) -> dict[str, float]:
         >>> accuracies_by_set({"accuracy": 0.5, "accuracy_on_aime": 0.25, "reward_on_aime": 0.25})
         {'aime': 0.25}
     """
-    return {key.removeprefix(ON_SET): value for key, value in metrics.items() if key.startswith(ON_SET)}
+    return {key.removeprefix(ACCURACY_PREFIX): value for key, value in metrics.items() if key.startswith(ACCURACY_PREFIX)}
 
 
 METRICS = (
@@ -94,7 +94,7 @@ METRICS = (
     Metric("loss", "loss", "", ".4f", is_in_plain_lines=True),
     Metric("perplexity", "perplexity", "", ".4g", is_in_plain_lines=True),
 )
-CORRECT, POSITIVE, IN_ORDER, STEPS_RIGHT = "accuracy", "rewards above 0", "pairs in order", "steps like labels"
+CORRECT, POSITIVE, IN_ORDER, STEPS_RIGHT = "accuracy", "rewards above 0", "pairs in order", "steps that match their labels"
 """Labels of the metric `accuracy`: with a verifier, without one (the fraction of rewards above 0), for pairs, for steps."""
 PHASE_NAMES = {
     "warm_start": "warm start",
@@ -122,7 +122,7 @@ def with_judge_share(metrics: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def label_of(metric: Metric, accuracy: str) -> str:
-    """Return the label of a metric on the display; `accuracy` is the label of the metric `accuracy`."""
+    """Return the label of a metric on the display; the argument replaces the label of the metric `accuracy`."""
     return accuracy if metric.key == "accuracy" else metric.label
 
 
@@ -147,7 +147,7 @@ class Progress:
     Args:
         name: the phase.
         total: the step at which the phase ends.
-        started: time at which the phase began, in seconds of any clock; all other times use the same clock.
+        started: time at which the phase began, in seconds on any clock; all other times use the same clock.
         step: the last finished step.
         at: time at which `step` was finished.
         first_step: the first step that this process finished; None before that.
@@ -177,11 +177,11 @@ class Progress:
 
     def elapsed(self, now: float) -> str:
         """Format the time since the phase began."""
-        return clock_time(now - self.started)
+        return format_duration(now - self.started)
 
     def spent(self, now: float) -> str:
         """Format the time since the phase began, and how much of it was compilation, if that is a second or more."""
-        return self.elapsed(now) + (f", {clock_time(self.compiled)} of it compiling" if self.compiled >= 1 else "")
+        return self.elapsed(now) + (f", {format_duration(self.compiled)} of it compiling" if self.compiled >= 1 else "")
 
     def completes_tenth(self, step: int) -> bool:
         """True if `step`, the next one, completes another tenth of the phase."""
@@ -192,7 +192,7 @@ class Progress:
         if self.first_step is None or self.step <= self.first_step:
             return None
         seconds_per_step = (self.at - self.first_at) / (self.step - self.first_step)
-        return clock_time(max(0.0, seconds_per_step * (self.total - self.step) - (now - self.at)))
+        return format_duration(max(0.0, seconds_per_step * (self.total - self.step) - (now - self.at)))
 
 
 def required_phase(progress: Progress | None) -> Progress:
@@ -206,7 +206,7 @@ def required_phase(progress: Progress | None) -> Progress:
     return progress
 
 
-def clock_time(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds as hours, minutes and seconds.
 
     Args:
@@ -216,7 +216,7 @@ def clock_time(seconds: float) -> str:
         `h:mm:ss`.
 
     Example:
-        >>> clock_time(3725.4)
+        >>> format_duration(3725.4)
         '1:02:05'
     """
     minutes, rest = divmod(int(seconds), 60)
@@ -250,7 +250,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not finite:
         return "×" * len(means)
     low, span = min(finite), max(finite) - min(finite)
-    # Averages of equal values differ in their last bits; that is not a change to draw.
+    # Averages of equal values can differ in the last bits; that must not be drawn as a change.
     is_flat = span <= 1e-9 * max(abs(mean) for mean in finite)
     heights = [0.0 if is_flat else (mean - low) / span for mean in means]
     return "".join(
@@ -271,7 +271,7 @@ def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[
         >>> describe_events(steps, prompts=4)[0]
         '1 of 2 steps found fewer than 4 groups with a signal (1 missing in total) and trained on those that they found.'
         >>> describe_events(steps, prompts=4)[1]
-        'The reward failed on 2 responses (2 raised an exception), excluded from training.'
+        'Excluded from training: 2 responses on which the reward failed (2 raised an exception).'
         >>> describe_events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
         ['1 of 2 steps skipped updates that were far too large or not finite.']
     """
@@ -290,9 +290,9 @@ def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[
         )
     failed = Failures(*(int(sum(row.get(f"reward_{kind}", 0) for row in rows)) for kind in Failures._fields))
     if failed.total:
-        lines.append(f"The reward failed on {counted(failed.total, 'response')} ({failed}), excluded from training.")
+        lines.append(f"Excluded from training: {counted(failed.total, 'response')} on which the reward failed ({failed}).")
     if failed.unfinished:
-        lines.append(f"{counted(failed.unfinished, 'answer')} took the verifier too long and counted as wrong.")
+        lines.append(f"Counted as wrong: {counted(failed.unfinished, 'answer')} on which the verifier timed out.")
     skipped = sum(row.get("skipped_updates", 0) > 0 for row in rows)
     if skipped:
         lines.append(f"{skipped} of {len(rows)} steps skipped updates that were far too large or not finite.")
@@ -300,7 +300,7 @@ def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[
 
 
 def check_judged(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a run in which the reward judged no response.
+    """Raise an error if the reward judged no response of a run.
 
     Args:
         rows: the RL rows of metrics.jsonl.
@@ -326,7 +326,7 @@ def next_commands(
         folder: folder of the run.
         problems: held-out problems; the first short prompt appears in a command.
         writes_model: whether the policy can be written as a model folder.
-        needs_trust: whether the settings name code that judges the run, so that `rljax eval` needs `--trust`.
+        needs_trust: whether the settings name user code for judging responses, so that `rljax eval` needs `--trust`.
     """
     own_parts, path = set(folder.config.get("seams", ())), shlex.quote(str(folder.path))
     short = (

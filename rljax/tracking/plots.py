@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from rljax.errors import InputError
 from rljax.tracking.alarms import LIMITS
-from rljax.tracking.display_text import METRICS, ON_SET, accuracies_by_set
+from rljax.tracking.display_text import ACCURACY_PREFIX, METRICS, accuracies_by_set
 from rljax.tracking.glossary import find_entry
 from rljax.tracking.phase_times import NOUNS
 from rljax.tracking.rows import Row, read_complete_rows
@@ -348,7 +348,7 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None, name: st
 
     Args:
         rows: all rows of a run in file order, because an `eval` row belongs to the training row before it.
-        name: name of a further held-out set; None means the problems that every run holds out.
+        name: name of an additional held-out set; None means the problems that every run holds out.
         warm_scale: width of a warm-start step on the axis, in RL steps; warm-start steps are to the left of 0. None: omit the
             evaluations of the warm start except the last one, which is at RL step 0.
 
@@ -356,7 +356,7 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None, name: st
         Steps in rising order; RL steps start at 0.
     """
     warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
-    accuracy, judged = ("accuracy", "judged") if name is None else (f"{ON_SET}{name}", f"judged_on_{name}")
+    accuracy, judged = ("accuracy", "judged") if name is None else (f"{ACCURACY_PREFIX}{name}", f"judged_on_{name}")
     by_step, at, in_warm_start = {}, 0, warm_steps > 0
     for row in rows:
         if row["phase"] == "warm_start":

@@ -5,7 +5,7 @@
     runs/NAME/
       config.json      the settings, and which other arguments were passed to `train`
       starts.jsonl     one row per start: time, command line, versions, devices, settings changed on resume
-      log.txt          every line of the run with its time
+      log.txt          every line that the run printed, with its time
       best/, last/     the models of a finished run, as folders that AutoModelForCausalLM opens
       critic/          the pretrained critic as a model folder, if the algorithm has one
       metrics.jsonl    one row per step: {"phase", "step", ...metrics}
@@ -14,14 +14,14 @@
       alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; derived from metrics.jsonl
       remedies.jsonl   one row per change of a setting after an alarm: {"step", "alarm", "setting", "before", "after"}
       heldout.jsonl    greedy answers to held-out problems before and after RL, with the index of the problem as "problem" and,
-                       for a further set, the name of the set as "set"
+                       for an additional set (`--also-heldout`), its name as "set"
       curves.png       the plot of metrics.jsonl
       tensorboard/     the same metrics as TensorBoard events
       checkpoints/     the training states
 
-**The counters.** `step` is counted from the start of the run, even after a resume. Each phase has its own counter: a `warm_start`
-row has the warm-start step, a `value` row the value-pretraining step, an `rl` row the RL step. An `eval` row has the RL step, 0
-before RL. Rows are in chronological order, so an `eval` row belongs to the training row before it. Samples have the RL step.
+**The counters.** `step` is counted within a phase, and continues when the run is resumed: a `warm_start` row has the warm-start
+step, a `value` row the value-pretraining step, an `rl` row the RL step. An `eval` row has the RL step, 0 before RL. Rows are in
+chronological order, so an `eval` row belongs to the training row before it. Rows of samples.jsonl have the RL step.
 """
 
 import fcntl
@@ -114,7 +114,7 @@ class RunFolder:
 
         Raises:
             InputError: the folder already contains a run or a file that a run would write, or cannot be created.
-            ValueError: JSON does not support a configuration value.
+            ValueError: JSON cannot represent a configuration value.
         """
         check_local(path, "run")
         path = Path(path).absolute()
@@ -152,8 +152,8 @@ class RunFolder:
         run = cls(Path(path).absolute(), {})
         if not run.config_file.is_file():
             raise InputError(
-                f"{path} contains no run (there is no {run.config_file.name} in it); name the folder of a run that "
-                "was started before, or omit --resume to start a new one."
+                f"{path} contains no run (there is no {run.config_file.name} in it); pass the folder of "
+                "an existing run, or omit --resume to start a new one."
             )
         try:
             config = json.loads(run.config_file.read_text(encoding="utf-8"))
@@ -196,7 +196,7 @@ class RunFolder:
 
     @property
     def last_notes(self) -> Mapping[str, Any] | None:
-        """The notes in the newest checkpoint whose save was finished; None if there is none.
+        """The notes (metadata) in the newest checkpoint whose save was finished; None if there is none.
 
         Raises:
             InputError: the notes cannot be read.
@@ -232,11 +232,11 @@ class RunFolder:
             even_with_rows: also remove the files of a run that has logged steps, but saved nothing to continue from.
 
         Raises:
-            InputError: the run has logged steps that are later than its first checkpoint, so its checkpoints were deleted.
+            InputError: the run has logged steps after its first checkpoint, which means that its checkpoints were deleted.
         """
         if self.has_saved if even_with_rows else self.has_progress:
             return
-        self._check_not_deleted()
+        self._check_checkpoints_not_deleted()
         last = self.checkpoints / "last"
         for save in last.glob("0*"):
             shutil.rmtree(save)
@@ -246,7 +246,7 @@ class RunFolder:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
-    def _check_not_deleted(self) -> None:
+    def _check_checkpoints_not_deleted(self) -> None:
         logged = max((row.get("step", 0) for row in read_rows(self.metrics, lambda row: None)), default=0)
         every = self.config.get("run", self.config).get("checkpoint_every", logged)
         if logged > every:
@@ -304,7 +304,7 @@ class RunFolder:
         return False
 
     def file_states(self) -> dict[str, FileState]:
-        """Write metrics, samples, held-out answers and rollouts through to the disk; return the states of their files by name.
+        """Flush the metrics, samples, held-out answers and rollouts to disk; return the states of their files by name.
 
         A file that does not exist yet counts as empty.
         """
@@ -368,7 +368,7 @@ class RunFolder:
         """Read the rows of `heldout.jsonl`; empty if the file is missing, as in runs of older versions.
 
         Args:
-            name: name of a further set (`--also-heldout`); None means the problems that every run holds out.
+            name: name of an additional set (`--also-heldout`); None means the problems that every run holds out.
 
         Raises:
             InputError: a row cannot be read; the message names the file and the line.
@@ -376,7 +376,7 @@ class RunFolder:
         return [row for row in read_rows(self.heldout, check_answer) if row.get("set") == name]
 
     def read_further_heldout(self) -> dict[str, list[Row]]:
-        """Read the rows of `heldout.jsonl` of each further set, by its name.
+        """Read the rows of `heldout.jsonl` of each additional set, by its name.
 
         Raises:
             InputError: a row cannot be read; the message names the file and the line.

@@ -1,4 +1,4 @@
-"""Skip unsafe updates: if an update is not finite or far too large, keep the old state, and count and report the skip."""
+"""Skip unsafe updates: if an update is non-finite or far too large, keep the old state, and count and report the skip."""
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def explain_skips(count: int, learning_rate: str, run: str) -> str:
         run: folder of the run, quoted for a shell.
     """
     return (
-        f"Loss or gradient was not finite, or the update was far too large, in {count} training steps in a row, so nothing was "
+        f"The loss or gradient was not finite, or the update was far too large, in {count} training steps in a row, so nothing was "
         f"learned in these steps. The parameters before them are saved: `rljax export {run} model --checkpoint last` writes a "
         f"model folder, and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite values from your "
         "own reward or algorithm can also be the cause."

@@ -16,15 +16,15 @@ from types import FrameType
 from typing import Any
 
 INTERRUPTED = 130
-"""Exit code of a process that saved its work after a signal, the same as after SIGINT (128 + 2)."""
+"""Exit code of a process that saved its work after any of the signals; by convention, SIGINT's (128 + 2)."""
 
 
 class Interrupted(Exception):
-    """A signal stopped the run. The run's work is saved, unless the disk was full; the run has then already reported this."""
+    """A signal stopped the run. The run's work is saved, unless the disk was full, which the run has then reported."""
 
 
 URGENT = (signal.SIGINT, signal.SIGTERM)
-"""Signals that interrupt the run at once if a second one arrives."""
+"""Signals of which a second one, of either kind, interrupts the run at once."""
 NOTICES = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that never interrupt a step, however many arrive: the run finishes the step and then ends."""
 
@@ -70,10 +70,10 @@ class StopRequest:
 
 
 class GracePeriod:
-    """A timer that abandons a part of a step from a background thread, because the main thread may be in compiled code or a reward.
+    """A timer in a background thread that abandons part of a step, because the main thread may be in compiled code or a reward.
 
     Args:
-        seconds: time from `begin` until the process ends, if the main thread is then inside `within`; elsewhere nothing happens.
+        seconds: time after `begin` at which the process is ended if the main thread is inside `within`; otherwise nothing happens.
     """
 
     def __init__(self, seconds: float):

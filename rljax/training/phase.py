@@ -1,6 +1,6 @@
 """One loop for every phase of training: it logs, checks for unsafe updates, evaluates, saves, stops, and resumes from a checkpoint.
 
-A phase is a record of functions: a step from one in-memory `Checkpoint` to the next, and functions called at its beginning,
+A phase is a set of functions: a step from one in-memory `Checkpoint` to the next, and functions called at its beginning,
 after its steps and at its end. Examples are warm start, value pretraining, reinforcement learning and training on pairs.
 """
 
@@ -60,7 +60,7 @@ class RunResources:
     stopwatch: Stopwatch
     """Measures the time of each part of a step."""
     resume: str
-    """Command, or call, that continues the run after a stop."""
+    """Shell command or Python call that resumes the run."""
 
     def save(self, which: str, checkpoint: Checkpoint) -> None:
         """Start writing a checkpoint as `which`, "last" or "best"; when this returns, its arrays may be donated."""
@@ -85,7 +85,7 @@ class RunResources:
         self.display.update(step, metrics)
 
     def record(self, phase: str, step: int, metrics: Numbers) -> None:
-        """Log metrics; every process must call this, because the first may be stopped while its disk is full."""
+        """Log metrics; every process must call this, so that all stop if the first is stopped while its disk is full."""
         run_on_first(lambda: self.trackers.log(phase, step, metrics))
 
     def report(self, events: Sequence[Event]) -> None:
@@ -128,15 +128,15 @@ def open_resources(
     resume: str,
     on_sigterm: Callable[[], None] = lambda: None,
 ) -> RunResources:
-    """Open the log, install the signal handlers, and start the checkpoint writer; the stack closes them.
+    """Open the log, install the signal handlers, and start the checkpoint writer; the stack undoes all of this.
 
     Args:
-        stack: closes everything that is opened.
+        stack: undoes everything that is set up.
         folder: files of the run, which this process has locked.
         screen: shows progress.
         make_trackers: builds the trackers, which write files through the `DiskWriter`.
         keep: kind of checkpoint ("last" or "best") -> which checkpoints to keep.
-        resume: command, or call, that continues the run.
+        resume: shell command or Python call that resumes the run.
         on_sigterm: called on SIGTERM.
     """
     logged = LoggedDisplay(screen, folder.log) if is_first() else nullcontext(screen)  # other hosts write no log
@@ -171,11 +171,11 @@ def lock_folder(folder: RunFolder, stack: ExitStack) -> bool:
 def reopen(
     folder: RunFolder, like: Callable[[int], TrainState], check: Callable[[Restoration], object] = lambda restored: None
 ) -> tuple[Checkpoint, list[str]]:
-    """Read the newest complete checkpoint of a run, and truncate the run's files to their lengths at that save.
+    """Read the newest complete checkpoint of a run, and truncate the run's files to their lengths when it was saved.
 
     Args:
         folder: files of the run, which this process has locked.
-        like: phase of the run -> shapes and shardings of its state.
+        like: number of the phase, as in `TrainState.phase` -> shapes and shardings of the state.
         check: may reject the restored checkpoint before any file changes.
 
     Returns:
@@ -219,8 +219,8 @@ class Phase:
     name: str
     """Name of the phase in metrics.jsonl and on the screen."""
     steps: int | None
-    """Maximum number of steps. If 0, the phase is entered, but makes no step and does not call `leave`. If None, it continues
-    until a step finds nothing to do, and shows its steps itself."""
+    """Maximum number of steps. If 0, the phase is entered, but takes no step and does not call `leave`. If None, it continues
+    until a step finds nothing to do, and displays its own progress."""
     done: Callable[[TrainState], int]
     """State -> number of steps of the phase that are done."""
     make_step: Callable[[Checkpoint], Step]
@@ -310,7 +310,7 @@ def _evaluate_again(run: RunResources, checkpoint: Checkpoint, phase: Phase) -> 
 
 @contextmanager
 def save_on_error(run: RunResources, checkpoint: Checkpoint, unsaved: int) -> Generator[None]:
-    """If a step or its evaluation fails, save the steps before it, and report what is lost and how to continue.
+    """If a step or its evaluation fails, save all finished steps, and report what is lost and how to continue.
 
     A step that fails while it samples or judges has not changed the state. A step that fails within an update may have donated the
     arrays, so nothing new is saved. With several hosts, nothing is saved either, because only one host may have failed.
@@ -378,7 +378,7 @@ def save_and_close(run: RunResources, checkpoint: Checkpoint) -> None:
         run.save(LAST, checkpoint)
         run.saver.wait()
         is_saved = True
-        run.say_stopped("Stopped within a step, which is abandoned. Everything up to the step before is saved.")
+        run.say_stopped("Stopped in the middle of a step, which is abandoned. Everything up to the previous step is saved.")
     finally:
         try:
             run.trackers.close()

@@ -27,7 +27,7 @@ from rljax.records import required
 from rljax.rewards.protocol import forms_of
 from rljax.rollout.groups import to_dict
 from rljax.tasks import task_name
-from rljax.tracking.alarms import Watch, watch_rows
+from rljax.tracking.alarms import AlarmState, watch_rows
 from rljax.tracking.display_text import CORRECT
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
@@ -134,12 +134,12 @@ def stop_reason(
     return f"{text} `rljax debug {path}` names the term, the row and the token that caused it."
 
 
-def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
+def begin_watch(run: Run, checkpoint: Checkpoint) -> AlarmState:
     """Start watching for alarms, first in the rows already logged; rewrite alarms.jsonl from them, and call each `Option.restart`.
 
-    Only the first host has a watch; the others get an empty one.
+    Only the first host watches; the others get an empty state.
     """
-    watches: list[Watch] = []
+    watches: list[AlarmState] = []
 
     def begin() -> None:
         path = run.folder.metrics
@@ -151,7 +151,7 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
         watches.append(watch)
 
     run_on_first(begin)
-    return watches[0] if watches else Watch()
+    return watches[0] if watches else AlarmState()
 
 
 def resume_command(folder: RunFolder, config: TrainConfig, command: str = "train") -> str:

@@ -31,7 +31,7 @@ def play(environment, *turns):
         ("eleven", "#12", (0.0, 1.5), 1.0, 0.0),
     ],
 )
-def test_bonus_rewards_progress_between_turns(proposal, final, rewards, corrected, spoiled):
+def test_bonus_is_given_for_progress_between_turns(proposal, final, rewards, corrected, spoiled):
     first, second = play(make_environment("self_correction", '{"bonus": 0.5}'), proposal, final)
     assert (first.reward, second.reward) == rewards
     assert (first.done, second.done) == (False, True)

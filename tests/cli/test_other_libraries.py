@@ -1,4 +1,4 @@
-"""Setting names of other libraries: each exists there, its rljax counterpart exists here, and page and table agree."""
+"""Setting names of other libraries: each exists there, its counterpart exists in rljax, and coming_from.md has the table."""
 
 import inspect
 import re
@@ -30,7 +30,7 @@ FLAGS = known_flags(COMMANDS["train"][0], TrainConfig())
 
 
 def read_refusal(capsys) -> str:
-    """Return the error message of a refused command on one line."""
+    """Return, on one line, the error message of a refused command."""
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -60,7 +60,7 @@ def test_foreign_names_exist_and_have_counterparts(row):
 
 
 def test_every_foreign_setting_is_answered():
-    """The answer is the rljax counterpart or a reason; a page that the reason names must exist."""
+    """The answer is the rljax counterpart, or why there is none; a page named in the answer must exist."""
     for library, names in peer_settings().items():
         for name in names:
             answer = find_counterpart(name) or explain_missing(name)
@@ -107,12 +107,12 @@ def test_wrong_value_suggests_the_nearest(line, answer, capsys):
     assert answer in read_refusal(capsys)
 
 
-def test_page_and_table_are_equal():
+def test_page_contains_the_table():
     assert as_markdown() in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", [name for name, (record, _) in COMMANDS.items() if not issubclass(record, Settings)])
-def test_known_flags_are_those_of_the_help(command, capsys):
+def test_help_lists_every_known_flag(command, capsys):
     record = COMMANDS[command][0]
     with pytest.raises(SystemExit):
         main([command, "--help"])

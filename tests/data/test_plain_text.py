@@ -1,4 +1,4 @@
-"""Plain text: files become rows, and their tokens become blocks, checked against token streams built by hand."""
+"""Plain text: files become rows, and their tokens become blocks; the expected token streams are built by hand."""
 
 import numpy as np
 import pytest
@@ -58,21 +58,21 @@ def test_unusable_text_files(tmp_path):
     short.write_text("123456789")
     binary.write_bytes(b"\xff\xfe\x00" * 20)
     for file, message in (
-        (short, "too little text to hold a tenth"),
+        (short, "too little text to hold out a tenth"),
         (binary, "not in UTF-8"),
         (tmp_path / "absent.txt", "does not exist"),
     ):
         with pytest.raises(InputError, match=message):
             read_problems(text_dataset([file]))
     with pytest.raises(
-        InputError, match=r"'text:it's\.txt', cannot be split as in a shell|\"text:it's\.txt\", cannot be split"
+        InputError, match=r"'text:it's\.txt', cannot be split into words as in a shell|\"text:it's\.txt\", cannot be split"
     ):
         read_problems("text:it's.txt")
     with pytest.raises(InputError, match="name at least one file"):
         read_problems("text:")
 
 
-def test_text_dataset_jsonl_file(tmp_path):
+def test_text_dataset_rejects_jsonl_file(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "one two three"}\n' * 9)
     with pytest.raises(InputError, match="contains rows, and their braces and column names would be learned as text"):

@@ -1,4 +1,4 @@
-"""Rows of token ids with a mask: valid rows are read without loss, invalid rows are refused, and SFT trains on the ids."""
+"""Rows of token ids with a mask: valid rows are read exactly, invalid rows are refused, and SFT trains on the ids."""
 
 import json
 
@@ -95,7 +95,7 @@ def test_encode_demonstrations_keeps_tokens_and_mask():
         assert [label != -100 for label in row["labels"]] == mask[: len(row["labels"])]
     assert encode_demonstrations(problems, ByteTokenizer(), 4, 3, chat=False).dropped == 1
     large = read_problems([{"input_ids": [1, 9000], "labels": [-100, 9000]}], tokenized=True).problems
-    with pytest.raises(InputError, match="has the token id 9000, and the vocabulary has 259 tokens"):
+    with pytest.raises(InputError, match="has the token id 9000, but the vocabulary has only 259 tokens"):
         encode_demonstrations(large, ByteTokenizer(), 4, 4)
 
 

@@ -1,4 +1,4 @@
-"""Conversion of arguments: traced and concrete values, and the resulting dtypes."""
+"""Array helpers: dtypes, traced and concrete values, scaling and safe division."""
 
 import jax
 import jax.numpy as jnp

@@ -349,7 +349,7 @@ INVALID_POLICIES = {
         "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",
     ),
     "a small vocabulary": (gru_policy(5), f"tokenizer has ids up to {VOCABULARY - 1} and the model only 5"),
-    "a module": (jnp.tanh, "^policy: a record rljax.models.policy.Policy is needed; got "),
+    "a module": (jnp.tanh, "^policy: expected an rljax.models.policy.Policy; got "),
 }
 
 
@@ -381,7 +381,7 @@ def test_critic_needs_a_value_function(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"algorithm": "dapo"}, "^algorithm: a record rljax.algorithms.algorithm.Algorithm is needed; got 'dapo'"),
+        ({"algorithm": "dapo"}, "^algorithm: expected an rljax.algorithms.algorithm.Algorithm; got 'dapo'"),
         ({"optimizer": "adam"}, r"^optimizer: a record optax.*\.GradientTransformation is needed; got 'adam'\.$"),
         (
             {"optimizer": optax.sgd},
@@ -391,7 +391,7 @@ def test_critic_needs_a_value_function(tmp_path):
         ({"engine": NullTracker}, r"^engine: an object is needed; got the class NullTracker\. Pass an instance\.$"),
         (
             {"problems": SUMS},
-            r"^problems: a pair \(training problems, held-out problems\) of lists of rljax.Problem is needed; got \[",
+            r"^problems: expected a pair of lists of rljax.Problem \(training, held-out\); got \[",
         ),
         (
             {"trackers": [object()]},

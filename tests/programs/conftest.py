@@ -1,3 +1,3 @@
 """Fixtures that the tests of programs share."""
 
-from trained_run import finished, prepared  # noqa: F401
+from run_fixtures import finished, prepared  # noqa: F401

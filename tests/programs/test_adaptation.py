@@ -193,7 +193,7 @@ def test_stopped_adaptation_resumes_exactly(served, uninterrupted, tmp_path):
             adapt(make_config(served, tmp_path, once=False), stop_after(beginning))
     assert lines.count("Stopping after this batch.") == 2
     assert "  the same command again" in lines
-    assert "Continuing after batch 2, with 48 lines of the queue used up." in lines
+    assert "Continuing after batch 2; 48 lines of the queue have been processed." in lines
     adapt(make_config(served, tmp_path), lines.append)
     assert (
         max(distances(load(uninterrupted.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
@@ -227,8 +227,8 @@ def test_lines_wait_for_a_full_batch_and_bad_lines_are_rejected(served, tmp_path
     assert f"rejected: {queue}, line 3, column 'id': the id '1-" in text
     assert f"is already used in {queue}, line 1" in text
     assert f"{queue}, line 4, column 'prompt': the prompt has" in text
-    assert f"{BATCH - 1} lines are too few for a batch of {BATCH}; they wait" in text
-    assert f"The last line of {queue} has no line end" in text
+    assert f"{BATCH - 1} lines left over: too few for a batch of {BATCH} until" in text
+    assert f"The last line of {queue} does not end in a newline" in text
     assert "Lines learned from: 0, rejected: 3." in text
     rejects = read_log(tmp_path / "adapted", "rejects.jsonl")
     assert [row["line"] for row in rejects] == [2, 3, 4]
@@ -270,7 +270,7 @@ def test_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
     assert max(distances(best, evaluated[1])) == 0
     assert max(distances(last, evaluated[3])) == 0
     assert [row["step"] for row in read_log(tmp_path / "adapted")] == np.repeat([1, 2, 3], BATCH).tolist(), (
-        "a rejected batch is used up too"
+        "a rejected batch is consumed too"
     )
 
 
@@ -300,7 +300,7 @@ def test_updates_beyond_max_kl_are_undone(served, tmp_path):
     assert found == [("kept", 0), *[("too far", 0)] * 5]
     assert max(distances(load(served.run, which="best").params, load(tmp_path / "adapted", which="last").params)) == 0
     assert rows(tmp_path / "adapted")[-1]["kl_to_reference"] > 1e-9
-    assert len(read_log(tmp_path / "adapted")) == 5 * BATCH, "the lines of undone batches are used up"
+    assert len(read_log(tmp_path / "adapted")) == 5 * BATCH, "the lines of undone batches are consumed"
 
 
 def test_policy_of_a_response(served, tmp_path):

@@ -239,7 +239,9 @@ def test_interrupted_run_resumes_exactly(train_with, name, tmp_path, monkeypatch
     assert capsys.readouterr().out.endswith(f"\n  train_preference(preferences=preferences, resume={str(folder)!r})\n")
     assert [row["phase"] for row in read_rows(folder)] == ["eval", *["preference"] * 13]
     assert not (folder / "config.json").exists(), "the model is written only at the end"
-    with pytest.raises(InputError, match=r"cannot change --learning-rate; leave it out. quiet, "):
+    with pytest.raises(
+        InputError, match=r"cannot change --learning-rate; leave these flags out. Only these may change: quiet, "
+    ):
         train_preference(replace(CONFIG, learning_rate=0.5), preferences=DATA, resume=folder)
     with pytest.raises(InputError, match=r"The pairs of the run in .* changed since it began"):
         train_preference(preferences=(DATA[0][:-1], DATA[1]), resume=folder)

@@ -4,10 +4,10 @@ import httpx
 import jax
 import numpy as np
 import pytest
+from run_fixtures import finished  # noqa: F401  a fixture
 from served_model import NAME, make_model, post, serving
 from shared_run import TINY
 from small_runs import even_length
-from trained_run import finished  # noqa: F401  a fixture
 
 import rljax
 from rljax.data.problem import Problem

@@ -183,7 +183,7 @@ def test_training_starts_from_a_language_model(tmp_path):
     assert state.params["head"].shape == (1, 16)
     assert (setup.microbatch, setup.steps) == (8, 60)
     assert make_reward_setup(replace(config, steps=None, epochs=3), (digit_pairs(40, 0), HELDOUT[:4]))[0].steps == 4
-    with pytest.raises(InputError, match="The tokenizer has 259 tokens and the model"):
+    with pytest.raises(InputError, match="The tokenizer has 259 tokens, but the model"):
         make_reward_setup(replace(config, tokenizer="bytes"), (digit_pairs(40, 0), HELDOUT[:4]))
 
 
@@ -256,12 +256,12 @@ def test_heldout_prompts_are_removed_from_training(tmp_path):
         return str(tmp_path / name)
 
     config = replace(CONFIG, dataset=write("a.jsonl", ["1=", "2=", "3="]), heldout_dataset=write("b.jsonl", ["2=", "4="]))
-    train, heldout, warnings = pair_training.make_pairs(config)
+    train, heldout, warnings = pair_training.read_pairs(config)
     assert [pair.prompt for pair in train] == ["1=", "3="]
     assert [pair.prompt for pair in heldout] == ["2=", "4="]
     assert warnings == []
     with pytest.raises(InputError, match="nothing is left to train on"):
-        pair_training.make_pairs(replace(config, dataset=config.heldout_dataset))
+        pair_training.read_pairs(replace(config, dataset=config.heldout_dataset))
 
 
 def test_invalid_data_and_meshes_are_refused(tmp_path):
@@ -278,7 +278,7 @@ def test_invalid_data_and_meshes_are_refused(tmp_path):
     with pytest.raises(InputError, match="microbatch_pairs is 4 rows, which cannot be split evenly over 8 devices"):
         make_reward_setup(replace(CONFIG, replicas=8, microbatch_pairs=4), (pairs, pairs))
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="cannot be created"):
         pair_training.make_folder(replace(CONFIG, output=str(tmp_path / "file" / "in")), {})
 
 

@@ -1,4 +1,4 @@
-"""Phrases with which a response checks itself: which ones count, and that a run can log them without training on them."""
+"""Self-checking phrases in responses: which ones count, and that a run can count them without rewarding them."""
 
 import pytest
 from shared_run import TINY, rows
@@ -23,7 +23,7 @@ def test_which_phrases_count_as_reflection(text, count):
     assert reflection([text]) == [count]
 
 
-def test_a_run_logs_reflection_without_training_on_it(tmp_path):
+def test_a_run_logs_reflection_with_zero_weight(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), reward="exact,reflection", reward_weights=(1.0, 0.0), steps=1)
     result = rljax.train(config)
     step = next(row for row in rows(result.run) if row["phase"] == "rl")

@@ -3,7 +3,7 @@
 import pytest
 
 from rljax.rewards import BY_NAME
-from rljax.rewards.votes import VOTES, canonical_form, vote, vote_reader
+from rljax.rewards.votes import VOTE_READERS, canonical_form, vote, vote_reader
 
 EQUAL = [
     ("18", "18.00", "18.", "+18", "018"),
@@ -62,6 +62,6 @@ def test_response_votes_for_the_answer_that_its_reward_reads(reward, completion,
     assert vote_reader(reward)(completion) == voted
 
 
-def test_every_key_of_votes_is_a_reward():
-    assert set(VOTES) <= set(BY_NAME)
+def test_every_vote_reader_belongs_to_a_reward():
+    assert set(VOTE_READERS) <= set(BY_NAME)
     assert vote_reader("format") is vote

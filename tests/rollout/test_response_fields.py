@@ -1,4 +1,4 @@
-"""Tests that every field of an engine's responses keeps its name and values in every record up to the loss."""
+"""Tests that every field of an engine's responses keeps its name and values on the way from the engine to the loss."""
 
 from dataclasses import replace
 
@@ -165,7 +165,7 @@ def test_verifier_verdict_reaches_accuracy_and_samples(fixed_rollout):
     ]  # fmt: skip
 
 
-def test_dynamic_sampling_and_history_use_the_verifier(fixed_rollout):
+def test_dynamic_sampling_and_history_use_the_verdicts(fixed_rollout):
     """All rewards are above 0, so only the verifier tells responses apart. It abstains on the first problem."""
     calls = []
 
@@ -183,7 +183,7 @@ def test_dynamic_sampling_and_history_use_the_verifier(fixed_rollout):
     assert calls == [6]
     assert (history.attempts[:3].tolist(), history.passes[:3].tolist()) == ([0.0, 2.0, 2.0], [0.0, 1.0, 1.0])
     assert collected.filtered_ratio == pytest.approx(1 / 3), (
-        "the group without a verdict must be dropped for its equal rewards"
+        "the group without a verdict must be dropped because its rewards are equal"
     )
     unverified = collected.groups._replace(rollout=collected.groups.rollout._replace(correct=None))
     with pytest.raises(InputError, match="a verifier among the rewards decided"):
@@ -216,7 +216,7 @@ def test_batch_keeps_the_fields_of_the_responses(fixed_rollout, name):
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_old_logp_is_policy_logp_unless_replaced(fixed_rollout, name):
+def test_old_logp_is_policy_logp_unless_the_algorithm_replaces_it(fixed_rollout, name):
     groups, responses, _ = fixed_rollout
     algorithm = BY_NAME[name]()
     blank = np.zeros((PROMPTS, GROUP, LENGTH), np.float32)
@@ -288,7 +288,7 @@ def test_run_passes_the_same_values_to_prepare_and_update(tmp_path, monkeypatch)
             np.testing.assert_array_equal(tokens[:count], expected[response, :count])
 
 
-def test_loss_divides_by_old_logp(fixed_rollout):
+def test_ratio_is_relative_to_old_logp(fixed_rollout):
     """The ratio is 1 at `policy_logp`, and exp(0.005) at `behaviour_logp`, which is 0.005 higher."""
     groups, responses, _ = fixed_rollout
     algorithm = BY_NAME["grpo"](beta=0.0)

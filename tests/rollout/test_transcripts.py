@@ -40,7 +40,7 @@ CONFIG = SMALL.replace(
 
 
 class GuessingGame:
-    """Guess a digit. The observation after a wrong guess is "<<" or ">>", and after anything else "?"."""
+    """Guess a digit. The observation after a wrong guess is "<<" or ">>"; after a turn that is not a digit, "?"."""
 
     max_turns = 3
 
@@ -129,7 +129,7 @@ def test_token_versions_are_recorded_if_weights_change(logged):
 
 
 def assert_same(found, expected, known, *, tolerance=1e-4):
-    """Assert that a row's rounded values match `wanted` where `known`, and are None everywhere else."""
+    """Assert that a row's rounded values match `expected` where `known`, and are None everywhere else."""
     assert [value is not None for value in found] == np.asarray(known, bool).tolist()
     np.testing.assert_allclose([v for v in found if v is not None], np.asarray(expected)[known], rtol=tolerance, atol=1e-4)
 
@@ -176,7 +176,7 @@ def test_best_and_worst_responses_are_logged(logged):
         assert [best["reward"], -1 if worst["reward"] is None else worst["reward"]] == [rewards.max(), rewards.min()]
 
 
-def test_rollout_log_can_be_off_and_survives_resuming(tmp_path):
+def test_rollout_log_can_be_disabled_and_survives_resuming(tmp_path):
     sizes = {"prompts": 2, "heldout_problems": 4, "train_problems": 40, "logged_rollouts": 2}
     config = CONFIG.replace(tokenizer="characters", algorithm="grpo", **sizes)
     unlogged = rljax.train(config.replace(run=str(tmp_path / "none"), steps=1, logged_rollouts=0), even_length).run
@@ -208,7 +208,7 @@ CALL = '<tool_call>{"name": "double", "arguments": {"number": NaN}}</tool_call>'
 
 
 def test_tool_calls_are_read_from_turns(tmp_path):
-    """The engine's turns are a call with the argument NaN, which is not valid JSON, a malformed call, and an answer."""
+    """The engine has three turns: a call with the argument NaN (not valid JSON), a malformed call, and an answer."""
     model = save_chat_model(tmp_path / "model")
     config = SMALL.replace(
         model=str(model),
@@ -246,7 +246,7 @@ def test_tool_calls_are_read_from_turns(tmp_path):
 
 
 def test_middle_of_a_long_response_is_left_out(logged, monkeypatch):
-    monkeypatch.setattr(transcripts, "MOST_TOKENS", 4)
+    monkeypatch.setattr(transcripts, "MAX_TOKENS", 4)
     result, _, worker = logged[1][0]
     groups = result.collected.sampled
     group, member = next(zip(*np.nonzero(groups.attention.sum(-1) > 6), strict=True))
@@ -258,7 +258,7 @@ def test_middle_of_a_long_response_is_left_out(logged, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["aé€😀b", "日本語", "plain"])
-def test_token_texts_join_to_the_text(text, tmp_path):
+def test_joined_token_texts_equal_the_text(text, tmp_path):
     tokenizer = ByteTokenizer()
     texts = token_texts(tokenizer, tokenizer.encode(text))
     assert len(texts) == len(text.encode())

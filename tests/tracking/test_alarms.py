@@ -259,7 +259,7 @@ def rows_with(name, steps, values):
     ]
 
 
-def test_a_crossing_is_not_detected_from_old_values():
+def test_old_values_alone_do_not_meet_a_condition():
     rows = rows_with("kl", 60, dict.fromkeys(range(1, 40), 0.5))
     histories = [watch_rows(rows[:end])[0].history for end in (39, 43, 60)]
     assert [above("kl", 0.1)(each) is not None for each in histories] == [True, True, False]

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rljax.files import AppendFile
 from rljax.tracking.display import Display, ScreenStream, make_display
-from rljax.tracking.display_text import CORRECT, METRICS, Progress, clock_time, finite_mean, sparkline
+from rljax.tracking.display_text import CORRECT, METRICS, Progress, finite_mean, format_duration, sparkline
 from rljax.tracking.plain_display import LoggedDisplay, PlainDisplay
 from rljax.tracking.rich_display import RichDisplay
 
@@ -677,8 +677,8 @@ def test_progress_counts_down_between_steps():
 
 
 def test_formats_and_labels():
-    assert clock_time(59.999) == "0:00:59"
-    assert clock_time(100 * 3600 + 61) == "100:01:01"
+    assert format_duration(59.999) == "0:00:59"
+    assert format_duration(100 * 3600 + 61) == "100:01:01"
     assert np.isnan(finite_mean([float("inf")]))
     assert finite_mean([1.0, float("nan"), 4.0]) == 2.5
     assert [metric.label for metric in METRICS] == [label for label, _, _ in FORMATTED]

@@ -1,3 +1,3 @@
 """Fixtures shared by several test files."""
 
-from trained_run import finished, prepared  # noqa: F401
+from run_fixtures import finished, prepared  # noqa: F401

@@ -75,7 +75,7 @@ def test_a_raised_alarm_is_a_warning_and_a_cleared_one_a_message(run):
     _, events = watch_rows(rows)
     Run.report(run, events)
     assert texts == ["!", events[-1].text()]
-    assert texts[1].startswith("truncated: over at step ")
+    assert texts[1].startswith("truncated: cleared at step ")
     assert [row["event"] for row in rows_in(run.folder)[1:]] == ["raised", "cleared"]
 
 

@@ -20,7 +20,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh
-from rljax.programs.value_pretraining import monte_carlo
+from rljax.programs.value_pretraining import critic_only
 from rljax.rollout import Sequences, lay_out, pack, sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import present
@@ -248,7 +248,7 @@ def test_variants_learn(sampled, change):
 @pytest.mark.parametrize("name", sorted(name for name in BY_NAME if BY_NAME[name]().critic is not None))
 def test_value_pretraining_aims_at_the_discounted_return(name):
     gamma = {} if name == "open_reasoner_zero" else {"gamma": 0.9}
-    algorithm = monte_carlo(BY_NAME[name](**gamma))
+    algorithm = critic_only(BY_NAME[name](**gamma))
     rng, mask = np.random.default_rng(0), np.arange(5) < np.array([[5, 3], [1, 4]])[..., None]
     rollout = Rollout(mask, np.zeros(mask.shape, np.float32), rng.random((2, 2)).astype(np.float32))
     batch = prepare(algorithm, rollout._replace(values=rng.normal(size=mask.shape).astype(np.float32)))

@@ -20,7 +20,7 @@ from rljax.algorithms import BY_NAME
 from rljax.cli import main, parse
 from rljax.errors import InputError
 from rljax.ops.unpublished.group_baseline import rank_based
-from rljax.programs.value_pretraining import make_value_learner, monte_carlo
+from rljax.programs.value_pretraining import critic_only, make_value_learner
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
@@ -145,7 +145,7 @@ def test_entropy_reaches_the_critic_advantage(sampled):
     part = "critic.advantage=complexity_weighted,max_length=12,beta=0.5"
     setup, state = start_rl(ONE_STEP.replace(algorithm="ppo", **{"with": (part,)}))
     before = jax.device_get(state.params)
-    alone = setup._replace(algorithm=monte_carlo(setup.algorithm))
+    alone = setup._replace(algorithm=critic_only(setup.algorithm))
     state, metrics, _ = make_value_learner(alone, state, 1)(state, make_rollout_scorer(alone)(state, sampled))
     assert np.isfinite(metrics.critic.value_loss)
     scored_rollout = make_rollout_scorer(setup)(state, sampled)

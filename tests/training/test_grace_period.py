@@ -76,7 +76,9 @@ def test_long_step_is_dropped_and_repeated_on_resume(tmp_path):
         final_output = "".join(lines)
         assert process.wait(60) == INTERRUPTED, final_output
         assert time.monotonic() - began < GRACE_AND_A_SAVE
-    assert "Stopped within a step, which is abandoned. Everything up to the step before is saved." in final_output
+    assert (
+        "Stopped in the middle of a step, which is abandoned. Everything up to the previous step is saved." in final_output
+    )
     assert not (run / ".lock").exists()
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"] == [1]
     rljax.train(resume=run, reward=even_length)

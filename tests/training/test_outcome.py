@@ -75,7 +75,7 @@ def test_events_are_summarized_once():
     assert describe_events([normal_step, failing_step, failing_step], prompts=4) == [
         "2 of 3 steps found fewer than 4 groups with a signal (8 missing in total) and trained on those that they found.",
         "2 of 3 steps found no group with a signal and changed nothing: the problems are too hard or too easy.",
-        "The reward failed on 6 responses (2 raised an exception, 4 timed out), excluded from training.",
+        "Excluded from training: 6 responses on which the reward failed (2 raised an exception, 4 timed out).",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Starting a run: what `resume="auto"` continues, paths in config.json, and addresses that are not folders."""
+"""Starting a run: what `resume="auto"` continues, absolute paths in config.json, remote addresses, and runs that were moved."""
 
 import fcntl
 import json
@@ -20,7 +20,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.start import find_resumable
 
 
-def test_files_of_a_process_that_has_not_saved_are_kept(tmp_path):
+def test_files_of_an_unsaved_run_are_kept_while_its_process_lives(tmp_path):
     path = tmp_path / "run"
     config = TrainConfig.flat(run=str(path))
     RunFolder.create(path, config.to_json())
@@ -34,7 +34,7 @@ def test_files_of_a_process_that_has_not_saved_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize(("logged", "is_refused"), [(4, False), (5, True)])
-def test_a_run_whose_checkpoints_were_deleted_is_not_begun_again(logged, is_refused, tmp_path):
+def test_a_run_whose_checkpoints_were_deleted_is_not_restarted(logged, is_refused, tmp_path):
     config = TrainConfig.flat(run=str(tmp_path / "run"), checkpoint_every=4)
     folder = RunFolder.create(tmp_path / "run", config.to_json())
     rows = [{"phase": "rl", "step": step} for step in range(1, logged + 1)]
@@ -99,8 +99,8 @@ def test_an_address_in_a_remote_store_is_refused_at_the_start(address, tmp_path,
     ):
         with pytest.raises(InputError, match=r"is '(gs|s3)://bucket/run', an address in a remote store"):
             call()
-    for words in (["train", "--run", address], ["train", "--resume", address], ["compare", "a", "b", "--out", address]):
-        assert main(words) == 2
+    for arguments in (["train", "--run", address], ["train", "--resume", address], ["compare", "a", "b", "--out", address]):
+        assert main(arguments) == 2
         assert "address in a remote store" in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
 
@@ -173,7 +173,7 @@ def test_functions_in_nested_environment_options_are_found():
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A finished run with its own rows, further held-out rows, reward and options, in a folder that can be moved."""
+    """A finished run whose dataset, additional held-out set and reward function are files in one folder, which can be moved."""
     project_folder = tmp_path_factory.mktemp("made") / "project"
     project_folder.mkdir()
     (project_folder / "own.py").write_text(

@@ -8,13 +8,13 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resume import FREE, changes_between, check_changes, check_steps
+from rljax.training.lifecycle.resume import CHANGEABLE_ON_RESUME, changes_between, check_changes, check_steps
 from rljax.training.objective.algorithm import make_algorithm
 
 
 def test_settings_that_may_change_exist_and_others_are_refused_by_name():
     config = TrainConfig()
-    assert set(FREE) <= set(config.to_flat())
+    assert set(CHANGEABLE_ON_RESUME) <= set(config.to_flat())
     check_changes(
         changes_between(config, config.replace(steps=7, quiet=True, wandb=True, eval_every=3, replicas=2, fsdp=2, tensor=2))
     )
@@ -27,7 +27,7 @@ def test_settings_that_may_change_exist_and_others_are_refused_by_name():
 def test_documentation_lists_the_settings_that_may_change():
     page = (Path(__file__).parents[2] / "notebooks/resuming.md").read_text(encoding="utf-8")
     listed = page.partition("do not depend on:")[2].partition("A different mesh")[0]
-    assert re.findall(r"`--([a-z-]+)`", listed) == [name.replace("_", "-") for name in FREE]
+    assert re.findall(r"`--([a-z-]+)`", listed) == [name.replace("_", "-") for name in CHANGEABLE_ON_RESUME]
 
 
 def test_an_unset_task_is_not_a_change():

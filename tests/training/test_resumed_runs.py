@@ -31,13 +31,13 @@ def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, calls, capsys)
     rljax.train(None, even_length, resume=path)
     ours, theirs = last_checkpoint(path), last_checkpoint(finished.run)
     chex.assert_trees_all_equal(ours.state, theirs.state)
-    assert ours.carried is not None, "groups must be carried over, or this case tests too little"
+    assert ours.carried is not None, "otherwise, this does not test groups that are carried over"
     chex.assert_trees_all_equal(ours.carried, theirs.carried)
     assert ours.notes == theirs.notes
     assert rows(path) == rows(finished.run)
 
 
-def test_repeating_the_command_resumes_the_run(finished, tmp_path):
+def test_resume_auto_continues_the_run(finished, tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"))
     RunFolder.create(tmp_path / "run", {"killed": "before its first save"})
     (tmp_path / "run" / "checkpoints" / "last" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
@@ -45,7 +45,7 @@ def test_repeating_the_command_resumes_the_run(finished, tmp_path):
     (tmp_path / "run" / "metrics.jsonl").write_text('{"phase": "warm_start", "step": 1, "loss": 9.0}\n')
     with pytest.raises(Interrupted):
         rljax.train(config, stopping_after(5), resume="auto")
-    assert ABANDONED not in (tmp_path / "run" / "log.txt").read_text(), "it starts from the beginning"
+    assert ABANDONED not in (tmp_path / "run" / "log.txt").read_text(), "the run must start from the beginning"
     (tmp_path / "run").rename(tmp_path / "moved")
     (tmp_path / "moved" / ".lock").touch()
     (tmp_path / "moved" / ".unfinished-last-1").mkdir()
@@ -63,7 +63,7 @@ def test_repeating_the_command_resumes_the_run(finished, tmp_path):
         rljax.train(TINY, even_length, resume="auto")
 
 
-def test_damaged_saves_are_skipped(finished, tmp_path):
+def test_damaged_checkpoints_are_skipped(finished, tmp_path):
     """If the newest checkpoint is truncated, the run reports it and continues from the previous one, with the same results."""
     path = tmp_path / "run"
     shutil.copytree(finished.run, path)
@@ -120,7 +120,7 @@ def test_extended_run_equals_a_longer_run(finished, tmp_path, capsys):
     assert (path / "config.json").read_bytes() == unchanged
 
 
-def test_a_run_shortened_to_the_steps_it_has_done_is_evaluated(tmp_path):
+def test_final_evaluation_runs_if_steps_is_lowered_to_those_done(tmp_path):
     path, short = tmp_path / "run", TINY.replace(eval_every=0, checkpoint_every=1)
     with pytest.raises(Interrupted):
         rljax.train(short.replace(run=str(path)), stopping_after(5))

@@ -1,4 +1,4 @@
-"""Actions that one process of the sandbox can request on an object of the other process: their names, and functions for them.
+"""Actions that one sandbox process can perform on an object in the other process: their names, and functions for them.
 
 An action on an object is named after the special method that Python would call, or is one of "get", "set", "delete", "type",
 "call" and "content".
@@ -37,7 +37,7 @@ MUTABLE = (bytearray, set, list, dict, deque)
 PREDICATES = frozenset(
     {"startswith", "endswith", "issubset", "issuperset", "isdisjoint", *(n for n in dir(str) if n.startswith("is"))}
 )
-"""Methods of plain types that return True or False. Code that calls one on a value expects this value to be of a plain type."""
+"""Methods of plain types that return True or False. Code that calls one on a value expects the value to have a plain type."""
 
 
 def base_of(kind: type) -> type | None:
@@ -64,7 +64,7 @@ def content(value: Any) -> object:
         value: the value.
 
     Returns:
-        The content as an instance of the plain type itself. Methods that the class overrides have no effect.
+        The content as an instance of the plain type itself. Methods that the class overrides are bypassed.
 
     Raises:
         TypeError: the class is not derived from a plain type.
@@ -93,7 +93,7 @@ def content(value: Any) -> object:
 
 
 def awaited(awaitable: Awaitable) -> object:
-    """Run an awaitable to its end in this process's event loop, or in another thread if that loop is already running.
+    """Run an awaitable to completion in this process's event loop, or in another thread if that loop is already running.
 
     Args:
         awaitable: a coroutine, or any other object that can be awaited.
@@ -107,7 +107,7 @@ def awaited(awaitable: Awaitable) -> object:
         3
     """
 
-    import asyncio  # noqa: PLC0415 - few programs need these modules, which take long to load
+    import asyncio  # noqa: PLC0415 - few programs need these modules, which are slow to load
     import concurrent.futures  # noqa: PLC0415
 
     async def wait() -> object:
@@ -146,7 +146,7 @@ def allow_event_loops() -> None:
 
 
 class _PipeEnd:
-    """An end of a pipe, with those methods of a socket that an event loop uses."""
+    """An end of a pipe, with the socket methods that an event loop uses."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -228,7 +228,7 @@ def abilities(value: object) -> list[str]:
         value: an object.
 
     Returns:
-        Names of special methods, and the two other words.
+        Names of special methods, and possibly "coroutine" or "match".
 
     Example:
         >>> [name for name in abilities(iter([])) if name in ("__next__", "__len__")], "__call__" in abilities(len)

@@ -26,7 +26,7 @@ _READY = b"ready"
 
 
 class FolderError(OSError):
-    """A process cannot enter its folder. Another program of the same user may have closed or removed it."""
+    """A process cannot enter its folder. Another program of the same user may have removed it or denied access to it."""
 
 
 class Bounds(NamedTuple):

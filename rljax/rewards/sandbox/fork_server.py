@@ -1,8 +1,8 @@
-"""Fork a launcher for each program under test from one process, so that no program waits for an interpreter to start.
+"""From one process, fork a launcher for each program under test, so that no program waits for an interpreter to start.
 
-This process runs as `python -I -S fork_server.py FOLDER`. It receives orders over its standard input; each order to judge comes
-with a socket, which only the forked launcher reads (`rljax.rewards.sandbox.trial`). This process therefore never contains a
-program, a test or a secret of the trainer that a launcher could inherit. The process ends when the trainer does.
+This process runs as `python -I -S fork_server.py FOLDER`. It receives orders over its standard input; each "judge" order
+comes with a socket, which only the forked launcher reads (`rljax.rewards.sandbox.launcher`). This process therefore never has in
+its memory a program, a test or a secret of the trainer that a launcher could inherit. The process ends when the trainer does.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def main() -> None:
     confine.hide_memory()
     folder, lock = leftovers.claim_folder(sys.argv[1])
     orders.sendall(b"+")
-    gc.freeze()  # the launchers share this memory until somebody writes to it
+    gc.freeze()  # the launchers share this memory until one of them writes to it
     launchers: dict[int, int] = {}
     while True:
         living = _reap(launchers, folder)
@@ -47,10 +47,10 @@ def main() -> None:
             break
         kind, number = ORDER.unpack(order)
         if kind == b"j":
-            if not os.path.isdir(folder):  # somebody has removed the folder
+            if not os.path.isdir(folder):  # another process has removed the folder
                 os.close(lock)
                 folder, lock = leftovers.claim_folder(sys.argv[1])
-            os.fchmod(lock, 0o711)  # a program of the same user may have changed the permissions
+            os.fchmod(lock, 0o711)  # a program run by the same user may have changed the permissions
             _fork(launchers, number, files[0], orders, folder)
         elif number in launchers:
             os.kill(launchers[number], signal.SIGKILL)
@@ -62,21 +62,21 @@ def main() -> None:
 
 
 def _fork(launchers: dict[int, int], number: int, connection: int, orders: socket.socket, folder: str) -> None:
-    """Fork a launcher, which judges one program; the program and its tests arrive over the connection."""
-    from rljax.rewards.sandbox import trial  # noqa: PLC0415
+    """Fork a launcher, which runs and judges one program; the program and its tests arrive over the connection."""
+    from rljax.rewards.sandbox import launcher  # noqa: PLC0415
 
     try:
         pid = os.fork()
     except OSError as error:
-        trial.tell(connection, {"ended": "not confined", "reason": f"fork: {error}"})
+        launcher.tell(connection, {"ended": "not confined", "reason": f"fork: {error}"})
         pid = -1
     if pid == 0:
         try:
             os.setsid()
             orders.close()
-            trial.judge(connection, os.path.join(folder, str(number)))
-        except BaseException as error:  # a fault of the launcher, not of the program
-            trial.tell(connection, {"ended": "not confined", "reason": f"{type(error).__name__}: {error}"[:500]})
+            launcher.judge(connection, os.path.join(folder, str(number)))
+        except BaseException as error:  # a fault in the launcher, not in the program
+            launcher.tell(connection, {"ended": "not confined", "reason": f"{type(error).__name__}: {error}"[:500]})
         finally:
             os._exit(0)
     os.close(connection)
@@ -86,10 +86,10 @@ def _fork(launchers: dict[int, int], number: int, connection: int, orders: socke
 
 def _reap(launchers: dict[int, int], folder: str) -> bool:
     """Reap ended launchers, remove their folders, kill orphans of launchers, and return whether any process is left."""
-    from rljax.rewards.sandbox import leftovers, trial  # noqa: PLC0415
+    from rljax.rewards.sandbox import launcher, leftovers  # noqa: PLC0415
 
     numbers = {pid: number for number, pid in launchers.items()}
-    ended, left = trial.reap()
+    ended, left = launcher.reap()
     for pid in ended & set(numbers):
         del launchers[numbers[pid]]
         leftovers.remove_folder(os.path.join(folder, str(numbers[pid])))

@@ -33,7 +33,7 @@ from rljax.training.parts.reward import digest_of_reward
 from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
 
-FREE = (
+CHANGEABLE_ON_RESUME = (
     *("steps", "eval_every", "checkpoint_every", "max_to_keep", "max_best_to_keep", "best_metric", "keep_period", "models"),
     *("sample_every", "shown_samples", "logged_rollouts", "quiet", "wandb", "mlflow"),
     *("replicas", "fsdp", "tensor", "context", "microbatch_rows", "score_chunk", "remat", "attention", "scan_layers"),
@@ -67,11 +67,11 @@ def check_changes(changes: Collection[Change]) -> None:
     Raises:
         InputError: such settings changed; the message names them.
     """
-    fixed = [change for change in changes if change.name not in FREE]
+    fixed = [change for change in changes if change.name not in CHANGEABLE_ON_RESUME]
     if fixed:
         raise InputError(
             f"A resumed run cannot change {', '.join(map(str, fixed))}; its results so far depend on the former values. Leave the "
-            f"change out, or start a new run. These settings may change: {', '.join(FREE)}."
+            f"change out, or start a new run. These settings may change: {', '.join(CHANGEABLE_ON_RESUME)}."
         )
 
 

@@ -20,7 +20,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import changes_between, check_changes
 from rljax.training.objective.algorithm import with_paper_lengths
 from rljax.training.parts.adapter import BASE, with_stored_adapter
-from rljax.training.parts.custom_parts import CustomParts, check_custom_parts, read_saved_settings
+from rljax.training.parts.custom_parts import CustomParts, check_same_parts, read_saved_settings
 from rljax.training.parts.reward import custom_part_names, custom_reward_names
 
 AUTO = "auto"
@@ -66,7 +66,7 @@ def settings_of(
         return config, None, None
     existing = run_together(lambda: RunFolder.open(resume))
     saved, needed = read_saved_settings(existing.config)
-    check_custom_parts(needed, custom)
+    check_same_parts(needed, custom)
     if config is None:
         own = custom_part_names(saved)
         names = own if custom.reward is None else [name for name in own if name not in custom_reward_names(saved)]

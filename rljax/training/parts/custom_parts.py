@@ -1,4 +1,4 @@
-"""Parts that a user can pass in place of the built-in ones, and checks of these parts before anything is built."""
+"""Parts that a user can pass in place of the built-in ones, and checks that run before anything is built."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class CustomParts(NamedTuple):
         return tuple(name for name, part in self._asdict().items() if part is not None)
 
 
-ROWS = "rows passed to train()"
+ROWS_PLACEHOLDER = "rows passed to train()"
 """Name of the dataset in the settings of a run whose rows were passed to `train`."""
 
 BUILT_IN = CustomParts()
@@ -51,37 +51,39 @@ def read_saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str,
     """Read a run's config.json: the settings, and the names of the other arguments that were passed to `train`.
 
     Raises:
-        InputError: this version has no such setting, or a name is not an argument of `train`.
+        InputError: the file has a setting that this version does not know, or a name is not an argument of `train`.
     """
     settings = dict(raw)
-    names = settings.pop("seams", ())
+    names = settings.pop("seams", ())  # the name of this entry in config.json, which older runs have as well
     settings.pop("base_fingerprint", None)
     if not isinstance(names, list | tuple) or not set(map(str, names)) <= set(CustomParts._fields):
         raise InputError(
-            f"The run's config.json has {names!r:.80} as seams; a list of {', '.join(CustomParts._fields)} is expected."
+            f"The run's config.json has {names!r:.80} as 'seams'; expected a list of {', '.join(CustomParts._fields)}."
         )
     return TrainConfig.from_json(settings), tuple(names)
 
 
-def check_custom_parts(needed: Sequence[str], custom: CustomParts) -> None:
-    """Refuse to resume a run without exactly the parts that were passed to `train` when it was started.
+def check_same_parts(needed: Sequence[str], custom: CustomParts) -> None:
+    """Check that the parts passed to resume a run are those that were passed to `train` when it was started.
 
     Raises:
         InputError: the arguments differ; the message names them.
     """
     refuse_missing(set(needed) - set(custom.names()))
     if extra := sorted(set(custom.names()) - set(needed)):
-        raise InputError(f"The run was started without {', '.join(extra)}; leave that out, or start a new run.")
+        raise InputError(f"The run was started without {', '.join(extra)}; omit these arguments, or start a new run.")
 
 
 def refuse_missing(missing: Collection[str]) -> None:
-    """Refuse to continue without arguments that were passed to `train` when the run was started.
+    """Raise an error if arguments that were passed to `train` when the run was started are missing.
 
     Raises:
         InputError: some arguments are missing; the message names them.
     """
     if missing:
-        raise InputError(f"The run was started with {', '.join(sorted(missing))} passed to train(); pass the same again.")
+        raise InputError(
+            f"The run was started with {', '.join(sorted(missing))} passed to train(); pass the same arguments."
+        )
 
 
 def check_parts(custom: CustomParts) -> None:
@@ -92,14 +94,14 @@ def check_parts(custom: CustomParts) -> None:
     """
     for name, kind in (("policy", Policy), ("algorithm", Algorithm), ("optimizer", optax.GradientTransformation)):
         if (part := custom._asdict()[name]) is not None and not isinstance(part, kind):
-            raise InputError(f"{name}: a record {kind.__module__}.{kind.__qualname__} is needed; got {part!r:.80}.")
+            raise InputError(f"{name}: expected an {kind.__module__}.{kind.__qualname__}; got {part!r:.80}.")
     if custom.engine is not None:
         check_engine(custom.engine)
     if custom.environment is not None:
         check_environment(custom.environment)
         if custom.reward is not None:
             raise InputError(
-                "environment: the rewards come from its steps, so a reward cannot be used as well; got both. Leave one of them out."
+                "environment: the rewards come from its steps, so no reward may be passed as well; leave one of them out."
             )
     if custom.problems is not None:
         check_problems(custom.problems)
@@ -116,7 +118,4 @@ def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> Non
     parts = list(problems) if isinstance(problems, Sequence) else []
     listed = len(parts) == 2 and all(isinstance(part, Sequence) and not isinstance(part, str) for part in parts)
     if not (listed and all(isinstance(problem, Problem) for part in parts for problem in part)):
-        raise InputError(
-            "problems: a pair (training problems, held-out problems) of lists of rljax.Problem is needed; got "
-            f"{problems!r:.80}."
-        )
+        raise InputError(f"problems: expected a pair of lists of rljax.Problem (training, held-out); got {problems!r:.80}.")

@@ -80,7 +80,7 @@ WRONG = (
 
 
 @pytest.mark.parametrize("at", WORKING_LEVELS)
-def test_right_assertions_pass_at_every_level(at):
+def test_only_right_assertions_pass_at_every_level(at):
     verdict = judge(Program(PROGRAM, (*RIGHT, *WRONG), setup="pair = Pair(1, 2)\npair.left = 9"), at=at)
     assert verdict.ended == "done"
     assert verdict.pass_rates == (1.0,) * len(RIGHT) + (0.0,) * len(WRONG)
@@ -98,14 +98,14 @@ def test_function_under_test_may_have_a_builtins_name():
     assert judge(named).pass_rates == (1.0,)
 
 
-def test_tests_passed_before_a_timeout_count():
+def test_passes_before_a_timeout_are_counted():
     code = "def f(x):\n    while x == 2: pass\n    return x"
     verdict = judge(Program(code, ("assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3")), Limits(seconds=0.7))
     assert verdict.pass_rates == (1.0, 0.0, 0.0)
     assert verdict.ended == "timeout"
 
 
-def test_check_counts_its_assertions():
+def test_pass_rate_of_check_is_the_share_of_its_assertions():
     check = "def check(candidate):\n    assert True\n    assert candidate(1) == 1\n"
     check += "    for n in (2, 3):\n        assert candidate(n) == 3"
     assert judge(Program("def f(x): return x", check=check, entry_point="f")).pass_rates == (1 / 2,)
@@ -205,7 +205,7 @@ def test_strongest_working_level_is_chosen(monkeypatch):
         ([[1, 1], {"ended": "timeout", "reason": "late"}], "a program that should pass does not (timeout: late)"),
     ],
 )
-def test_problem_explains_a_failed_level(reports, problem, monkeypatch):
+def test_failed_level_is_explained(reports, problem, monkeypatch):
     monkeypatch.setattr(judging, "_reports", lambda *_: reports)
     assert judging._problem("rlimits") == problem
 
@@ -225,10 +225,10 @@ def test_launcher_imports_only_the_standard_library_and_the_sandbox(file):
     assert all(f"{module}.".startswith("rljax.rewards.sandbox.") for module in others), others
 
 
-def test_library_in_a_closed_folder_is_reached_by_descriptor(tmp_path, monkeypatch):
-    library = tmp_path / "closed" / "lib"
+def test_library_in_a_private_folder_is_opened_by_descriptor(tmp_path, monkeypatch):
+    library = tmp_path / "private" / "lib"
     library.mkdir(parents=True)
-    (tmp_path / "closed").chmod(0o700)
+    (tmp_path / "private").chmod(0o700)
     path = [str(library), "/elsewhere"]
     fake_os = SimpleNamespace(__file__=str(library / "os.py"))
     monkeypatch.setattr(namespaces.os, "__file__", fake_os.__file__)
@@ -252,12 +252,12 @@ def test_programs_run_as_different_users_if_several_are_available(monkeypatch, t
 
 
 @pytest.mark.parametrize(
-    ("effective", "may"), [("000001ffffffffff", True), ("0000000000000000", False), ("00000000000000c2", False)]
+    ("effective", "is_allowed"), [("000001ffffffffff", True), ("0000000000000000", False), ("00000000000000c2", False)]
 )
-def test_root_needs_its_capabilities_to_change_users(effective, may, monkeypatch, tmp_path):
+def test_root_without_capabilities_cannot_change_users(effective, is_allowed, monkeypatch, tmp_path):
     (tmp_path / "status").write_text(f"CapPrm:\t0\nCapEff:\t{effective}\n")
     monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "status")
     monkeypatch.setattr(confine.os, "geteuid", lambda: 0)
-    assert confine._may_change_users() is may
+    assert confine._may_change_users() is is_allowed
     monkeypatch.setattr(confine.os, "geteuid", lambda: 1000)
     assert not confine._may_change_users()

@@ -1,6 +1,6 @@
-r"""Measure how long a batch of comparisons takes if 5 % of its answers overload computer algebra.
+r"""Measure how long a batch of comparisons takes if 5 % of its answers are too hard for SymPy.
 
-    python tests/grading/endless.py
+    python tests/grading/time_slow_comparisons.py
 
 Two workers compare three batches of 400 pairs of polynomials: one batch without such answers, one with answers that are too
 large to compute (`10^{10^{10}}`), and one with integrals that SymPy does not finish within the time limit.
@@ -18,7 +18,7 @@ NOT_FINISHED = (r"\int_0^1 \frac{\ln(1+x^3)}{N+x^5} dx", r"\int_0^1 \frac{\ln(N+
 
 
 def sample_pairs(forms: tuple[str, ...], slow_fraction: float) -> list[tuple[str, str]]:
-    """Sample (answer, reference) pairs, of which about the fraction `slow_fraction` has one of the slow forms."""
+    """Sample (answer, reference) pairs; about a fraction `slow_fraction` of the answers has one of the slow forms."""
     rng = random.Random(0)
     pairs = []
     for index in range(PAIRS):

@@ -23,7 +23,7 @@ def prepared(monkeypatch):
     """A list that collects each rollout, with the batch that the learner prepares from it."""
     seen, make_prepare = [], reinforce.make_prepare
 
-    def make_recording_prepare(algorithm, choices, **minibatches):
+    def make_recording_preparer(algorithm, choices, **minibatches):
         prepare = make_prepare(algorithm, choices, **minibatches)
 
         def prepare_and_record(rollout, **options):
@@ -33,5 +33,5 @@ def prepared(monkeypatch):
 
         return prepare_and_record
 
-    monkeypatch.setattr(reinforce, "make_prepare", make_recording_prepare)
+    monkeypatch.setattr(reinforce, "make_prepare", make_recording_preparer)
     return seen

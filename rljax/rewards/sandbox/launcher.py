@@ -1,4 +1,4 @@
-"""The launcher for one program under test. It confines the two processes, enforces the time limit and cleans up.
+"""The launcher for one program under test. It confines program and tests in two processes, limits their time and cleans up.
 
 The launcher reads two messages from its connection to the trainer. The first contains the program. The second contains the tests
 and is sent only after the launcher's first line. The launcher writes lines of JSON: `"confined"` once the program's process is
@@ -31,14 +31,16 @@ def judge(connection: int, folder: str) -> None:
     """
     started: list[int] = []
     users = (confine.choose_unused_user(0), confine.choose_unused_user(1))
-    shared = False
+    may_leave_files_outside = False
     start = time.time()
     try:
         first = wire.receive(connection)
         confine.adopt_orphans()
         confine.hide_memory()
         os.mkdir(folder, 0o711)
-        shared = first["level"] == "rlimits"  # at the other levels, a program can leave nothing outside its folder
+        may_leave_files_outside = (
+            first["level"] == "rlimits"
+        )  # at the other levels, a program can leave nothing outside its folder
         end = _run_both(first, connection, folder, users, started)
     except wire.WireError:  # the trainer has ended
         end = None
@@ -46,7 +48,7 @@ def judge(connection: int, folder: str) -> None:
         end = {"ended": "not confined", "reason": str(error)}
     _kill_all(started)
     leftovers.remove_folder(folder)
-    for user in {*users} - {os.geteuid()} if shared else ():
+    for user in {*users} - {os.geteuid()} if may_leave_files_outside else ():
         leftovers.remove_shared(user, start)
     if end is not None:
         with contextlib.suppress(BrokenPipeError):  # the trainer has ended
@@ -56,38 +58,41 @@ def judge(connection: int, folder: str) -> None:
 def _run_both(
     first: dict, connection: int, folder: str, users: tuple[int, int], started: list[int]
 ) -> dict[str, str] | None:
-    """Start both processes and wait for the tests' end, the time limit or the trainer's end. Return how the tests ended."""
-    questions_out, questions_in = os.pipe()
-    answers_out, answers_in = os.pipe()
+    """Start both processes; wait until the tests finish, the time is up or the trainer ends. Return how the tests ended."""
+    questions_read, questions_write = os.pipe()
+    answers_read, answers_write = os.pipe()
 
     def serve() -> None:
-        candidate.serve(first["code"], questions_out, answers_in)
+        candidate.serve(first["code"], questions_read, answers_write)
 
     bounds = confine.Bounds(**first["bounds"])
     program = confine.spawn(
-        serve, (questions_out, answers_in), first["level"], bounds, _make_folder(folder, "program"), users[0]
+        serve, (questions_read, answers_write), first["level"], bounds, _make_folder(folder, "program"), users[0]
     )
     started.append(program.child)
-    os.close(questions_out)
-    os.close(answers_in)
+    os.close(questions_read)
+    os.close(answers_write)
     tell(connection, "confined")
     job = wire.receive(connection)
-    done_out, done_in = os.pipe()
+    done_read, done_write = os.pipe()
 
     def run_tests() -> None:
         work = driver.report_text if "function" in job else driver.judge
-        work(job, driver.Link(questions_in, answers_out), connection)
-        os.write(done_in, b".")
+        work(job, driver.Link(questions_write, answers_read), connection)
+        os.write(done_write, b".")
 
-    keep = (questions_in, answers_out, connection, done_in)
+    keep = (questions_write, answers_read, connection, done_write)
     try:
         tests = confine.spawn(run_tests, keep, first["level"], bounds, _make_folder(folder, "tests"), users[1])
     except confine.FolderError as error:  # only the program can have caused this, so the program has failed
-        return {"ended": "died", "reason": f"the program has closed or removed folders of the sandbox ({error})"}
+        return {
+            "ended": "died",
+            "reason": f"the program has removed the sandbox's folders or denied access to them ({error})",
+        }
     started.append(tests.child)
-    os.close(done_in)
+    os.close(done_write)
     clock = Clock(bounds.seconds, (program.process, tests.process), first["patience"])
-    return _wait(clock, bounds.seconds, done_out, connection)
+    return _wait(clock, bounds.seconds, done_read, connection)
 
 
 def _make_folder(folder: str, name: str) -> str:
@@ -161,7 +166,7 @@ def _list_children() -> set[int]:
         return set(map(int, listed.read_text().split()))
     children = set()
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # the process has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended in the meantime
             parent = entry.read_text(errors="replace").rpartition(")")[2].split()[1]
             children |= {int(entry.parent.name)} if int(parent) == own else set()
     return children

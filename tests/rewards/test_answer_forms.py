@@ -1,4 +1,4 @@
-"""Answers in the forms that small models write, and which of them the strict and the lenient reading accept."""
+"""Answers in the forms that small models write, and which of them strict and lenient parsing accept."""
 
 import pytest
 from book_site.which_reward_reads_what import BEGIN, END, PAGE, RIGHT, WRONG, table
@@ -105,14 +105,14 @@ def accepted_by(reward, completions, answer="25"):
     ]
 
 
-def test_the_lenient_reading_accepts_what_small_models_write():
+def test_lenient_parsing_accepts_what_small_models_write():
     assert len(RIGHT) == 57
     assert len(WRONG) == 8
     assert len(accepted_by(math_or_last_number, RIGHT)) >= 55
     assert len(accepted_by(math_or_last_number, WRONG)) <= 1
 
 
-def test_the_strict_reading_accepts_only_stated_answers():
+def test_strict_parsing_accepts_only_stated_answers():
     assert accepted_by(math, WRONG) == []
     stated = [text for text in RIGHT if "nswer" in text or "boxed" in text or "####" in text]
     assert accepted_by(math, stated) == stated
@@ -130,7 +130,7 @@ def test_the_strict_reading_accepts_only_stated_answers():
         "The answer is 24. <answer>25</answer>",
     ],
 )
-def test_the_strict_reading_accepts_other_statements_of_an_answer(text):
+def test_strict_parsing_accepts_other_ways_to_state_an_answer(text):
     assert math(["?"], [text], ["25"]) == [1.0]
 
 
@@ -146,14 +146,14 @@ def test_the_strict_reading_accepts_other_statements_of_an_answer(text):
         ("3.5 liters", "3.5"),
     ],
 )
-def test_the_lenient_reading_accepts_formulas(text, answer):
+def test_lenient_parsing_accepts_answers_in_text_and_formulas(text, answer):
     assert math_or_last_number(["?"], [text], [answer]) == [1.0]
 
 
 @pytest.mark.parametrize(
     "text", ["The answer is 5, not 6.", "The answer is 5 or 6.", "12 of 5 or 7", "5 + 0", "It is 5? No: 6"]
 )
-def test_the_lenient_reading_rejects_ambiguous_answers(text):
+def test_lenient_parsing_rejects_ambiguous_answers(text):
     assert math_or_last_number(["?"], [text], ["5"]) == [0.0]
 
 
