@@ -198,8 +198,8 @@ def _check_ids(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
     """
     if max(ids) >= tokenizer.vocab_size:
         raise InputError(
-            f"a row of the dataset has the token id {max(ids)}, but the vocabulary has only {tokenizer.vocab_size} tokens; tokenize "
-            "the rows with the tokenizer of this model."
+            f"a row of the dataset has the token id {max(ids)}, but the vocabulary has only {tokenizer.vocab_size} tokens; "
+            "tokenize the rows with the tokenizer of this model."
         )
     return [*ids]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import rljax
-from rljax.tracking.alarms import Watch
+from rljax.tracking.alarms import AlarmState
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.saver import Saver
@@ -46,7 +46,7 @@ def main() -> None:
     foreground: list[float] = []
     background: list[float] = []
     alarms: list[float] = []
-    Watch.after_row = with_timing(Watch.after_row, alarms)
+    AlarmState.after_row = with_timing(AlarmState.after_row, alarms)
     Saver.save = with_timing(Saver.save, foreground)
     checkpoints.save = with_timing(checkpoints.save, background)
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rljax.tracking.alarm_conditions import RECENT, History, above, risen_to, spiked
-from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, Watch, unmeasured_alarms, watch_rows
+from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, AlarmState, unmeasured_alarms, watch_rows
 from rljax.tracking.glossary import GLOSSARY
 from rljax.training.config import TrainConfig
 
@@ -181,7 +181,7 @@ def test_metrics_that_are_not_finite_count_as_absent():
 
 def test_other_phases_are_ignored():
     row = {"phase": "warm_start", "step": 1, "entropy": 9.0}
-    assert Watch().after_row(row) == (Watch(), [])
+    assert AlarmState().after_row(row) == (AlarmState(), [])
     assert History().after_row(row) == History()
 
 

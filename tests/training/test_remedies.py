@@ -17,7 +17,7 @@ from rljax.options.remedies import (
     choose_changes,
     select_effective,
 )
-from rljax.tracking.alarms import BY_NAME, Watch
+from rljax.tracking.alarms import BY_NAME, AlarmState
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
@@ -36,7 +36,7 @@ def changes_by(alarm, steps):
 
 def changes_in(rows):
     """All changes in a run with these rows, watched from its first step."""
-    made, watch = (), Watch()
+    made, watch = (), AlarmState()
     for row in rows:
         watch, _ = watch.after_row(row)
         made = (*made, *choose_changes(CONFIG, made, select_effective(watch.seen, own_optimizer=False), row["step"]))
