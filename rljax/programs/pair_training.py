@@ -110,7 +110,7 @@ class PairTraining(NamedTuple):
     steps: int
     """Number of updates."""
     make_update: Callable[[TrainState], Update]
-    """Builds the update from the state at which training starts_over or continues."""
+    """Builds the update from the state at which training begins or continues."""
     judge: Callable[[Params], dict[str, float]]
     """Parameters -> metrics of the held-out pairs, including accuracy and loss."""
     save: Callable[[Params, Path], None]
