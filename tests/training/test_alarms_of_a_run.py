@@ -54,7 +54,7 @@ def test_the_second_of_two_hosts_stops_with_the_first(run, monkeypatch):
     nothing = lambda *_: None  # noqa: E731
     run.display, run.trackers = SimpleNamespace(update=nothing), Trackers([])
     run.record = partial(Run.record, run)
-    run.setup = SimpleNamespace(train=SimpleNamespace(shown=lambda *_: []))
+    run.setup = SimpleNamespace(train=SimpleNamespace(sample_rows=lambda *_: []))
     run.config, sampled = TrainConfig(), SimpleNamespace(collected=SimpleNamespace(sampled=None))
     run.saver, run.write = SimpleNamespace(wait=lambda: None), nothing
     for call in (
