@@ -188,8 +188,8 @@ def with_remaining_best(folder: RunFolder, checkpoint: Checkpoint) -> tuple[Chec
     """Let the notes of a resumed run name the newest best checkpoint that still exists, with a message if it is an earlier one."""
     remaining = run_together(lambda: notes_in(folder.checkpoints / BEST))
     notes, newest = checkpoint.notes, remaining[max(remaining)] if remaining else Notes()
-    is_there = notes.best_step is None or (newest.best_step is not None and newest.best_step >= notes.best_step)
-    if is_there or not int(checkpoint.state.step):
+    has_best = notes.best_step is None or (newest.best_step is not None and newest.best_step >= notes.best_step)
+    if has_best or not int(checkpoint.state.step):
         return checkpoint, []
     now = "there is no other" if newest.best_step is None else f"the best one is now that of step {newest.best_step}"
     text = f"{folder.checkpoints / BEST} no longer has the checkpoint of the best step, {notes.best_step}; {now}."
