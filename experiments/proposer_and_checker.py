@@ -115,10 +115,10 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
 
 
 def compare(found: AccuracyBySeed) -> list[Comparison]:
-    """Compare the arms at half of the tokens and at the end."""
+    """Compare the arms after half of the sampled tokens and at the end."""
     return [
         Comparison(f"{arm} above one answer, {when}", found[arm][point], found["one answer"][point])
-        for point, when in ((2, "at half of the tokens"), (4, "at the end"))
+        for point, when in ((2, "after half of the tokens"), (4, "at the end"))
         for arm in [*ARMS][1:]
     ]
 

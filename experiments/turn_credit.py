@@ -4,8 +4,9 @@ In each turn, the policy answers a letter with a letter, by a fixed rule that it
 1/4, and the turns are independent of each other. The arms differ only in the advantage:
 
 - grpo: every token of an episode gets the advantage of the sum of its rewards;
-- mt_grpo, 0: a token gets the advantage of its own turn, compared with the same turn of the group's other episodes;
-- mt_grpo, 1: the same plus the advantages of all later turns, which is the default.
+- mt_grpo, 0 (`turn_discount` 0): a token gets the advantage of its own turn, compared with the same turn of the group's other
+  episodes;
+- mt_grpo, 1 (`turn_discount` 1, the default): the same plus the advantages of all later turns.
 
 Command:
 
@@ -13,12 +14,13 @@ Command:
 
 A finished run is not repeated; use `--seeds` to do only some of the runs.
 
-Deviations: MT-GRPO's paper (arXiv:2505.11821) has two turns and a pretrained model; here the policy has 0.1 million random
-parameters and a turn is one letter. The advantages of later turns would be needed in a world whose turns depend on each other and
-whose only reward is at the end. The learning rate and the claims were chosen after one run of two arms with another seed.
+Deviations: the MT-GRPO paper (arXiv:2505.11821) has two turns and a pretrained model; here the policy has about 100,000
+randomly initialized parameters and a turn is one letter. The advantages of later turns would be needed in a world whose turns
+depend on each other and whose only reward is at the end. The learning rate and the claims in `compare` were chosen after one run
+of two arms with another seed.
 
-It writes OUT.json, OUT.md and OUT.png: the fraction of held-out episodes that the greedy policy solves, over sampled tokens, and
-the differences between arms at equal tokens, paired by seed.
+The script writes OUT.json, OUT.md and OUT.png: the fraction of held-out episodes that the greedy policy solves, as a function of
+the number of sampled tokens, and the differences between arms at equal tokens, paired by seed.
 """
 
 from collections.abc import Mapping
@@ -52,7 +54,7 @@ class AnswerState(NamedTuple):
 
 
 class FourQuestions:
-    """Environment that asks four letters, one per turn; the right answer is the letter three positions later, cyclically."""
+    """Asks four one-letter questions, one per turn; the right answer is the letter three positions later, cyclically."""
 
     max_turns = TURNS
 
@@ -100,10 +102,10 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
 
 
 def compare(found: AccuracyBySeed) -> list[Comparison]:
-    """Compare the arms at half of the tokens."""
+    """Compare the arms after half of the sampled tokens."""
     pairs = (("mt_grpo, 0", "grpo"), ("mt_grpo, 1", "grpo"), ("mt_grpo, 0", "mt_grpo, 1"))
     return [
-        Comparison(f"{one} above {other}, at half of the tokens", found[one][2], found[other][2]) for one, other in pairs
+        Comparison(f"{one} above {other}, after half of the tokens", found[one][2], found[other][2]) for one, other in pairs
     ]
 
 

@@ -1,6 +1,6 @@
-"""The error for input that the user has to correct."""
+"""Errors that end a command with a message to the user, not with a traceback."""
 
-MOVED = "; if a run names it and it was moved, `rljax relocate RUN OLD NEW` records the new location"
+RELOCATE_HINT = "; if a path in a run's settings was moved, `rljax relocate RUN OLD NEW` records the new location"
 """End of the message about a file or folder that does not exist."""
 
 
@@ -16,6 +16,9 @@ class InputError(ValueError):
 
 
 class ServerLostError(InputError):
-    """A server that a run depends on did not answer in time; the run can be resumed once the server is back."""
+    """A server that a run depends on did not answer in time; the run can be resumed once the server is back.
+
+    It is an `InputError` so that the command line prints its message in the same way.
+    """
 
     exit_code = 75

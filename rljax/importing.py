@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rljax.errors import MOVED, InputError
+from rljax.errors import RELOCATE_HINT, InputError
 from rljax.text import one_line
 
 FILE_OF_MODULE: dict[str, str] = {}
@@ -205,7 +205,7 @@ def _import_module(name: str, label: str) -> ModuleType:
 
 def _import_file(path: Path, label: str) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"{label}: the file {str(path)!r} does not exist; check the path{MOVED}.")
+        raise InputError(f"{label}: the file {str(path)!r} does not exist; check the path{RELOCATE_HINT}.")
     # Files of the same name are different modules. They are registered because dataclasses and pickle look up modules by name.
     name = f"{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
     FILE_OF_MODULE[name] = path.name

@@ -1,16 +1,16 @@
 """How much of an accelerator rljax uses, with random weights in bfloat16 at the shapes of Qwen3-0.6B and Qwen3-1.7B.
 
-    python experiments/benchmarks/gpu.py                                        (one GPU of 80 GB)
-    python experiments/benchmarks/gpu.py --attention blockwise cudnn            (the training cases with both programs)
+    python experiments/benchmarks/gpu.py                                        (one 80 GB GPU)
+    python experiments/benchmarks/gpu.py --attention blockwise cudnn            (training cases with both kinds of attention)
     python experiments/benchmarks/gpu.py --peers trl --trace /tmp/trace
-    python experiments/benchmarks/gpu.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial)
+    python experiments/benchmarks/gpu.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial run)
 
 | case | work | what is reported |
 | --- | --- | --- |
-| `train_16k`, `train_65k` | an update, 8 rows at once: 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
+| `train_16k`, `train_65k` | an update, 8 rows at once: 8 or 32 responses of 1,536 tokens to prompts of 512 tokens | tokens/s, MFU |
 | `train_65k_1`, `train_65k_16` | the same, 1 or 16 rows at once | tokens/s, MFU |
-| `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the responses |
-| `decode_64` | 64 prompts at once; the time of their first token is subtracted | tokens/s, share of the memory's bandwidth |
+| `decode_500` | 128 tokens for each of 500 prompts of 512 tokens, 256 rows at once | tokens/s of the responses |
+| `decode_64` | 64 prompts at once; the time to the first token is subtracted | tokens/s, share of the memory's bandwidth |
 | `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds, ratio |
 
 MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not
@@ -62,7 +62,7 @@ KINDS = {
     "TPU v5p": "v5p",
     "TPU v6 lite": "v6e",
 }
-"""JAX's name of a device -> its peak figures in `rljax.programs.roofline.DEVICES`."""
+"""JAX's name for a device -> its peak figures in `rljax.programs.roofline.DEVICES`."""
 TRAINED = work.Step(prompts=1, group=8, prompt_tokens=512, trained=1536, microbatch=8, slots=64, on_cpu=False)
 DECODED = work.Step(prompts=500, group=1, prompt_tokens=512, limit=128, slots=256, on_cpu=False)
 STEPS = {
@@ -103,7 +103,7 @@ class Arguments:
     cases: tuple[str, ...] = tuple(STEPS)
     """Cases to measure; see the table above."""
     attention: tuple[Literal["blockwise", "dense", "cudnn", "splash"], ...] = ("blockwise",)
-    """Attention programs for complete sequences; training cases are measured with each."""
+    """Attention implementations for complete sequences; training cases are measured with each."""
     scan_layers: bool = False
     """Compile the layers of an update once, as a loop; adds `scanned` to the rows' names."""
     remat: Literal["none", "full", "dots", "dots_no_batch"] = "full"
@@ -186,7 +186,7 @@ def turn(file: Path | None) -> Iterator[None]:
 
 
 class Bench:
-    """Writes the folder of one model, and measures its cases.
+    """Writes a model folder, and measures the model's cases.
 
     Args:
         folder: new folder of the model.
@@ -293,7 +293,7 @@ def main(arguments: Arguments) -> None:
             f"There is no {', '.join(sorted(unknown))}; shapes: {', '.join(SHAPES)}; cases: {', '.join(STEPS)}."
         )
     jax.config.update("jax_platforms", "cpu")  # this process computes nothing on the device
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # one device for all sides
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # one device for all libraries
     kind = device_kind(arguments.platform)
     device = peak_of(kind, arguments.peak)
     known = {"rljax": own_versions()} | {peer: versions(python_of(peer, arguments.work)) for peer in arguments.peers}

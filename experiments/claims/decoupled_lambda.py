@@ -3,15 +3,15 @@
 VC-PPO uses lambda = 1 for the critic, so that the reward reaches early tokens undiminished, and 0.95 for the policy, so
 that its advantages vary less. With 1 for both instead, the paper's AIME score falls from 41.9 to 29.4.
 
-Setting: 4 contexts (distinct prompts) with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response is right
-if all its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`:
-random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to seed. The
-critic has a value for every state and is pretrained on 50 rollouts in all arms.
+Setting: 4 contexts (distinct prompts), whose codes (target sequences) have 4, 8, 16 and 32 tokens from a vocabulary of 2.
+A response is right if it equals the code; the reward is 1 or 0. The verifier errs on one response in 20. The initial
+policy (`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed
+to seed. The critic has a value for every state and is pretrained on 50 rollouts in all arms.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another. The critic also
 sees whether all tokens so far were right, which makes it a good critic. The optimizer is Adam. Each arm uses its best
 learning rate out of 0.03, 0.1, 0.3 and 1: the one with the best final pass rate on 8 other seeds. The critic's learning
-rate is 0.05. By the end, in most seeds and every arm, each context is either solved or lost for good. If the pass rate
+rate is 0.05. By the end, for most seeds in every arm, each context is either solved or lost for good. If the pass rate
 no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun decoupled_lambda
@@ -42,7 +42,7 @@ ARMS = {
 
 CLAIM = Claim(
     paper="VC-PPO, arXiv:2503.01491",
-    place="Abstract; its figures as VAPO's Table 1 repeats them",
+    place="Abstract; the figures are quoted in VAPO's Table 1",
     text="lambda 0.95 for the policy with 1 for the critic finishes ahead of 1 for both",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),

@@ -1,7 +1,7 @@
 """Does a learning rate that rises and falls give a higher final pass rate than a constant one?
 
-An unpublished design document lets the learning rate rise linearly and fall along a cosine (Eq. 57 of the document),
-and says that this makes optimization more stable. As printed, the formula makes the rate fall during the warm-up; the
+In an unpublished design document, the learning rate rises linearly and then falls along a cosine (Eq. 57). The document
+says that this makes optimization more stable. As printed, the formula makes the rate fall during the warm-up; the
 experiment uses the intended formula.
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. A response that equals the
@@ -10,8 +10,8 @@ logits, plus 1.5 for right tokens) is right on about one response in 50, and dif
 steps; the rate rises during the first 15.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. The
-document does not specify the length of the warm-up. The optimizer is Adam; each arm's learning rate is the one of 0.03,
-0.1, 0.3 and 1 with the best final pass rate on 8 other seeds; in the arm with the schedule, this is the peak rate.
+document does not specify the length of the warm-up. The optimizer is Adam; each arm's learning rate is whichever of
+0.03, 0.1, 0.3 and 1 gave the best final pass rate on 8 other seeds; in the arm with the schedule, this is the peak rate.
 
 Command: rljax claims --rerun warmup_cosine
 """

@@ -1,7 +1,7 @@
-"""A second set of correct sources and faults, written without reading the conformance kit's tests. It repeats no fault of
-`faults.py`.
+"""A second set of correct implementations (as source text), and of faults to put into them.
 
-A fault is a name, followed by pairs of texts: the text to replace in a correct source, and its replacement.
+Both were written without reading the conformance kit's tests, and no fault of `faults.py` is repeated. A fault is a name,
+followed by pairs of texts: the text to replace in a correct source, and its replacement.
 """
 
 GRPO = """
@@ -36,7 +36,7 @@ GRPO_FAULTS = [
     ("worst response as the baseline", 'mu = jnp.einsum("pg->p", rewards) / group', "mu = rewards.min(1)"),
     ("baseline of the other prompt", "away = rewards - mu[:, None]", "away = rewards - jnp.roll(mu, 1)[:, None]"),
     ("squares are not averaged", " / (group - 1)", ""),
-    ("one degree of freedom too many", "(group - 1)", "(group - 1.5)"),
+    ("half a degree of freedom too many", "(group - 1)", "(group - 1.5)"),
     (
         "spread around the median",
         'jnp.einsum("pg,pg->p", away, away)',
@@ -46,7 +46,7 @@ GRPO_FAULTS = [
     ("spread of the first two", 'jnp.einsum("pg,pg->p", away, away) / (group - 1)', "rewards[:, :2].var(1, ddof=1)"),
     ("eps under the root", "jnp.sqrt(variance) + 1e-6", "jnp.sqrt(variance + 1e-6)"),
     ("deviation of at least 1", "jnp.sqrt(variance) + 1e-6", "jnp.maximum(jnp.sqrt(variance), 1.0)"),
-    ("eps by a maximum", "jnp.sqrt(variance) + 1e-6", "jnp.maximum(jnp.sqrt(variance), 1e-3)"),
+    ("eps as a lower bound", "jnp.sqrt(variance) + 1e-6", "jnp.maximum(jnp.sqrt(variance), 1e-3)"),
     ("fourth root", "jnp.sqrt(variance)", "jnp.sqrt(jnp.sqrt(variance))"),
     (
         "ranks in place of rewards",
@@ -76,8 +76,12 @@ GRPO_FAULTS = [
         "advantage = away / scale[:, None] / jnp.sqrt(group)",
     ),
     ("rewards become integers", "prompts, group, width", "rewards = jnp.trunc(rewards)\n    prompts, group, width"),
-    ("rewards within 0 and 1", "prompts, group, width", "rewards = rewards.clip(0, 1)\n    prompts, group, width"),
-    ("rewards are right or wrong", "prompts, group, width", "rewards = (rewards > 0) * 1.0\n    prompts, group, width"),
+    (
+        "rewards clipped to the range 0 to 1",
+        "prompts, group, width",
+        "rewards = rewards.clip(0, 1)\n    prompts, group, width",
+    ),
+    ("rewards become 0 or 1", "prompts, group, width", "rewards = (rewards > 0) * 1.0\n    prompts, group, width"),
     (
         "advantage only at the last token",
         "a = jnp.broadcast_to(advantage[:, :, None], mask.shape)",
@@ -94,7 +98,7 @@ GRPO_FAULTS = [
         "a = advantage[:, :, None] * jnp.cumsum(mask, -1) / length",
     ),
     (
-        "mean over the tokens of a prompt",
+        "mean over all response tokens of a group",
         "mask / length / (prompts * group)",
         "mask / length.sum(1, keepdims=True) / prompts",
     ),
@@ -104,7 +108,7 @@ GRPO_FAULTS = [
     ("root of the length", "mask / length /", "mask / jnp.sqrt(length) /"),
     ("responses not averaged within a prompt", "(prompts * group)", "prompts"),
     ("prompts not averaged", "(prompts * group)", "group"),
-    ("divided by gradient accumulation", "(prompts * group)", "(prompts * group * 2)"),
+    ("divided by the number of accumulation steps", "(prompts * group)", "(prompts * group * 2)"),
     ("rows begin in column 0", "x, y, z =", "mask = jnp.arange(width) < mask.sum(-1, keepdims=True)\n    x, y, z ="),
     (
         "gaps in the mask count as tokens",
@@ -121,23 +125,27 @@ GRPO_FAULTS = [
         "ratio = jnp.exp(((x - y).sum(-1, keepdims=True) / length) * jnp.ones(width))",
     ),
     ("ratio of prefixes", "ratio = jnp.exp(x - y)", "ratio = jnp.exp(jnp.cumsum(x - y, -1))"),
-    ("first order of the ratio", "ratio = jnp.exp(x - y)", "ratio = 1 + (x - y)"),
+    ("first-order approximation of the ratio", "ratio = jnp.exp(x - y)", "ratio = 1 + (x - y)"),
     ("difference of probabilities", "ratio = jnp.exp(x - y)", "ratio = 1 + jnp.exp(x) - jnp.exp(y)"),
     ("ratio in half precision", "ratio = jnp.exp(x - y)", "ratio = jnp.exp((x - y).astype(jnp.bfloat16)).astype(x.dtype)"),
     ("temperature in only one policy", "ratio = jnp.exp(x - y)", "ratio = jnp.exp(x / 0.9 - y)"),
-    ("log-ratio within 1", "ratio = jnp.exp(x - y)", "ratio = jnp.exp(jnp.clip(x - y, -1.0, 1.0))"),
+    ("log-ratio clipped to the range -1 to 1", "ratio = jnp.exp(x - y)", "ratio = jnp.exp(jnp.clip(x - y, -1.0, 1.0))"),
     ("upper bound is the reciprocal of the lower", "jnp.minimum(ratio, 1.2)", "jnp.minimum(ratio, 1.25)"),
     ("lower bound of 3/4", "jnp.maximum(ratio, 0.8)", "jnp.maximum(ratio, 0.75)"),
-    ("one side for all", "jnp.where(a > 0, jnp.minimum(ratio, 1.2), jnp.maximum(ratio, 0.8))", "jnp.minimum(ratio, 1.2)"),
+    (
+        "only the upper bound, whatever the sign of the advantage",
+        "jnp.where(a > 0, jnp.minimum(ratio, 1.2), jnp.maximum(ratio, 0.8))",
+        "jnp.minimum(ratio, 1.2)",
+    ),
     ("clipped tokens keep their gradient", "surrogate = held * a", "surrogate = (ratio + sg(held - ratio)) * a"),
     ("dual clip at 5", "jnp.maximum(ratio, 0.8)", "jnp.clip(ratio, 0.8, 5.0)"),
     ("KL of the old policy", "quotient = z - x", "quotient = z - y"),
-    ("KL is a distance", "jnp.expm1(quotient) - quotient", "jnp.abs(quotient)"),
+    ("absolute log-ratio in place of the KL", "jnp.expm1(quotient) - quotient", "jnp.abs(quotient)"),
     ("squared KL", "jnp.expm1(quotient) - quotient", "quotient**2 / 2"),
     ("KL weighted by the ratio", "0.04 * kl", "0.04 * sg(ratio) * kl"),
     ("KL only where the advantage is positive", "0.04 * kl", "0.04 * jnp.where(a > 0, kl, 0.0)"),
     ("KL at most 10", "jnp.expm1(quotient) - quotient", "jnp.clip(jnp.expm1(quotient) - quotient, -10.0, 10.0)"),
-    ("KL without its largest ratios", "quotient = z - x", "quotient = jnp.minimum(z - x, 3.0)"),
+    ("KL with the log-ratio capped at 3", "quotient = z - x", "quotient = jnp.minimum(z - x, 3.0)"),
     (
         "KL is a mean over all tokens",
         "jnp.sum(weight * (surrogate - 0.04 * kl))",
@@ -184,10 +192,10 @@ DAPO_FAULTS = [
         "mixed = jnp.any(rewards != rewards[:, :1], axis=-1)",
         "mixed = jnp.any(rewards != rewards[:, :1], axis=-1)\n    mixed = mixed | mixed.any()",
     ),
-    ("one more in the count", "jnp.where(count > 0, count, 1)", "(count + 1)"),
+    ("token count too high by one", "jnp.where(count > 0, count, 1)", "(count + 1)"),
     ("padding of kept groups is counted", "jnp.count_nonzero(active)", "mixed.sum() * mask[0].size"),
     (
-        "longest response times responses",
+        "divided by the longest length times the number of responses",
         "jnp.count_nonzero(active)",
         "jnp.max(length * mixed[:, None]) * mixed.sum() * rewards.shape[1]",
     ),
@@ -219,18 +227,18 @@ DAPO_FAULTS = [
         "jnp.clip(ratio * advantage, 0.8 * advantage, 1.28 * advantage)",
     ),
     (
-        "lesser of the sums",
+        "minimum taken per response",
         "objective = jnp.where(gain < bounded, gain, bounded)",
         "less = jnp.sum(jnp.where(active, gain - bounded, 0.0), -1, keepdims=True) < 0\n"
         "    objective = jnp.where(less, gain, bounded)",
     ),
     (
-        "far tokens are masked on both sides",
+        "tokens with a ratio outside the bounds are masked",
         "objective = jnp.where(gain < bounded, gain, bounded)",
         "objective = jnp.where((ratio >= 0.8) & (ratio <= 1.28), gain, 0.0)",
     ),
     (
-        "weights are normalized by their mean",
+        "ratios are divided by their mean",
         "gain = ratio * advantage",
         "ratio = ratio / sg(jnp.sum(ratio, where=active) / jnp.maximum(jnp.count_nonzero(active), 1))\n"
         "    gain = ratio * advantage",
@@ -331,7 +339,7 @@ OVERLONG_FAULTS = [
         "shaped = rewards",
     ),
     (
-        "groups are kept by shaped rewards",
+        "groups are filtered by their shaped rewards",
         "    mixed = jnp.ptp(rewards, axis=-1) > 0\n",
         "",
         "    z =",
@@ -391,19 +399,19 @@ GAE_FAULTS = [
         "(place[None, None, :] >= place[None, :, None])",
     ),
     ("lambda squared", "(gamma * lambda_)", "(gamma * lambda_**2)"),
-    ("decay from the first error on", "jnp.maximum(steps, 0)", "(jnp.maximum(steps, 0) + 1)"),
+    ("the first error is already decayed", "jnp.maximum(steps, 0)", "(jnp.maximum(steps, 0) + 1)"),
     ("first decay is missing", "jnp.maximum(steps, 0)", "jnp.maximum(steps - 1, 0)"),
     ("two steps at most", "(steps >= 0)", "(steps >= 0) & (steps <= 1)"),
     ("errors of the past", "(steps >= 0)", "(steps <= 0)", "jnp.maximum(steps, 0)", "jnp.abs(steps)"),
     (
-        "mean of lambda's weights",
+        "sum is multiplied by 1 - lambda",
         'return jnp.einsum("rts,rs->rt", decay, error)',
         'return jnp.einsum("rts,rs->rt", decay, error) * (1 - lambda_)',
     ),
     ("gamma and lambda exchanged", "place = jnp.arange", "gamma, lambda_ = lambda_, gamma\n    place = jnp.arange"),
     ("gamma of 1", "place = jnp.arange", "gamma = 1.0\n    place = jnp.arange"),
     (
-        "rewards at the end",
+        "all rewards moved to the last token",
         "place = jnp.arange",
         "last = (jnp.cumsum(mask, 1) == mask.sum(1, keepdims=True)) & mask\n"
         "    rewards = jnp.where(last, jnp.sum(rewards, 1, where=mask, keepdims=True), 0.0)\n    place = jnp.arange",
@@ -429,7 +437,7 @@ GAE_FAULTS = [
         'return jnp.einsum("rts,rs->rt", decay, error).clip(-1, 1)',
     ),
     (
-        "decay of the mean of the rows",
+        "decay by the mean rank of the rows",
         "rank = jnp.cumsum(mask, axis=1)",
         "rank = jnp.cumsum(mask, axis=1).mean(0, keepdims=True)",
     ),

@@ -1,4 +1,4 @@
-"""Sphinx hooks: write the generated pages before Sphinx looks for sources, and redirect links to them."""
+"""Sphinx hooks: write the generated pages before Sphinx looks for sources, and make links point to them."""
 
 import os
 import subprocess
@@ -44,11 +44,11 @@ RESULTS = (
     "turn_credit",
     "whole_episodes",
 )
-"""Tables in experiments/ that have a page; the table of slots is part of the page of algorithms."""
+"""Tables in experiments/ that have a page of their own; `algorithms_slots` is missing because the algorithms page contains it."""
 
 
-def write(app: "Sphinx") -> None:
-    """Write the pages in a separate process: a process with JAX's threads must not be forked, which Sphinx does."""
+def write_generated_pages(app: "Sphinx") -> None:
+    """Write the pages in a separate process: Sphinx forks, and a process in which JAX has started threads must not be forked."""
     source = Path(app.srcdir)
     folders = (str(source), str(source.parent / "experiments"), os.environ.get("PYTHONPATH"))
     path = os.pathsep.join(filter(None, folders))
@@ -61,8 +61,8 @@ def label_of(table: str) -> str:
     return f"page-{table.replace('/', '-').replace('_', '-')}"
 
 
-def redirect_links(app: "Sphinx", name: str, source: list[str]) -> None:
-    """Redirect links to tables in experiments/, which are right in the repository, to the pages of these tables on the site."""
+def rewrite_links(app: "Sphinx", name: str, source: list[str]) -> None:
+    """Make links to tables in experiments/, which work in the repository, point to the site's pages of these tables."""
     text = source[0].replace("../experiments/algorithms_slots.md", "#page-algorithms")
     for table in RESULTS:
         text = text.replace(f"../experiments/{table}.md", f"#{label_of(table)}")
@@ -71,6 +71,6 @@ def redirect_links(app: "Sphinx", name: str, source: list[str]) -> None:
 
 def setup(app: "Sphinx") -> dict[str, bool]:
     """Connect both hooks."""
-    app.connect("builder-inited", write)
-    app.connect("source-read", redirect_links)
+    app.connect("builder-inited", write_generated_pages)
+    app.connect("source-read", rewrite_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -133,18 +133,18 @@ def _row(idea: Idea) -> str:
     label = "test" if len(idea.tests) == 1 else "tests"
     middle = (
         "<br>".join(f"`{command}`" for command in idea.commands),
-        _redirect_links(idea.reason),
+        _rewrite_links(idea.reason),
         f"<details><summary>{label}</summary>{tests}</details>" if tests else "",
     )
     cells = (
         f"{idea.name}<br><small>{escape(idea.where)}</small>",
         f'<span class="idea-state" data-state="{idea.state}">{idea.state}</span>',
         "<br>".join(filter(None, middle)),
-        _redirect_links(idea.result),
+        _rewrite_links(idea.result),
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _redirect_links(text: str) -> str:
-    """Redirect links to the handwritten pages, which are in the folder above."""
+def _rewrite_links(text: str) -> str:
+    """Make links to handwritten pages point to the folder above, which contains them."""
     return re.sub(r"\]\((\w+\.md)\)", r"](../\1)", text)

@@ -1,4 +1,4 @@
-"""Which reward reads what: the answers of small models to "What is 12 + 13?", and which of them each reward accepts.
+"""What each reward reads: the answers of small models to "What is 12 + 13?", and which of them each reward accepts.
 
     python notebooks/book_site/which_reward_reads_what.py            # prints the table of notebooks/which_reward_reads_what.md
     python notebooks/book_site/which_reward_reads_what.py --write    # writes it there

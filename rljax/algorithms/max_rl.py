@@ -10,7 +10,7 @@ from rljax.ops.weights import sequence_sum
 
 
 def max_rl(*, eps: float = 0.0) -> Algorithm:
-    """MaxRL (arXiv:2602.02710): maximize the log pass rate, as closely as G responses can estimate it, not the pass rate.
+    """MaxRL (arXiv:2602.02710): maximize the log of the pass rate instead of the pass rate, as well as G responses can estimate it.
 
     ::
 
@@ -19,8 +19,8 @@ def max_rl(*, eps: float = 0.0) -> Algorithm:
     Args:
         eps: added to the mean in the denominator; 0 in the paper, 1e-6 in the authors' code.
 
-    Deviations: a response is one action, as in the paper's estimator; the authors' code uses the same advantages with PPO's clip
-    and a token mean. MaxRL is on-policy, so take one update per rollout. Rewards must not be negative. The objective has
+    Deviations: a response is one action in the paper's estimator and here; the authors' code uses the same advantages with PPO's
+    clip and a token mean. MaxRL is on-policy, so take one update per rollout. Rewards must not be negative. The objective has
     log ρ in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(

@@ -127,7 +127,7 @@ rljax --version                   versions and devices, for a bug report
 LONGEST_NAME = 200
 """Maximum length of a file name or of JAX's error text in a message, in characters."""
 CRASHED = 1
-"""Exit code for a fault in rljax."""
+"""Exit code for a bug in rljax."""
 UNREAD = 141
 """Exit code if the program that reads the output has closed the pipe, as after SIGPIPE (128 + 13)."""
 YOUNG_OBJECTS = 50_000
@@ -315,7 +315,7 @@ def _refusal(error: BaseException) -> InputError | None:
 
 
 def explain_error(error: Exception) -> str | None:
-    """Return what the user should correct after this error; None if the error is a fault in rljax."""
+    """Return what the user should correct after this error; None if the error is a bug in rljax."""
     # An error raised while closing the run's files must not hide why the run ended.
     if (refusal := _refusal(error)) is not None:
         return str(refusal)

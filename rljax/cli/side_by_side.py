@@ -15,10 +15,10 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import EvaluationPoint, Summary, evaluations, rows_so_far, summarize
 
 NOT_COMPARED = {"run", "quiet", "wandb", "mlflow", "name"}
-"""Settings of a run's location and output, which are not compared because they do not change what it computes."""
+"""Settings for a run's location and output, which are not compared because they do not change what it computes."""
 MAX_LENGTH = 200
 """Maximum length of an answer shown, in characters."""
-MARKS = string.ascii_uppercase
+LABELS = string.ascii_uppercase
 """Letters that stand for the runs, in order."""
 CURVE_ROWS = 12
 """Maximum number of steps in the table of curves, not counting the last step, which is always shown."""
@@ -34,8 +34,8 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     Raises:
         InputError: there are too many runs, or a run's file cannot be read.
     """
-    if len(folders) > len(MARKS):
-        raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(MARKS)}.")
+    if len(folders) > len(LABELS):
+        raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(LABELS)}.")
     heldout = [folder.read_heldout() for folder in folders]
     summaries = [summarize(folder) for folder in folders]
     settings = [settings_of(folder) for folder in folders]
@@ -44,8 +44,8 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     names = names if len(set(names)) == len(names) else [str(summary.path) for summary in summaries]
     return {
         "runs": [
-            {"mark": mark, "name": name, **_results(summary, rows), "notes": list(each.notes)}
-            for mark, name, summary, rows, each in zip(MARKS, names, summaries, heldout, settings, strict=False)
+            {"mark": mark, "name": name, **_run_record(summary, rows), "notes": list(each.notes)}
+            for mark, name, summary, rows, each in zip(LABELS, names, summaries, heldout, settings, strict=False)
         ],
         "differences": [None, *(None if each is None else plain_estimate(each) for each in differences)],
         "settings": settings_that_differ([each.flat for each in settings]),
@@ -54,18 +54,21 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     }
 
 
-def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _run_record(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a run's path, algorithm, steps, status, accuracies with intervals, and alarms."""
     results: dict[str, dict[str, Any] | None] = {}
     for name, evaluation in (("before", summary.before), ("last", summary.after), ("best", summary.best)):
-        results[name] = None if evaluation is None else _result(evaluation, [] if name == "best" else heldout)
+        results[name] = None if evaluation is None else _evaluation_record(evaluation, [] if name == "best" else heldout)
     raised = sorted({event.alarm.name for event in summary.events if event.what == "raised"})
     identity = {"run": str(summary.path), "algorithm": summary.algorithm, "steps": summary.steps, "total": summary.total}
     return {**identity, "status": summary.status, **results, "alarms": raised}
 
 
-def _result(evaluation: EvaluationPoint, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an evaluation for JSON, with an interval if `heldout` has its answers; the best one, a maximum, gets none."""
+def _evaluation_record(evaluation: EvaluationPoint, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an evaluation for JSON, with an interval if `heldout` has its answers.
+
+    The best evaluation is passed without answers: it was selected as the maximum, so an interval would be biased.
+    """
     estimate = interval_of(evaluation.accuracy, heldout)
     ends = {} if estimate is None else {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}
     return {"step": evaluation.step, "accuracy": evaluation.accuracy, **ends}
@@ -131,15 +134,15 @@ def _runs_text(runs: Sequence[Mapping[str, Any]], columns: int) -> str:
 def _accuracy_text(runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any] | None], columns: int) -> str:
     rows = [("", "before RL", "last", "best")]
     rows += [(row["mark"], *(_interval(row[name]) for name in ("before", "last", "best"))) for row in runs]
-    lines = ["Held-out accuracy (95 % interval; the best is a maximum, and has none)", *_columns(rows)]
+    lines = ["Held-out accuracy (95 % interval; none for the best, which was selected as the maximum)", *_columns(rows)]
     for row, difference in zip(runs[1:], differences[1:], strict=True):
         if difference is not None:
             ends = (
                 "" if difference["low"] is None else f" ({100 * difference['low']:+.1f} to {100 * difference['high']:+.1f})"
             )
             line = (
-                f"  {row['mark']} - {runs[0]['mark']}, last: {100 * difference['value']:+.1f} points{ends} on the same "
-                f"{difference['problems']} problems"
+                f"  {row['mark']} - {runs[0]['mark']} at the last evaluation: {100 * difference['value']:+.1f} points{ends} on "
+                f"the same {difference['problems']} problems"
             )
             lines.append(wrap(line, columns, hang="     "))
     return "\n".join(lines)

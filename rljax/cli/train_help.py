@@ -13,7 +13,7 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("dataset", "JSONL, JSON, Parquet, folder or hub id"),
             ("reward", "a name, or your file.py:function"),
             ("algorithm", "`rljax algorithms` lists them"),
-            ("algorithm_options", "hyper-parameters of the paper"),
+            ("algorithm_options", "the algorithm's own hyperparameters"),
             ("chat", "apply the model's chat template"),
         ),
     ),
@@ -51,11 +51,11 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 
 USAGE = """usage: rljax train [FLAGS]
 
-Train a language model with reinforcement learning. Without flags, a small
-transformer learns arithmetic from random weights
+Train a language model with reinforcement learning. Without flags, a small,
+randomly initialized transformer learns arithmetic
 (experiments/arithmetic_dapo.py).
 
-  rljax train --smoke                                a test of about a minute
+  rljax train --smoke                                a test run of a minute
   rljax train --model FOLDER --dataset FILE.jsonl --reward file.py:function
   rljax train --config FILE                          settings; flags override
   rljax train --resume RUN --steps 300               continue, or extend, a run
@@ -69,11 +69,11 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("model", "Hugging Face folder or hub id"),
             ("dataset", "JSONL, JSON, Parquet, folder or hub id"),
             ("heldout_dataset", "by default a part of the dataset"),
-            ("demonstration_column", "else messages, or prompt + completion"),
+            ("demonstration_column", "unset: messages, or prompt + completion"),
             ("chat", "apply the model's chat template"),
             ("max_prompt_tokens", "longer prompts are left out"),
             ("max_response_tokens", "longer demonstrations are left out"),
-            ("reward", "also scores greedy held-out answers"),
+            ("reward", "scores greedy answers to held-out rows"),
         ),
     ),
     (
@@ -82,7 +82,7 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("epochs", "passes over the rows; 1 by default"),
             ("warm_start_steps", "updates, instead of epochs"),
             ("warm_start_batch", "demonstrations per update"),
-            ("warm_start_learning_rate", "peak; then a cosine to a tenth"),
+            ("warm_start_learning_rate", "peak; cosine decay to a tenth of it"),
             ("learning_rate_warmup", "warm-up updates, at most a tenth of all"),
             ("lora_rank", "train a LoRA adapter of this rank"),
             ("dtype", "float32 or bfloat16"),
@@ -105,7 +105,8 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 SFT_USAGE = """usage: rljax sft [FLAGS]
 
 Fine-tune a language model on demonstrations (supervised fine-tuning, SFT).
-Only the assistant's tokens are trained on. Held-out rows measure perplexity.
+Only the assistant's tokens are trained on. Perplexity is measured on
+held-out rows.
 
   rljax sft --model FOLDER --dataset FILE.jsonl --chat --epochs 2
   rljax sft --model FOLDER --dataset FILE.jsonl --lora-rank 16
@@ -131,7 +132,7 @@ PRETRAIN_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("warm_start_steps", "updates"),
             ("warm_start_batch", "blocks per update"),
-            ("warm_start_learning_rate", "peak; then a cosine to a tenth"),
+            ("warm_start_learning_rate", "peak; cosine decay to a tenth of it"),
             ("dtype", "float32 or bfloat16"),
         ),
     ),
@@ -150,26 +151,31 @@ The last tenth of each file is held out to measure perplexity.
 """
 
 
-def pretrain_help(config: TrainConfig, names: Mapping[str, str]) -> str:
-    """Return one screen of help for `rljax pretrain`; see `sft_help`."""
-    return sft_help(config, names, PRETRAIN_USAGE, PRETRAIN_SHOWN)
+def pretrain_help(config: TrainConfig, full_flags: Mapping[str, str]) -> str:
+    """Return one screen of help for `rljax pretrain`; see `_supervised_help`."""
+    return _supervised_help(config, full_flags, PRETRAIN_USAGE, PRETRAIN_SHOWN)
 
 
-def sft_help(
+def sft_help(config: TrainConfig, full_flags: Mapping[str, str]) -> str:
+    """Return one screen of help for `rljax sft`; see `_supervised_help`."""
+    return _supervised_help(config, full_flags, SFT_USAGE, SFT_SHOWN)
+
+
+def _supervised_help(
     config: TrainConfig,
-    names: Mapping[str, str],
-    usage: str = SFT_USAGE,
-    shown: Sequence[tuple[str, Sequence[tuple[str, str]]]] = SFT_SHOWN,
+    full_flags: Mapping[str, str],
+    usage: str,
+    shown: Sequence[tuple[str, Sequence[tuple[str, str]]]],
 ) -> str:
-    """Return one screen of help for `rljax sft`.
+    """Return one screen of help for a command of supervised training.
 
     Args:
         config: the settings to which the flags apply.
-        names: short flag -> the flag of `rljax train` that it abbreviates.
+        full_flags: short flag -> the flag of `rljax train` that it abbreviates.
         usage: the lines above the settings.
         shown: settings to list by group, each with a description.
     """
-    short = {full.removeprefix("--").replace("-", "_"): flag[2:].replace("-", "_") for flag, full in names.items()}
+    short = {full.removeprefix("--").replace("-", "_"): flag[2:].replace("-", "_") for flag, full in full_flags.items()}
     flat = {"epochs": None, "resume": None} | config.to_flat()
     flat |= {"learning_rate_warmup": 10} | ({"warm_start_steps": None} if "--epochs" in usage else {})
     last = "\nThe other flags of `rljax train --help-all` (devices, checkpoints, columns,\n--freeze, --remat, ...) work here too."
@@ -187,13 +193,13 @@ def short_help(config: TrainConfig) -> str:
 
 
 def _setting_lines(
-    shown: Sequence[tuple[str, Sequence[tuple[str, str]]]], flat: Mapping[str, Any], names: Mapping[str, str]
+    shown: Sequence[tuple[str, Sequence[tuple[str, str]]]], flat: Mapping[str, Any], short_names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield lines with the flag, value and description of each setting; `names` maps settings to their shorter flags."""
+    """Yield lines with the flag, value and description of each setting; `short_names` maps settings to their shorter names."""
     for title, settings in shown:
         yield title
         for name, text in settings:
-            flag = f"--{names.get(name, name).replace('_', '-')} {_typed(flat[name])}".rstrip()
+            flag = f"--{short_names.get(name, name).replace('_', '-')} {_typed(flat[name])}".rstrip()
             yield f"  {flag:<38} {text}" if len(flag) <= 38 else f"  {flag}\n{'':<41}{text}"
 
 

@@ -28,7 +28,7 @@ class ChatFormat:
     """How a run converts chats to text."""
 
     is_used: bool = False
-    """Whether prompts are written through the template."""
+    """Whether prompts are rendered with the template."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Variables that are passed to the template, such as `enable_thinking`."""
     date: str | None = None
@@ -42,7 +42,7 @@ class ChatFormat:
             try:
                 datetime.strptime(self.date, "%Y-%m-%d")
             except ValueError as error:
-                raise InputError(f"chat_date is {self.date!r}; a day such as 2026-01-31 is expected.") from error
+                raise InputError(f"chat_date is {self.date!r}; a date such as 2026-01-31 is expected.") from error
         reserved = {"messages", "tools", "add_generation_prompt", "tokenize", "conversation", "chat_template"} & set(
             self.options
         )
@@ -63,14 +63,14 @@ def chat_columns(row: Mapping[str, object]) -> dict[str, object]:
     return {name: row[name] for name in CHAT_COLUMNS if row.get(name)}
 
 
-def columns_for_chat(columns: Mapping[str, object]) -> dict[str, Any]:
-    """Return the non-empty columns of a row that the chat template reads; columns of JSON text are parsed.
+def parsed_chat_columns(columns: Mapping[str, object]) -> dict[str, Any]:
+    """Return the non-empty columns of a row that the chat template reads, with JSON text parsed and nulls removed.
 
     Raises:
         InputError: the tools are not a list of objects, or the options are not an object.
 
     Example:
-        >>> columns_for_chat({"tools": '[{"type": "function", "strict": null}]', "answer": "1"})
+        >>> parsed_chat_columns({"tools": '[{"type": "function", "strict": null}]', "answer": "1"})
         {'tools': [{'type': 'function'}]}
     """
     found: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def columns_for_chat(columns: Mapping[str, object]) -> dict[str, Any]:
 
 
 def render_chat(
-    inner: Any,
+    tokenizer: Any,
     messages: Sequence[Mapping[str, Any]],
     chat: ChatFormat,
     *,
@@ -105,7 +105,7 @@ def render_chat(
     """Convert a chat to text with the chat template of a `transformers` tokenizer.
 
     Args:
-        inner: the tokenizer.
+        tokenizer: the tokenizer.
         messages: the chat.
         chat: options, date and prefill.
         name: the tokenizer's name, for error messages.
@@ -116,7 +116,7 @@ def render_chat(
     Raises:
         InputError: there is no template, the template rejects the chat or does not finish in time, or jinja2 is missing.
     """
-    if not inner.chat_template:
+    if not tokenizer.chat_template:
         raise InputError(
             f"the tokenizer {name!r} has no chat template; leave out --chat (and use `rljax sample --prompt` in place of "
             "`rljax chat`), or use the tokenizer of a chat model."
@@ -124,8 +124,8 @@ def render_chat(
     options = {**chat.options, **(chat_template_kwargs or {})}
 
     def render() -> str:
-        template = _fix_date(inner.get_chat_template(None, tools), chat.date, name)
-        return inner.apply_chat_template(
+        template = _fix_date(tokenizer.get_chat_template(None, tools), chat.date, name)
+        return tokenizer.apply_chat_template(
             list(messages),
             tools=tools if tools is None else list(tools),
             chat_template=template,
@@ -140,7 +140,7 @@ def render_chat(
         raise
     except TimeoutError as error:
         raise InputError(
-            f"the chat template of {name!r} did not finish within {RENDER_SECONDS:g} seconds; correct its loops, or turn chat off."
+            f"the chat template of {name!r} did not finish within {RENDER_SECONDS:g} seconds; check its loops, or turn chat off."
         ) from error
     except ImportError as error:
         raise InputError(
@@ -168,7 +168,7 @@ def _fix_date(template: str, date: str | None, name: str) -> str:
 
 
 def run_within(seconds: float, function: Callable[[], Value]) -> Value:
-    """Call a pure Python function in a thread, and stop it if it takes too long.
+    """Call a function written in Python in a thread, and stop it if it takes too long.
 
     Raises:
         TimeoutError: the function took longer than `seconds`.

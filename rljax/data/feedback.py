@@ -1,8 +1,8 @@
 """Feedback on a served model's responses, read from a queue of JSON lines that another process writes.
 
-A queue is a file that grows; a source is a queue, or a folder of queues `*.jsonl`. For each line already read, a `LineLocation`
-records the line's number, the byte at which the line ended, and a digest of the bytes before that. So a file that was rotated,
-cut or replaced is noticed.
+A queue is a file that grows; a source is a queue, or a folder of `*.jsonl` queues. For each line already read, a `LineLocation`
+records the line's number, the byte at which the line ended, and a digest of the bytes before that. So it can be
+detected that a file was rotated, truncated or replaced.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ from rljax.records import is_finite_number
 from rljax.text import did_you_mean, parse_json
 
 WINDOW = 4096
-"""Number of bytes before the end of a line that its digest covers."""
+"""Maximum number of bytes, up to the end of a line, that the line's digest covers."""
 _BOM = b"\xef\xbb\xbf"
 _ROTATED = re.compile(r"[.-](\d+|\d{4}-\d\d-\d\d([_T-]\d\d(-\d\d){0,2})?)")
 
 
 OPTIONAL = ("thumbs", "reward", "id", "logp", "finished")
-"""Entries that a line may lack, although it needs exactly one of `thumbs` and `reward`."""
+"""Optional entries; of `thumbs` and `reward`, exactly one must be present."""
 
 
 class Feedback(NamedTuple):
@@ -53,7 +53,7 @@ class LineLocation(NamedTuple):
     """Position of the end of a line."""
 
     queue: str
-    """Name of the queue's file, also after the file that contains the line was rotated."""
+    """Name of the queue's file, even if the file that contains the line has since been rotated."""
     file: str
     """Path of the file when the line was read; the name of a rotated file differs from its queue's."""
     line: int
@@ -99,14 +99,14 @@ def list_queues(source: Path) -> list[Path]:
 
 
 def new_lines(source: Path, taken: Mapping[str, Sequence[LineLocation]]) -> Iterator[Line | str]:
-    """Read the complete lines after those already taken; a line without a line end is still being written, and is not read.
+    """Read the complete lines after those already taken; a line without a newline is still being written, and is not read.
 
     Args:
         source: a file, which need not exist yet, or a folder.
         taken: name of a queue -> locations of the lines already taken from this queue, in order.
 
     Yields:
-        The non-empty lines, in order. If a file was cut or replaced, a message about it comes before its lines.
+        The non-empty lines, in order. If a file was truncated or replaced, a message about it comes before its lines.
     """
     for queue in list_queues(source):
         for part in list_parts(queue, taken.get(queue.name, ())):
@@ -120,8 +120,8 @@ def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
 
     Usually this is the queue file itself. If the queue was rotated, these are the rotated file that contains the last location,
     the rotated files that changed later, and the queue file from its beginning. Without a location, all rotated files and the
-    queue file are returned, so that nothing is lost if the queue was rotated before any line was read. A cut file is read from
-    the last location that it still contains, and a replaced file is read from its beginning; both get a note.
+    queue file are returned, so that nothing is lost if the queue was rotated before any line was read. A truncated file is read
+    from the last location that it still contains, and a replaced file is read from its beginning; both get a note.
 
     Args:
         queue: the file that grows.
@@ -142,7 +142,7 @@ def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
     for place in reversed(places):
         if place.end <= len(content) and digest_of(content[: place.end]) == place.digest:
             note = (
-                f"{queue} was cut after line {place.line}, although {last.line} lines had been read; reading continues after "
+                f"{queue} was truncated after line {place.line}, although {last.line} lines had been read; reading continues after "
                 f"line {place.line}."
             )
             return [FilePart(queue, place.end, place.line, note)]
@@ -322,7 +322,7 @@ def _logp(row: Mapping[str, object]) -> tuple[float, ...] | None:
     if isinstance(value, list) and all(_is_number(number) and number <= 0 for number in value):
         return tuple(map(float, value))
     raise BadRowError(
-        f"logp must be a list of log-probabilities, one for each token, none above 0, not {short_repr(value)}",
+        f"logp must be a list of numbers of at most 0, one for each token, not {short_repr(value)}",
         "correct it",
         column="logp",
     )

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from rljax.data.cells import joined
-from rljax.data.chat import CHAT_COLUMNS, columns_for_chat
+from rljax.data.chat import CHAT_COLUMNS, parsed_chat_columns
 from rljax.data.problem import Problem, TokenizedProblem
 from rljax.data.tokenizer import ChatTokenizer, HuggingFaceTokenizer, Tokenizer, prefix_ids
 from rljax.errors import InputError
@@ -48,7 +48,7 @@ class Demonstrations(NamedTuple):
     response_attention: Bool[np.ndarray, "N T"]
     """Whether each response position contains a token rather than padding."""
     response_mask: Bool[np.ndarray, "N T"]
-    """Whether each response token is trained on, because the assistant wrote it."""
+    """Whether each response token is trained on; only tokens that the assistant wrote are."""
     dropped: int
     """Number of problems left out because their prompt or response is too long."""
 
@@ -143,7 +143,7 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
             f"a {type(tokenizer).__name__} has no chat template; leave out --chat (and use `rljax sample --prompt` in place of "
             "`rljax chat`), or use the tokenizer of a chat model."
         )
-    return tokenizer.apply_chat_template(chat_messages(problem), **columns_for_chat(problem.columns))
+    return tokenizer.apply_chat_template(chat_messages(problem), **parsed_chat_columns(problem.columns))
 
 
 def chat_messages(problem: Problem) -> tuple[Mapping[str, Any], ...]:
@@ -177,7 +177,7 @@ def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = Fals
     text = required(problem.demonstration, "problem.demonstration")
     if chat and isinstance(tokenizer, HuggingFaceTokenizer):
         turns = problem.turns or ({"role": "assistant", "content": text},)
-        pieces = tokenizer.encode_turns(chat_messages(problem), turns, **columns_for_chat(problem.columns))
+        pieces = tokenizer.encode_turns(chat_messages(problem), turns, **parsed_chat_columns(problem.columns))
         return [i for ids, _ in pieces for i in ids], [is_own for ids, is_own in pieces for _ in ids]
     if problem.turns is not None:
         roles = ", ".join(turn["role"] for turn in problem.turns)
@@ -210,7 +210,7 @@ def count_assistant_turns(problem: Problem) -> int:
 
 
 def move_turns_to_demonstration(problem: Problem) -> Problem:
-    """Move all turns from the assistant's first answer on into the demonstration, to train on all of the assistant's turns.
+    """Move the assistant's first answer and all later turns into the demonstration, to train on all of the assistant's turns.
 
     In `problem`, the prompt contains all turns except the last, because RL samples only the last turn.
 
@@ -255,8 +255,8 @@ SCORE_COLUMNS = tuple(
     (name.format("chosen"), name.format("rejected")) for name in ("score_{}", "{}_score", "{}-rating", "{}_rating")
 )
 """Columns with the scores of the two responses of a pair."""
-MOST_SHAPES = 64
-"""Maximum number of chats, with different entries or roles, that are checked against the template's output."""
+MAX_SHAPES = 64
+"""Maximum number of chats that are checked against the template's output; chats with the same fields and roles count once."""
 
 
 def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
@@ -268,8 +268,8 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
         chat: whether the prompts are formatted with the tokenizer's chat template.
 
     Returns:
-        The sentences of `list_columns_left_out`; and a sentence if chat is off and roles or columns are lost, or if the template
-        omits entries of the messages or the tools.
+        The sentences of `list_columns_left_out`. If chat is off, also sentences about the roles or columns that are lost. If it
+        is on, also a sentence about the fields of messages and tools that the template omits.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -281,7 +281,7 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
 
 
 def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
-    """List, in sentences, the columns that the prompts leave out and the columns or entries that have no effect.
+    """Describe the columns that the prompts leave out, and the columns or entries that have no effect, one sentence per kind.
 
     Columns that are left out contain, for example, instructions, choices, chats or images. Entries without effect are weights of
     rows, weights of messages that the assistant did not write, labels of unwanted completions, and scores that rank a pair's
@@ -289,19 +289,24 @@ def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
 
     Example:
         >>> list_columns_left_out([Problem("Which is even?", "1", columns={"choices": ["3", "4"]})])
-        ['the prompts leave out the column choices; write it into the prompts']
+        ["the prompts leave out the column 'choices'; add it to the prompts"]
         >>> list_columns_left_out([Problem("Which is even? A. 3 B. 4", "B", columns={"choices": ["3", "4"]})])
         []
     """
     unread = [
         name
         for name in COLUMNS_NOT_IN_PROMPTS
-        if any(problem.columns.get(name) and not _is_written(problem.columns[name], problem.prompt) for problem in problems)
+        if any(
+            problem.columns.get(name) and not _occurs_in_prompt(problem.columns[name], problem.prompt)
+            for problem in problems
+        )
     ]
     unread += [
         name
         for name in CHATS_NOT_IN_PROMPTS
-        if any(not _is_written(_contents_of_others(problem.columns.get(name)), problem.prompt) for problem in problems)
+        if any(
+            not _occurs_in_prompt(_contents_of_others(problem.columns.get(name)), problem.prompt) for problem in problems
+        )
     ]
     weights = [name for name in WEIGHT_COLUMNS if any(problem.columns.get(name) not in (None, 1) for problem in problems)]
     notes = [
@@ -311,7 +316,7 @@ def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
     if not unread:
         return notes
     columns, pronoun = ("column", "it") if len(unread) == 1 else ("columns", "them")
-    return [f"the prompts leave out the {columns} {', '.join(unread)}; write {pronoun} into the prompts", *notes]
+    return [f"the prompts leave out the {columns} {', '.join(map(repr, unread))}; add {pronoun} to the prompts", *notes]
 
 
 def _contents_of_others(chat: object) -> list[object]:
@@ -336,8 +341,8 @@ def _list_labels_without_effect(problems: Sequence[Problem]) -> list[str]:
     unwanted = sum(problem.demonstration is not None and problem.columns.get("label") is False for problem in problems)
     if unwanted:
         notes.append(
-            f"{unwanted} of {len(problems)} completions have the label false, which marks unwanted ones, and are used like all "
-            "others; leave these rows out"
+            f"{unwanted} of {len(problems)} completions are labeled false (unwanted), but are used like all others; leave these "
+            "rows out"
         )
     for better, worse in SCORE_COLUMNS:
         pairs = [(problem.columns.get(better), problem.columns.get(worse)) for problem in problems]
@@ -351,12 +356,12 @@ def _list_labels_without_effect(problems: Sequence[Problem]) -> list[str]:
     return notes
 
 
-def _is_written(value: object, prompt: str) -> bool:
+def _occurs_in_prompt(value: object, prompt: str) -> bool:
     """Return True if all texts in a column's value occur in a prompt; values such as numbers never do."""
     if isinstance(value, str):
         return value.strip() in prompt
     values = [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
-    return values is not None and all(_is_written(each, prompt) for each in values)
+    return values is not None and all(_occurs_in_prompt(each, prompt) for each in values)
 
 
 def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
@@ -364,23 +369,23 @@ def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, c
         chats = [problem for problem in problems if problem.messages is not None]
         lost = [name for name in CHAT_COLUMNS if any(problem.columns.get(name) for problem in problems)]
         if not chats:
-            return [f"chat is off, so the prompts leave out the column {name}; use --chat" for name in lost]
+            return [f"chat is off, so the prompts leave out the column {name!r}; use --chat" for name in lost]
         count = f"{len(chats)} prompts are chats" if len(chats) > 1 else "1 prompt is a chat"
         roles = ", ".join(sorted({message["role"] for problem in chats for message in problem.messages or ()}))
         without = " or ".join(["roles", *lost])
         return [
             f"{count} (roles: {roles}), but chat is off: the texts are joined by newlines without {without}; use --chat"
         ]
-    chats = [problem for problem in problems if problem.messages is not None or columns_for_chat(problem.columns)]
+    chats = [problem for problem in problems if problem.messages is not None or parsed_chat_columns(problem.columns)]
     if not isinstance(tokenizer, HuggingFaceTokenizer):
         return []
     unread: set[str] = set()
     seen: set[tuple[str, ...]] = set()
     for problem in chats:
-        messages, columns = (*chat_messages(problem), *(problem.turns or ())), columns_for_chat(problem.columns)
+        messages, columns = (*chat_messages(problem), *(problem.turns or ())), parsed_chat_columns(problem.columns)
         names = {name for message in messages for name in message} | set(columns)
         shape = (*sorted(names), *(message["role"] for message in messages))
-        if shape not in seen and len(seen) < MOST_SHAPES:
+        if shape not in seen and len(seen) < MAX_SHAPES:
             seen.add(shape)
             unread |= tokenizer.ignored_by_template(messages, **columns)
     names = ", ".join(sorted(unread))
@@ -541,8 +546,8 @@ def encode_demonstrations(
         prompt_length: P, the maximum number of tokens of a prompt.
         response_length: T, the maximum number of tokens of a response, its end token included.
         chat: format the prompts with the tokenizer's chat template.
-        dialogues: train on all of the assistant's turns, not only the last; see `move_turns_to_demonstration`. A dialogue with
-            several assistant turns may have P + T tokens in total. (A row of token ids always may.)
+        dialogues: train on all of the assistant's turns, not only the last; see `move_turns_to_demonstration`. For a dialogue
+            with several assistant turns, the limit is then P + T tokens in total, as it always is for rows of token ids.
 
     Returns:
         The arrays, and the number of problems whose prompt or response was too long. Prompts are padded to P tokens, responses to

@@ -12,7 +12,7 @@ import numpy as np
 from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.cells import shortest_decimal
 from rljax.data.plain_text import is_text, read_texts
-from rljax.errors import MOVED, InputError
+from rljax.errors import RELOCATE_HINT, InputError
 from rljax.files import check_local
 from rljax.text import one_line, parse_json
 
@@ -94,7 +94,7 @@ def locate(path_or_id: str | Path, split: str) -> Path | None:
     if path.is_file():
         return path
     if path.suffix in SUFFIXES or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(f"the dataset {name!r} does not exist; give an existing {_LISTED} file{MOVED}.")
+        raise InputError(f"the dataset {name!r} does not exist; give an existing {_LISTED} file{RELOCATE_HINT}.")
     return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rljax.data.chat import THINK_END, columns_for_chat
+from rljax.data.chat import THINK_END, parsed_chat_columns
 from rljax.data.problem import Problem
 from rljax.data.prompts import chat_messages
 from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
@@ -57,7 +57,7 @@ def text_between(
     Raises:
         InputError: the template rejects the messages, or writes the text before the messages differently once they follow.
     """
-    prompt, columns = chat_messages(problem), columns_for_chat(problem.columns)
+    prompt, columns = chat_messages(problem), parsed_chat_columns(problem.columns)
     messages = _adapt_messages(tokenizer, messages)
     has_tool_results = any(message["role"] == "tool" for message in messages)
     prompt_text = tokenizer.render(prompt, opens_turn=True, **columns)

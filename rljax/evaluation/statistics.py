@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-MOST_SAMPLES = 1_000
+MAX_SAMPLES = 1_000
 """Largest number of answers to one problem; binomial coefficients of much larger numbers overflow a float."""
 RESAMPLES = 2_000
 """Number of bootstrap resamples."""
@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
     """An average over problems, with its 95 % interval."""
 
     value: float
-    """The average; NaN without problems."""
+    """The average; NaN if there are no problems."""
     low: float
     """Lower end of the interval; NaN if there is none."""
     high: float
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
     """Number of problems in the average."""
 
     def text(self) -> str:
-        """Format a fraction in percent, with its interval.
+        """Format a fraction as a percentage, with its interval.
 
         Example:
             >>> Estimate(0.5, 0.25, 0.75, 8).text(), Estimate(0.5, math.nan, math.nan, 1).text()
@@ -49,7 +49,7 @@ class Estimate(NamedTuple):
 
 
 def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:
-    """Score interval for a binomial proportion (Wilson 1927); [0, 1] without trials.
+    """Score interval for a binomial proportion (Wilson 1927); [0, 1] if there are no trials.
 
     Example:
         >>> low, high = wilson_interval(8, 10)
@@ -86,7 +86,7 @@ def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarra
         after: whether the answer to each problem was right afterwards, `[P]`.
 
     Returns:
-        Difference, interval, and the number of problems; NaN without problems.
+        Difference, interval, and the number of problems; NaN if there are no problems.
 
     Example:
         >>> paired_share_difference(np.array([False] * 9), np.array([True] * 8 + [False])).text()
@@ -134,7 +134,7 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
         One probability per problem, `[P]`; NaN if n < k.
 
     Raises:
-        ValueError: k is not from 1 to N, or the shapes differ.
+        ValueError: k is not between 1 and N, or the shapes differ.
 
     Example:
         >>> right = np.array([[True, False, False, False], [False] * 4])
@@ -193,15 +193,16 @@ def majority_at_k(
 ) -> Float[np.ndarray, "P"]:
     """Probability that the most frequent of k answers is right: the exact expectation over all sets of k of the n answers.
 
-    Answers that tie for the most votes win with equal probability. An answer of None casts no vote; without any vote the result
-    is wrong. If equal answers were judged differently, the winner counts by the fraction of its votes that are right.
+    Answers that tie for the most votes win with equal probability. An answer of None casts no vote; if no
+    answer votes, the majority counts as wrong. If equal answers were judged differently, the winner counts by the fraction of its
+    votes that are right.
 
     ::
 
         maj@k = 1/C(n, k) · Σ_{S, |S| = k} mean_{a ∈ argmax_a v_S(a)} share_right(a),    v_S(a) = |{i ∈ S : aᵢ = a}|
 
     Args:
-        answers: answer of each of N responses to each of P problems; equal answers are equal objects, None means no answer.
+        answers: answer of each of N responses to each of P problems; equal answers must compare equal; None means no answer.
         right: whether an answer is right, `[P, N]`.
         judged: mask of the judged answers; the others are ignored.
         k: number of answers that vote.
@@ -210,7 +211,7 @@ def majority_at_k(
         One probability per problem, `[P]`; NaN if fewer than k answers were judged.
 
     Raises:
-        ValueError: k is not from 1 to N, or the shapes differ.
+        ValueError: k is not between 1 and N, or the shapes differ.
 
     Example:
         >>> right = np.array([[True, True, False, False]])
@@ -236,7 +237,7 @@ def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
 
     Args:
         values: one fraction per problem, from 0 to 1, `[P]`.
-        seed: seed of the bootstrap, if there is one; see `ratio_over_problems`.
+        seed: seed of the bootstrap, if one is used; see `ratio_over_problems`.
 
     Returns:
         Average, interval, and the number of problems in the average.
@@ -269,8 +270,8 @@ def ratio_over_problems(
         resamples: number of resamples of the bootstrap.
 
     Returns:
-        Average, interval, and the number of problems with answers. The average is NaN without answers. There is no interval if all
-        problems have the same fraction, neither 0 nor 1, because its variance is then unknown.
+        Average, interval, and the number of problems with answers. The average is NaN if there are no answers.
+        There is no interval if all problems have the same fraction and it is neither 0 nor 1: the variance is then unknown.
 
     Example:
         >>> ratio_over_problems(np.array([2.0, 0.0, 3.0]), np.array([4, 2, 4])).text()
@@ -325,7 +326,7 @@ def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int
 def _check(values: np.ndarray, judged: np.ndarray, *, k: int = 1) -> None:
     if values.ndim != 2 or values.shape != judged.shape:
         raise ValueError(f"the answers and `judged` must both be [P, N], got {values.shape} and {judged.shape}")
-    most = min(values.shape[1], MOST_SAMPLES)
+    most = min(values.shape[1], MAX_SAMPLES)
     if not 1 <= k <= most:
         raise ValueError(f"k must be from 1 to {most} for {values.shape[1]} answers per problem, got {k}")
 
@@ -346,8 +347,8 @@ def _majority(answers: Sequence[Hashable | None], right: np.ndarray, judged: np.
 def _expected_majority(groups: tuple[tuple[int, float], ...], abstentions: int, k: int) -> float:
     """Compute maj@k from the size of each group of equal answers and the fraction of right answers in each group.
 
-    For each number of votes t that may win, `ways[w, s]` counts the ways to pick w answers such that s groups have t of these and
-    no group has more; `worth[w, s]` is the sum of these s groups' fractions over the same ways.
+    For each possible number t of winning votes, `ways[w, s]` counts the ways to pick w answers such that s groups have t of these
+    and no group has more; `worth[w, s]` is the sum of these s groups' fractions over the same ways.
     """
     n = abstentions + sum(size for size, _ in groups)
     expected = 0.0

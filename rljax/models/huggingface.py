@@ -17,7 +17,7 @@ from jax.tree_util import DictKey, KeyPath
 from jaxtyping import Array, Float, Float32, PyTree
 from safetensors import SafetensorError, safe_open
 
-from rljax.errors import MOVED, InputError
+from rljax.errors import RELOCATE_HINT, InputError
 from rljax.files import check_local
 from rljax.models.checkpoint_tensors import Entry, get_at, joiner_of, put_at, same, split_tensor, stored_together
 from rljax.models.config import FactorScaling, RopeScaling, TransformerConfig
@@ -78,7 +78,7 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
         return folder
     if folder.is_absolute() or name_or_folder.startswith(".") or name_or_folder.count("/") > 1:
         raise InputError(
-            f"The model folder {name_or_folder!r} does not exist; give a folder with config.json, or a hub id{MOVED}."
+            f"The model folder {name_or_folder!r} does not exist; give a folder with config.json, or a hub id{RELOCATE_HINT}."
         )
     from huggingface_hub import snapshot_download  # noqa: PLC0415  a local folder needs no network code
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415

@@ -4,7 +4,7 @@ In a mixture of experts, a rounding error can change which experts a router choo
 of a token is far from the sampler's. So the sampler records its choices, and the learner repeats them. Only the choice is
 repeated: the weights of the experts come from the learner's own router, which therefore still gets a gradient.
 
-Axes: B rows, S slots of a prompt, T slots of a response, R packed rows, D width, Y layers, E experts, and C experts chosen
+Axes: B rows, S prompt positions, T response positions, R packed rows, D width, Y layers, E experts, and C experts chosen
 for each token.
 
 Source: arXiv:2510.11370, Section 4.
@@ -58,7 +58,7 @@ def route_to(
         routing: sets the number of experts, and whether their weights are normalized.
 
     Returns:
-        The weights, float32 at least, and the indices of the experts.
+        The weights, in at least float32, and the indices of the experts.
 
     Example:
         >>> scores = jnp.log(jnp.array([[[0.125, 0.25, 0.625], [0.125, 0.25, 0.625]]]))
@@ -95,12 +95,12 @@ def replay_experts(module: Transformer, recorded: Int[Array, "R S Y C"]) -> None
         recorded: the experts of each token; see `rljax.models.Packed.experts`.
 
     Raises:
-        InputError: the model has no experts, or another number of layers or of experts per token than the records.
+        InputError: the model has no experts, or a different number of layers or of experts per token than were recorded.
     """
     routing, layers = module.config.routing, len(module.layers)
     expected = None if routing is None else (layers, routing.chosen)
     if recorded.shape[2:] != expected:
-        needed = "and the model has none" if expected is None else f"but the model needs {list(expected)}"
+        needed = "but the model has no experts" if expected is None else f"but the model needs {list(expected)}"
         raise InputError(
             f"experts: the sampler recorded [layers, experts per token] = {list(recorded.shape[2:])} for each token, {needed}; let "
             "the same model sample and learn, or leave the records out."
@@ -139,7 +139,7 @@ class _RecordingModel(Model):
 
 
 class RecordedState(NamedTuple):
-    """The state of a decode, and the experts of the tokens that it has read."""
+    """Decoding state, and the experts of the tokens that the model has read."""
 
     decode: DecodeState
     """The state without the records."""
@@ -176,19 +176,19 @@ def advance_recorded(
 
 def insert_recorded(state: RecordedState, fresh: RecordedState, source: Int[Array, "B"]) -> RecordedState:
     """Put rows of `fresh`, which may have room for fewer tokens, into `state`, as `insert_prompts` does."""
-    decode, fresh = insert_prompts(state.decode, fresh.decode, source), grow_records(fresh, state.response.shape[1])
+    decode, fresh = insert_prompts(state.decode, fresh.decode, source), resize_records(fresh, state.response.shape[1])
     return insert_rows(state._replace(decode=()), fresh._replace(decode=()), source)._replace(decode=decode)
 
 
 def grow_recorded(state: RecordedState, more: int) -> RecordedState:
     """Make room for more tokens, as `grow_decode` does."""
-    grown = grow_records(state, state.response.shape[1] + more)
+    grown = resize_records(state, state.response.shape[1] + more)
     return grown._replace(decode=grow_decode(state.decode, more))
 
 
-def grow_records(state: RecordedState, room: int) -> RecordedState:
-    """Make room for the records of this many sampled tokens."""
-    return state._replace(response=pad_axis(state.response, axis=1, more=room - state.response.shape[1]))
+def resize_records(state: RecordedState, length: int) -> RecordedState:
+    """Pad the records to a length of this many sampled tokens."""
+    return state._replace(response=pad_axis(state.response, axis=1, more=length - state.response.shape[1]))
 
 
 def recorded_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:

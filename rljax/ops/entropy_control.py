@@ -12,14 +12,14 @@ from rljax.ops.arrays import Number, check_nonnegative, check_positive, in_float
 def adaptive_entropy_coefficient(
     coefficient: Number, entropy: Number, *, target: Number = 0.2, step: Number = 0.005, high: Number = math.inf
 ) -> Float[Array, ""]:
-    """Coefficient of the next update's entropy bonus, raised by a step if the entropy is below its target, lowered if above.
+    """Coefficient of the next update's entropy bonus, raised by a step below the target entropy, lowered above it.
 
     ::
 
         c_{k+1} = clip(c_k + Δ, 0, c_max) if e_k < e_target, clip(c_k - Δ, 0, c_max) if e_k > e_target, else c_k
 
     Args:
-        coefficient: c_k, the current coefficient, a number (shape `[]`), not negative, reward per nat; start at 0.
+        coefficient: c_k, the current coefficient, a number of at least 0 (shape `[]`), in reward per nat; start at 0.
         entropy: e_k, mean entropy of the policy, a number (shape `[]`), nats per token.
         target: e_target, nats per token, positive.
         step: Δ, not negative; 0.005 in the paper, 0.0001 in its authors' scripts.

@@ -26,8 +26,7 @@ def bradley_terry_loss(
     Args:
         chosen: r_chosen, score of the preferred response, carries the gradient, `[...]`.
         rejected: r_rejected, score of the other response, carries the gradient, of the same shape.
-        margin: m, by how much the preferred response should lead, in the scores' unit, not negative; one number, or one per
-            pair.
+        margin: m, the required lead of the preferred response, in the scores' unit, not negative; one number, or one per pair.
 
     Returns:
         `[...]`, nats, to be minimized as a mean over the pairs; log 2 if the lead equals the margin.

@@ -35,11 +35,11 @@ def simpo_loss(
     Without a reference policy, only the learning rate keeps the policy near its starting point.
 
     Args:
-        chosen: log π(y_w|x) / |y_w| of the preferred response, averaged over its tokens, nats per token, carries the gradient,
-            `[...]`.
-        rejected: log π(y_l|x) / |y_l| of the other response, averaged over its tokens, carries the gradient, of the same shape.
+        chosen: log π(y_w|x) / |y_w|, the mean log-probability of the preferred response's tokens, nats per token, carries the
+            gradient, `[...]`.
+        rejected: log π(y_l|x) / |y_l|, likewise for the other response, carries the gradient, of the same shape.
         beta: β, scale of the reward, positive; larger than DPO's, because an average is smaller than a sum.
-        margin: γ, by how much the preferred response should lead, in units of reward, not negative.
+        margin: γ, the required lead of the preferred response, in units of reward, not negative.
 
     Returns:
         `[...]`, nats, to be minimized as a mean over the pairs.
@@ -114,11 +114,11 @@ def alphapo_loss(
         L = -log σ(β r(x, y_w) - β r(x, y_l) - γ)        r = (1 - P^-α) / α        P = π(y|x)^(1/|y|)
 
     Args:
-        chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
-        rejected: log P of the other response, averaged over its tokens, carries the gradient, of the same shape.
+        chosen: log P, the mean log-probability of the preferred response's tokens, nats per token, carries the gradient, `[...]`.
+        rejected: log P, likewise for the other response, carries the gradient, of the same shape.
         alpha: α, shape of the reward; 0 is SimPO.
         beta: β, scale of the reward, positive.
-        margin: γ, by how much the preferred response should lead, in units of βr, not negative.
+        margin: γ, the required lead of the preferred response, in units of βr, not negative.
 
     Returns:
         `[...]`, nats, to be minimized as a mean over the pairs.
@@ -166,7 +166,7 @@ def log_odds(mean_logp: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         [0.0, 1.3863]
 
     Source:
-        ORPO, arXiv:2403.07691, Eq. 4, with P of Eq. 3.
+        ORPO, arXiv:2403.07691, Eq. 4, with P from Eq. 3.
     """
     check_floating(mean_logp=mean_logp)
     capped = jnp.minimum(mean_logp, -jnp.finfo(mean_logp.dtype).eps)
@@ -181,8 +181,8 @@ def odds_ratio_loss(chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pai
         L_OR = -log σ(log odds(y_w|x) - log odds(y_l|x))
 
     Args:
-        chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
-        rejected: log P of the other response, averaged over its tokens, carries the gradient, of the same shape.
+        chosen: log P, the mean log-probability of the preferred response's tokens, nats per token, carries the gradient, `[...]`.
+        rejected: log P, likewise for the other response, carries the gradient, of the same shape.
 
     Returns:
         `[...]`, nats; log 2 if both responses are equally likely.
@@ -214,8 +214,8 @@ def orpo_loss(
         L = L_SFT + λ L_OR        L_SFT = -(1/|y_w|) log π(y_w|x)        L_OR as in `odds_ratio_loss`
 
     Args:
-        chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
-        rejected: log P of the other response, averaged over its tokens, carries the gradient, of the same shape.
+        chosen: log P, the mean log-probability of the preferred response's tokens, nats per token, carries the gradient, `[...]`.
+        rejected: log P, likewise for the other response, carries the gradient, of the same shape.
         coefficient: λ, weight of the penalty, not negative.
 
     Returns:
@@ -291,17 +291,17 @@ def tpo_loss(
 
         L = -log σ(β log π(y_w|x) - β log π(y_l|x) - γ) - α (1/|y_g|) log π(y_g|x)
 
-    The imitation term replaces supervised training before preference training. Its gold response is not part of the pair, so
-    the two terms have no log-probability in common.
+    The imitation term replaces the supervised training that usually precedes preference training. Its gold response is not part
+    of the pair, so the two terms have no log-probability in common.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, or averaged in TPO-L, nats, carries the gradient,
             `[...]`.
         rejected: log π(y_l|x) of the other response, likewise, of the same shape.
-        gold: (1/|y_g|) log π(y_g|x) of the third, gold response, averaged over its tokens, nats per token, carries the gradient, of
-            the same shape.
+        gold: (1/|y_g|) log π(y_g|x), the mean log-probability of the tokens of the third, gold response, nats per token, carries
+            the gradient, of the same shape.
         beta: β, scale of the reward, positive.
-        margin: γ, by how much the preferred response should lead, in units of the reward, not negative; 0 in TPO.
+        margin: γ, the required lead of the preferred response, in units of the reward, not negative; 0 in TPO.
         coefficient: α, weight of the imitation term, not negative.
 
     Returns:
@@ -318,7 +318,7 @@ def tpo_loss(
 
     Source:
         TPO, arXiv:2405.16681, its preference term with the reward β log π, plus α times the negative log-likelihood of the
-        gold response, which its authors' code (sahsaeedi/triple-preference-optimization, `TPOTrainer`) and TRL average over
+        gold response. Its authors' code (sahsaeedi/triple-preference-optimization, `TPOTrainer`) and TRL average this term over
         tokens. TPO-L adds a margin and averages log-probabilities. β = 0.01 and α = 1 are its authors' values for base models.
     """
     check_floating(gold=gold)

@@ -16,7 +16,7 @@ from rljax.errors import InputError
 from rljax.models import Policy
 from rljax.options import other_policy_of
 from rljax.options.distillation import load_second_model
-from rljax.options.sampler_delay import cast_of, entry_of, newest_entry
+from rljax.options.sampler_delay import cast_of, entry_of, make_newest_entry
 from rljax.rollout.environment import Player
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
@@ -112,7 +112,7 @@ def past_copy(setup: Setup) -> Option:
         del metrics, updates
         if int(state.step) % period:
             return state, {}
-        newest = newest_entry(setup, state.params, state.options[NAME])
+        newest = make_newest_entry(setup, state.params, state.options[NAME])
         return state._replace(options=state.options | {NAME: newest}), {}
 
     return Option(NAME, init=partial(entry_of, cast), step=step, after_updates=refresh)

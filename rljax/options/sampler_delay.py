@@ -1,8 +1,8 @@
 """`--sampler-delay N`: responses are sampled with the parameters from N RL steps ago, as in an asynchronous trainer.
 
-The parameters of the last N steps are kept in a queue in the state, so that a resumed run samples the same responses. Each
-entry contains the trained parameters (all of them, or an adapter) with the same shardings. Matrices are kept in the precision of
-the matrix products, because the sampler needs no more.
+The parameters of the last N steps are kept in a queue in the state, so that a resumed run samples the same responses. Each entry
+is a copy of the trained parameters (all of them, or an adapter) with the shardings of the originals. Matrices are kept in the
+precision used for matrix products, because the sampler needs no more.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from rljax.training.state import Option, Shardings, TrainState, shardings_of
 
 NAME = "sampler_delay"
 Queue = tuple[Params, ...]
-"""Trained parameters of the last N RL steps, the oldest first, each from before the updates of its step."""
+"""Trained parameters of the last N RL steps, the oldest first, each as it was before the updates of its step."""
 Cast = Callable[[Params], Copies | None]
-"""Function that copies parameters to the precision of the matrix products; see `Policy.copies`."""
+"""Function that casts copies of parameters to the precision of the matrix products; see `Policy.copies`."""
 
 
 def install(setup: Setup) -> Setup:
@@ -37,7 +37,7 @@ def install(setup: Setup) -> Setup:
     def push_newest(state: TrainState, scored: object) -> TrainState:
         del scored
         queue: Queue = state.options[NAME]
-        newest = newest_entry(setup, state.params, queue[0])
+        newest = make_newest_entry(setup, state.params, queue[0])
         return state._replace(options=state.options | {NAME: (*queue[1:], newest)})
 
     option = Option(NAME, init=partial(first_queue, delay=delay, cast=cast), sampler=sampler, before_updates=push_newest)
@@ -95,7 +95,7 @@ def sampler_version(step: int, delay: int) -> int:
     return max(step - delay, 0)
 
 
-def newest_entry(setup: Setup, params: Params, oldest: Params | None = None) -> Params:
+def make_newest_entry(setup: Setup, params: Params, oldest: Params | None = None) -> Params:
     """Copy the trained parameters for later sampling; the copy reuses the memory of the oldest entry, if one is passed."""
     return _entry_program(cast_of(setup.policy, setup.config), shardings_of(params))(oldest, params)
 

@@ -1,11 +1,11 @@
 """`--staleness K`: asynchronous training. The next rollouts are sampled while the learner makes its updates.
 
-Rollout k is sampled with the parameters after step k - K, so rollouts k + 1 to k + K can begin while step k learns. Which
-parameters sample which rollout does not depend on timing. The results are therefore the same as with `--sampler-delay K`, and a
-resumed run repeats the sampling of the rollouts that were waiting when the run ended.
+Rollout k is sampled with the parameters after step k - K, so rollouts k + 1 to k + K can begin during the updates of step k.
+The timing of the threads does not change which parameters a rollout is sampled with. The results are therefore the same as with
+`--sampler-delay K`, and a resumed run repeats the sampling of the rollouts that were waiting when the run ended.
 
-With `--engine-in-flight` (PipelineRL, arXiv:2509.19128), the server gets the parameters after step k as soon as they exist, even
-in the middle of sampling. The results then depend on timing, so the run cannot be repeated exactly.
+With `--engine-in-flight` (PipelineRL, arXiv:2509.19128), the server receives the new parameters of each step as soon as they exist,
+even in the middle of sampling. The results then depend on timing, so the run cannot be repeated exactly.
 
 The learner has its own thread. Rewards, environments and signals are handled in the main thread.
 """
@@ -27,7 +27,7 @@ from rljax.algorithms import Batch
 from rljax.data.history import History
 from rljax.errors import InputError, ServerLostError
 from rljax.models import Params
-from rljax.options.sampler_delay import NAME, Queue, newest_entry
+from rljax.options.sampler_delay import NAME, Queue, make_newest_entry
 from rljax.parallel import put
 from rljax.rollout import Collected, Groups
 from rljax.rollout.overlapped_judging import check_settings, thread_settings
@@ -44,7 +44,7 @@ from rljax.training.state import Option, TrainState
 
 
 def overlap_steps(setup: Setup) -> Setup:
-    """Make the steps of a run with `--staleness` overlap; the option `sampler_delay` keeps the older parameters.
+    """Let the steps of a run with `--staleness` overlap; the option `sampler_delay` keeps the older parameters.
 
     Raises:
         InputError: another option changes settings between the steps, or weights cannot be replaced in flight.
@@ -52,14 +52,14 @@ def overlap_steps(setup: Setup) -> Setup:
     reacting = [option.name for option in setup.options if option.react is not None]
     if reacting:
         raise InputError(
-            f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, but the rollouts of the "
-            "next steps are already sampled by then; leave one of the two out, or choose --sampler-delay."
+            f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, but by then the rollouts "
+            "of the next steps have been sampled; remove staleness or that option, or choose --sampler-delay."
         )
     is_possible, in_flight = can_overlap(setup.config, setup.mesh), bool(setup.config.sampling.engine_in_flight)
     if in_flight and not is_possible:
         raise InputError(
-            "engine_in_flight: the learner publishes weights while the server samples, which needs one process and, on several "
-            "devices, neither an adapter nor a reward model; leave it out."
+            "engine_in_flight: the learner publishes weights while the server samples, which works only with one process and, on "
+            "several devices, only without an adapter or a reward model; leave it out."
         )
     if not is_possible:
         return setup
@@ -69,9 +69,9 @@ def overlap_steps(setup: Setup) -> Setup:
 def can_overlap(config: TrainConfig, mesh: Mesh) -> bool:
     """Return whether sampling and learning may run at the same time.
 
-    Two programs that exchange messages between devices must start in the same order on every device, which two threads do not
-    ensure. On several devices, only the learner may therefore run programs. So a server must do the sampling, and there may be no
-    reward model and no adapter, because merging an adapter for the server is a program too.
+    Two programs that exchange messages between devices must start in the same order on every device, and two threads do not
+    guarantee that. On several devices, only the learner may therefore run programs. So a server must do the sampling, and there may
+    be no reward model and no adapter, because merging an adapter for the server is a program too.
     """
     has_server, merges = config.sampling.engine_url is not None, config.adapter.rank is not None
     only_learns = has_server and not merges and "model:" not in config.reward.name
@@ -79,14 +79,14 @@ def can_overlap(config: TrainConfig, mesh: Mesh) -> bool:
 
 
 Learned = tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics, PhaseSeconds]
-"""The state after the updates of a step, and what they used and measured."""
+"""The state after the updates of a step, the inputs and metrics of these updates, and the seconds that they took."""
 
 
 class WaitingRollout(NamedTuple):
     """A sampled rollout that waits for the learner, and the position at which the next rollout begins."""
 
     step: int
-    """RL steps done before the step that learns from it."""
+    """Number of RL steps completed before the step that learns from this rollout."""
     position: int
     """Position in the stream of prompts after this rollout."""
     draws: int
@@ -121,7 +121,7 @@ class Overlap:
             rollout = self._take(done) or sample(checkpoint.state, checkpoint.history, checkpoint.carried)
         state, (sampler, *newer), after = split_queue(checkpoint, rollout)
         del checkpoint  # the updates donate the checkpoint's state
-        newer.append(newest_entry(functions.setup, state.params))
+        newer.append(make_newest_entry(functions.setup, state.params))
         template = for_sampling(state)
         run.display.activity("learning and sampling", compiles=True)
         if self._learner is None:
@@ -158,7 +158,7 @@ class Overlap:
         return learned
 
     def _publish(self, setup: Setup, params: Params, step: int) -> None:
-        """Publish the parameters after `step` steps, if `in_flight` is set and they are not published yet."""
+        """Publish the parameters after `step` steps, if `in_flight` is set and they have not been published yet."""
         if not self.in_flight or self._published == step:
             return
         from rljax.engines.server_engine import ServerEngine  # noqa: PLC0415  few runs need it
@@ -166,7 +166,7 @@ class Overlap:
         engine = setup.train.engine
         if not isinstance(engine, ServerEngine):
             raise InputError(f"engine_in_flight needs the engine of engine_url; this run has {type(engine).__name__}.")
-        engine.publish_in_flight(newest_entry(setup, params), step)
+        engine.publish_in_flight(make_newest_entry(setup, params), step)
         self._published = step
 
     def _take(self, step: int) -> WaitingRollout | None:
@@ -201,7 +201,7 @@ def set_counters(state: TrainState, step: int, before: WaitingRollout) -> TrainS
 
 
 def for_sampling(state: TrainState) -> TrainState:
-    """Copy what sampling reads from a state, except for parameters, because the updates donate the originals."""
+    """Copy what sampling reads from a state, because the updates donate the originals; parameters are left out."""
     key, step = np.asarray(state.key), jnp.copy(state.step)
     return state._replace(params=None, opt_state=None, reference=None, critic=None, options={}, key=key, step=step)
 
@@ -210,7 +210,8 @@ def split_queue(checkpoint: Checkpoint, rollout: WaitingRollout) -> tuple[TrainS
     """Take the older parameters out of a checkpoint's state, because the updates would donate them while they are in use.
 
     Returns:
-        The state without the older parameters and with the counters after the rollout, the older parameters, and the checkpoint.
+        Three values: the state without the older parameters, and with its counters set to those after the rollout; the older
+        parameters; and the checkpoint with the history and surplus groups after the rollout.
     """
     state = set_counters(checkpoint.state, rollout.step, rollout)
     others = {name: arrays for name, arrays in state.options.items() if name != NAME}
@@ -237,7 +238,7 @@ def learn(functions: StepFunctions, state: TrainState, sampler: Params, collecte
 
 
 def leave_once_learned(run: Run, after: Checkpoint, queue: Queue, learning: Future) -> None:
-    """Wait for the updates of the step, save, and end the process, which was sampling later rollouts."""
+    """Wait for the updates of the step, save, and end the process, even though it is sampling later rollouts."""
     save_and_exit(run, after._replace(state=with_queue(learning.result()[0], queue)))
 
 

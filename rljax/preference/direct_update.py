@@ -79,11 +79,11 @@ def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
             "token has no probability; give a prompt column, or a tokenizer with a BOS token."
         )
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
-    responses, learned = _responses(encoded), encoded.learned
+    responses, assistant_masks = _responses(encoded), encoded.assistant_masks
     if encoded.gold is None:
-        return _arrange(prompts, responses, learned, pad_id)
+        return _arrange(prompts, responses, assistant_masks, pad_id)
     tokens = [(*both, third) for both, (third, _) in zip(responses, encoded.gold, strict=True)]
-    masks = [(*both, third) for both, (_, third) in zip(learned, encoded.gold, strict=True)]
+    masks = [(*both, third) for both, (_, third) in zip(assistant_masks, encoded.gold, strict=True)]
     return _arrange(prompts, tokens, masks, pad_id)
 
 
@@ -106,7 +106,9 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
     chosen = [
         after[start] if donor_prompts[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)
     ]
-    return _arrange(prompts, [responses[index] for index in chosen], [donors.learned[index] for index in chosen], pad_id)
+    return _arrange(
+        prompts, [responses[index] for index in chosen], [donors.assistant_masks[index] for index in chosen], pad_id
+    )
 
 
 def _next_other(prompts: Sequence[list[int]]) -> list[int]:

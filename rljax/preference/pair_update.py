@@ -50,16 +50,16 @@ class EncodedPairs(NamedTuple):
     margin: np.ndarray
     """By how much the preferred response is better, in the unit of the score, `[N]`."""
     dropped: int
-    """Number of pairs that were dropped because a side is too long."""
+    """Number of pairs that were dropped because the prompt with one of the responses is too long."""
     prompt_lengths: list[int]
-    """Number of prompt tokens at the beginning of both sides of each pair."""
-    learned: list[tuple[list[bool], list[bool]]]
-    """Which tokens of the two responses of each pair the assistant wrote; the other tokens are from tools or users."""
+    """Number of prompt tokens at the beginning of both sequences of each pair."""
+    assistant_masks: list[tuple[list[bool], list[bool]]]
+    """For both responses of each pair, a mask of the tokens that the assistant wrote; the others are from tools or users."""
     gold: list[tuple[list[int], list[bool]]] | None = None
-    """Token ids of a third response to each prompt, better than both, and which tokens the assistant wrote; or None."""
+    """For each pair, token ids and assistant mask of a third response that is better than both; None if there are none."""
 
     def padded(self, pad_id: int) -> Pairs[np.ndarray]:
-        """Pad all pairs to the longest side and return them as arrays."""
+        """Pad all sequences to the longest one and return them as arrays."""
         length = max(map(len, self.chosen + self.rejected))
         sides = [right_pad(rows, length, pad_id) for rows in (self.chosen, self.rejected)]
         tokens, attention = (np.stack(both, axis=1) for both in zip(*sides, strict=True))
@@ -83,7 +83,7 @@ class PairState(NamedTuple):
 def encode_pairs(
     preferences: Sequence[Preference], tokenizer: Tokenizer, *, max_tokens: int, chat: bool = False
 ) -> EncodedPairs:
-    """Tokenize pairs, dropping those with a side that is too long.
+    """Tokenize pairs, dropping those whose prompt with one of the responses is too long.
 
     Raises:
         InputError: no pair fits, or the tokenizer cannot encode a text.
@@ -97,7 +97,9 @@ def encode_pairs(
 
     rows = [_encode_pair(pair, tokenizer, chat=chat) for pair in preferences]
     gold = [_encode_gold(pair, tokenizer, chat=chat) for pair in preferences]
-    lengths = [max(len(row[0]), len(row[1]), row[3] + len(third[0])) for row, third in zip(rows, gold, strict=True)]
+    lengths = [
+        max(len(row[0]), len(row[1]), row[3] + len(gold_entry[0])) for row, gold_entry in zip(rows, gold, strict=True)
+    ]
     kept = [index for index, length in enumerate(lengths) if length <= max_tokens]
     if not kept:
         shortest = min(lengths, default=None)
@@ -107,9 +109,9 @@ def encode_pairs(
             else f"in every pair, prompt and response have more than max_tokens={max_tokens} tokens: the shortest pair needs "
             f"{shortest}; raise max_tokens."
         )
-    chosen, rejected, margins, prompts, learned = map(list, zip(*(rows[index] for index in kept), strict=True))
-    third = [gold[index] for index in kept] if all(gold[index][0] for index in kept) else None
-    return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(kept), prompts, learned, third)
+    chosen, rejected, margins, prompts, masks = map(list, zip(*(rows[index] for index in kept), strict=True))
+    golds = [gold[index] for index in kept] if all(gold[index][0] for index in kept) else None
+    return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(kept), prompts, masks, golds)
 
 
 def problem_of(example: Preference | LabeledSolution) -> Problem:
@@ -140,7 +142,7 @@ def _encode_gold(pair: Preference, tokenizer: Tokenizer, *, chat: bool) -> tuple
 def make_pair_step(
     model: ValueModel, optimizer: optax.GradientTransformation, state: PairState, mesh: Mesh
 ) -> Callable[[PairState, Pairs[Array]], tuple[PairState, PairUpdateMetrics]]:
-    """Compile one optimizer update towards the preferred responses.
+    """Compile an optimizer update that raises the scores of preferred responses above those of the others.
 
     Args:
         model: a decoder whose head has one output per token.
@@ -174,7 +176,9 @@ def make_pair_step(
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 
 
-def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params, pairs: EncodedPairs) -> dict[str, float]:
+def evaluate_on_pairs(
+    score: Callable[[Params, Sequence], np.ndarray], params: Params, pairs: EncodedPairs
+) -> dict[str, float]:
     """Evaluate the model on pairs that it was not trained on.
 
     Args:
@@ -183,8 +187,11 @@ def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params,
         pairs: the held-out pairs.
 
     Returns:
-        loss; accuracy, the fraction of pairs whose preferred response has the higher score (a tie does not count); lead, the
-        mean difference; score, the mean score, and score_deviation, its standard deviation over all responses.
+        - loss: the mean loss;
+        - accuracy: the fraction of pairs whose preferred response has the higher score (a tie does not count);
+        - lead: the mean difference of the two scores;
+        - score: the mean score of all responses;
+        - score_deviation: the standard deviation of these scores.
     """
     scores = score(params, pairs.chosen + pairs.rejected)
     chosen, rejected = np.split(scores, 2)

@@ -1,4 +1,4 @@
-"""Adapt a trained model to a queue of feedback, batch by batch, in a run folder that other commands open."""
+"""Adapt a trained model to a queue of feedback, batch by batch, in a run folder that other commands can open."""
 
 import shlex
 import sys
@@ -113,7 +113,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
     with ExitStack() as stack:
         lock_folder(folder, stack)
         learner = make_batch_learner(config, setup, _template(setup))
-        checkpoint, losses = open_checkpoint(setup, served, folder, exists=exists)
+        checkpoint, warnings = open_checkpoint(setup, served, folder, exists=exists)
         record_start(folder, int(checkpoint.state.step))
         owned = [checkpoint]
         del checkpoint
@@ -125,8 +125,8 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
             keep={LAST: Retention(setup.config.run.max_to_keep), BEST: Retention(setup.config.run.max_best_to_keep)},
             resume="the same command again",
         )
-        for loss in losses:
-            run.display.warning(loss)
+        for warning in warnings:
+            run.display.warning(warning)
         adaptation = Adaptation(learner, run)
         if exists:
             adaptation.say_resumed(owned[0])
@@ -152,7 +152,7 @@ def check_queue(config: AdaptationConfig) -> None:
     source = config.feedback
     if not source.exists() and (config.once or not source.parent.is_dir()):
         raise InputError(
-            f"there is no file or folder {str(source)!r} with feedback; name the queue that lines are written to."
+            f"the feedback queue {str(source)!r} does not exist; pass the file or folder that feedback is written to."
         )
 
 
@@ -163,7 +163,7 @@ def _template(setup: Setup) -> TrainState:
 def open_checkpoint(
     setup: Setup, served: tuple[RunFolder, str], folder: RunFolder, *, exists: bool
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint from which an adaptation begins or continues, and warnings about data lost since then."""
+    """Return the checkpoint from which an adaptation begins or continues, and warnings about later data that was lost."""
     like, run = _template(setup), served[0]
     check_base(folder, base_entry(setup.config, setup.base))
     if exists:
@@ -188,14 +188,14 @@ def evaluate_heldout(learner: BatchLearner, state: TrainState) -> Heldout | None
 
 
 class BatchOutcome(NamedTuple):
-    """The outcome of a batch."""
+    """The result of learning from a batch."""
 
-    lines: NewLines
+    batch: NewLines
     """The batch."""
     attempt: Attempt
     """The updates on the batch."""
     outcome: str
-    """Outcome of the updates."""
+    """KEPT, UNSOUND, TOO_FAR or WORSE."""
     heldout: Heldout | None
     """Evaluation of the model after the updates."""
     is_kept: bool
@@ -343,7 +343,7 @@ class Adaptation:
         """Record and show the outcome of a batch; held-out metrics are recorded only for models that are kept."""
         learned, step = outcome.details, int(outcome.checkpoint.state.step)
         heldout, best = learned.heldout, self._best
-        rows = [line.row(step) for line in learned.lines.lines]
+        rows = [line.row(step) for line in learned.batch.lines]
         if learned.is_kept and heldout is not None:
             self._run.record("eval", step, heldout.metrics)
             self._best = better_evaluation(best, heldout.right)
@@ -385,7 +385,7 @@ def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bo
 def describe(step: int, learned: BatchOutcome, best: Float[np.ndarray, "P"] | None) -> str:
     """Describe a batch in one line."""
     numbers, heldout = learned.attempt.numbers, learned.heldout
-    text = f"Batch {step} ({line_numbers(learned.lines.examples)}): mean reward {numbers['reward']:.3f}"
+    text = f"Batch {step} ({line_numbers(learned.batch.examples)}): mean reward {numbers['reward']:.3f}"
     text += f", KL to the served model {numbers['kl_to_reference']:.4f}"
     if heldout is not None:
         text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"

@@ -12,7 +12,7 @@ from rljax.evaluation.best_of_n import VERIFIER, VOTES, accuracy_by_chooser
 from rljax.evaluation.kinds import choose_columns
 from rljax.evaluation.report import Report, make_report
 from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
-from rljax.evaluation.statistics import MOST_SAMPLES
+from rljax.evaluation.statistics import MAX_SAMPLES
 from rljax.files import atomic_write
 from rljax.models import Policy
 from rljax.programs.answer_settings import AnswerSettings, EvalSettings, with_changes
@@ -175,10 +175,10 @@ def check_samples(samples: int) -> int:
     """Reject more answers to a problem than can be measured.
 
     Raises:
-        InputError: there are more than `MOST_SAMPLES`.
+        InputError: there are more than `MAX_SAMPLES`.
     """
-    if samples > MOST_SAMPLES:
-        raise InputError(f"--samples is {samples}; at most {MOST_SAMPLES} answers to a problem can be measured.")
+    if samples > MAX_SAMPLES:
+        raise InputError(f"--samples is {samples}; at most {MAX_SAMPLES} answers to a problem can be measured.")
     return samples
 
 

@@ -581,7 +581,7 @@ def fingerprint_of(data: PairData) -> str:
     """Compute a hash of the encoded pairs, in order, including which tokens are excluded from training."""
     parts = [
         [part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths]
-        + [part.learned] * (not all(all(side) for both in part.learned for side in both))
+        + [part.assistant_masks] * (not all(all(mask) for both in part.assistant_masks for mask in both))
         + [part.gold] * (part.gold is not None)
         for part in (data.train, data.heldout)
     ]

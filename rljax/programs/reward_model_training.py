@@ -14,7 +14,7 @@ from rljax.models.huggingface import load_params, load_tensor, locate
 from rljax.models.value_model import HEAD, ValueModel, init_value_params, value_model
 from rljax.parallel import mesh_of, micro_batches, row_shards, shardings
 from rljax.preference.config import RewardModelConfig
-from rljax.preference.pair_update import Pairs, judge_pairs, make_pair_step
+from rljax.preference.pair_update import Pairs, evaluate_on_pairs, make_pair_step
 from rljax.preference.reward_model import RewardModel, load_reward_model, make_score, save_reward_model
 from rljax.programs.pair_training import (
     PairData,
@@ -181,7 +181,7 @@ def _make_training(config: RewardModelConfig, preferences: Split | None) -> tupl
         fingerprints={"the pairs": fingerprint_of(setup.data)},
         steps=setup.steps,
         make_update=partial(update_of, setup),
-        judge=lambda params: judge_pairs(score, params, setup.data.heldout),
+        judge=lambda params: evaluate_on_pairs(score, params, setup.data.heldout),
         save=partial(_save, setup),
         closing_lines=describe_outcome,
         commands=commands,

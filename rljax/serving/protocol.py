@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rljax.text import counted, unique_names
 
-MOST_SAMPLES = 128
+MAX_SAMPLES = 128
 """Maximum number of samples per prompt, as in OpenAI's API."""
 MOST_TEMPERATURE = 2.0
 """Highest temperature, as in OpenAI's API."""
@@ -272,7 +272,7 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
             400, f"stream_options may contain only include_usage; got {_shorten(options)}.", param="stream_options"
         )
     temperature = _number(body, "temperature", 0.0, MOST_TEMPERATURE)
-    samples = _integer(body, "n", 1, MOST_SAMPLES) or 1
+    samples = _integer(body, "n", 1, MAX_SAMPLES) or 1
     return SamplingFields(
         samples=samples,
         max_tokens=_integer(body, "max_tokens", 1, limits.max_tokens),

@@ -284,7 +284,7 @@ def test_compare_shows_runs_side_by_side(runs, tmp_path, capsys):
     words = " ".join(text.split())
     assert "A good: dapo, step 30 of 30, finished" in words
     assert "B bad: grpo, step 28 of 30, stopped; alarms: entropy collapse" in words
-    assert "B - A, last: -25.0 points" in words
+    assert "B - A at the last evaluation: -25.0 points" in words
     assert f"on the same {PROBLEMS} problems" in words
     assert "algorithm: A dapo B grpo" in words
     assert "learning_rate:" in words

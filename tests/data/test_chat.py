@@ -242,7 +242,7 @@ def test_prompt_omissions_of_chats():
     (note,) = list_prompt_omissions([conversation], poor, chat=True)
     assert "the model does not see them: name, tool_calls, tools" in note
     with_columns = [Problem("x", "4", None, {"system": "s"}), Problem("x", "4", None, {"documents": ["d"], "system": ""})]
-    expected = ["the prompts leave out the columns system, documents; write them into the prompts"]
+    expected = ["the prompts leave out the columns 'system', 'documents'; add them to the prompts"]
     assert (
         list_prompt_omissions(with_columns, make_tokenizer(), chat=True)
         == list_prompt_omissions(with_columns, ByteTokenizer(), chat=False)
@@ -253,7 +253,7 @@ def test_prompt_omissions_of_chats():
 def test_prompt_omissions_of_plain_prompts_and_templates():
     plain = Problem("x", "4", None, {"tools": TOOLS})
     assert list_prompt_omissions([plain], make_tokenizer(), chat=False) == [
-        "chat is off, so the prompts leave out the column tools; use --chat"
+        "chat is off, so the prompts leave out the column 'tools'; use --chat"
     ]
     silent = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     (note,) = list_prompt_omissions([plain], make_tokenizer(silent), chat=True)
@@ -271,7 +271,7 @@ def test_prompt_omissions_of_plain_prompts_and_templates():
 def test_prompt_omissions_of_columns():
     choices = Problem("Which is even?", "1", columns={"choices": ["3", "4"], "images": None})
     (note,) = list_prompt_omissions([choices], ByteTokenizer(), chat=False)
-    assert note == "the prompts leave out the column choices; write it into the prompts"
+    assert note == "the prompts leave out the column 'choices'; add it to the prompts"
     question = {"question": "Which is even?", "choices": {"label": ["A", "B"], "text": ["3", "4"]}, "answerKey": "B"}
     assert list_prompt_omissions(read_problems([question]).problems, ByteTokenizer(), chat=False) == []
     images = Problem("What is this?", "a dog", columns={"images": [{"bytes": b"", "path": "x.png"}]})
@@ -283,7 +283,7 @@ def test_prompt_omissions_of_columns():
     chats = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
     rows = [Problem(prompt, "4", columns={"messages": chats}) for prompt in ("2+2?", "3+3?")]
     assert list_prompt_omissions(rows[:1], ByteTokenizer(), chat=False) == []
-    assert "leave out the column messages" in list_prompt_omissions(rows, ByteTokenizer(), chat=False)[0]
+    assert "leave out the column 'messages'" in list_prompt_omissions(rows, ByteTokenizer(), chat=False)[0]
     row = {"system": "Be brief.", "prompt": "2+2?", "chosen": "4", "rejected": "It is 4."}
     pair = read_preference(row, PreferenceColumns("prompt", "chosen", "rejected"))
     assert pair.columns == {"system": "Be brief."}
@@ -297,8 +297,8 @@ def test_read_preference_keeps_tools_and_turns():
     assert read_preference({**row, "chosen": [called]}, columns).turns == ((called,), None)
     several = read_preference({**row, "chosen": [TOOL_CALL, TOOL_RESULT, REPLY]}, columns)
     encoded = encode_pairs([several], make_tokenizer(date="2026-01-31"), max_tokens=999, chat=True)
-    assert not all(encoded.learned[0][0])
-    assert all(encoded.learned[0][1])
+    assert not all(encoded.assistant_masks[0][0])
+    assert all(encoded.assistant_masks[0][1])
 
 
 def test_feedback_and_labeled_pairs_keep_tools():
@@ -392,7 +392,7 @@ def test_notes_on_weights_labels_and_scores_without_effect():
     assert note == "messages of role 'user' have weight 1, which has no effect: only assistant messages are trained on"
     wanted = [Problem("2+2?", "5", "5", {"label": label}) for label in (True, False)]
     assert list_columns_left_out(wanted[:1]) == []
-    assert "1 of 2 completions have the label false" in list_columns_left_out(wanted)[0]
+    assert "1 of 2 completions are labeled false" in list_columns_left_out(wanted)[0]
     columns = PreferenceColumns("prompt", "chosen", "rejected")
     row = {"prompt": "2+2?", "chosen": "4", "rejected": "5", "score_chosen": 2.0, "score_rejected": 1.0, "weight": 1}
     problems = [problem_of(read_preference(row | more, columns)) for more in ({}, {"score_rejected": 3.0, "weight": 0.5})]

@@ -148,7 +148,7 @@ def test_new_lines_after_truncation(queue):
     queue.write_text(row(0) + row(7))
     lines = [*new_lines(queue, taken)]
     assert notes(lines) == [
-        f"{queue} was cut after line 1, although 3 lines had been read; reading continues after line 1."
+        f"{queue} was truncated after line 1, although 3 lines had been read; reading continues after line 1."
     ]
     assert rewards(lines) == [7]
     assert rewards(new_lines(queue, add_places(taken, lines))) == []
@@ -235,7 +235,7 @@ def test_new_lines_random_writes_and_rotations(tmp_path, seed):
         ),
         (b'{"prompt": "1", "response": "2", "thumbs": 1}', "thumbs must be true or false, not 1"),
         (b'{"prompt": "1", "response": "2", "reward": 1, "id": 1.5}', "the id must be text or a whole number"),
-        (b'{"prompt": "1", "response": "2", "reward": 1, "logp": [0.5]}', "none above 0"),
+        (b'{"prompt": "1", "response": "2", "reward": 1, "logp": [0.5]}', "numbers of at most 0"),
         (b'{"prompt": "1", "response": "2", "reward": 1, "finished": 1}', "finished must be true or false"),
         (
             b'{"prompt": "1", "response": "2", "reward": 1, "logps": [-0.5]}',

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rljax.evaluation.statistics import (
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     Estimate,
     average_at_n,
     majority_at_k,
@@ -80,7 +80,7 @@ def test_majority_at_1_is_pass_at_1():
 
 
 def test_majority_at_k_of_many_samples_is_finite():
-    answers = [[str(i % 3) if i % 5 else None for i in range(MOST_SAMPLES)]]
+    answers = [[str(i % 3) if i % 5 else None for i in range(MAX_SAMPLES)]]
     right = np.array([[answer == "1" for answer in answers[0]]])
     (accuracy,) = majority_at_k(answers, right, np.ones_like(right), k=3)
     assert 0.3 < accuracy < 0.37

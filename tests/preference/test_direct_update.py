@@ -109,7 +109,7 @@ def test_messages_between_turns_are_not_scored(params):
     prompt, chosen, rejected = split_pair(0)
     is_learned = [True] * len(chosen)
     is_learned[1] = False
-    skipping = encoded._replace(learned=[(is_learned, [True] * len(rejected)), *encoded.learned[1:]])
+    skipping = encoded._replace(assistant_masks=[(is_learned, [True] * len(rejected)), *encoded.assistant_masks[1:]])
     found = make_logps(POLICY, ONE, 2)(params, direct_pairs(skipping, TOKENIZER.pad_token_id).take(range(2)))
     skipped_logp = logp_by_hand(params, prompt, chosen[:2]) - logp_by_hand(params, prompt, chosen[:1])
     expected = [logp_by_hand(params, prompt, chosen) - skipped_logp, logp_by_hand(params, prompt, rejected)]

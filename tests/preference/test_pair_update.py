@@ -15,7 +15,7 @@ from rljax.data.tokenizer import CharacterTokenizer
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh, micro_batches, put, put_rows, shardings
-from rljax.preference.pair_update import Pairs, PairState, encode_pairs, judge_pairs, make_pair_step
+from rljax.preference.pair_update import Pairs, PairState, encode_pairs, evaluate_on_pairs, make_pair_step
 from rljax.preference.reward_model import make_score
 from rljax.training.objective.optimizer import in_standard_promotion
 
@@ -75,13 +75,13 @@ def test_metrics_follow_from_scores(params, single):
     np.testing.assert_allclose(first.pairs.score, np.mean([chosen, rejected]), atol=1e-6)
     assert first.grad_norm > 0
     assert last.pairs.loss < first.pairs.loss
-    judged = judge_pairs(score, params, encoded)
+    judged = evaluate_on_pairs(score, params, encoded)
     np.testing.assert_allclose(judged["lead"], first.pairs.lead, atol=1e-6)
     np.testing.assert_allclose(judged["score_deviation"], np.std([chosen, rejected]), atol=1e-6)
     without_margin = np.log1p(np.exp(rejected.astype(float) - chosen)).mean()
     np.testing.assert_allclose(judged["loss"], without_margin, rtol=1e-5)
     tied = encoded._replace(rejected=encoded.chosen)
-    assert judge_pairs(score, params, tied)["accuracy"] == 0.0
+    assert evaluate_on_pairs(score, params, tied)["accuracy"] == 0.0
 
 
 def test_pairs_are_padded_to_the_longest_sequence():

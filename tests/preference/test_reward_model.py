@@ -21,7 +21,7 @@ from rljax.models.language_model import hidden_states
 from rljax.models.model_folder import write_model
 from rljax.models.value_model import init_value_params, load_value_model, value_contents, value_model
 from rljax.parallel import make_mesh
-from rljax.preference.pair_update import encode_pairs, judge_pairs
+from rljax.preference.pair_update import encode_pairs, evaluate_on_pairs
 from rljax.preference.reward_model import (
     RewardModel,
     load_reward_model,
@@ -98,7 +98,7 @@ def test_saved_model_gives_the_same_scores(saved, params):
     assert (again.chat, again.tokenizer.alphabet) == (False, TOKENIZER.alphabet)
     encoded = encode_pairs(HELDOUT, TOKENIZER, max_tokens=32)
     score = make_score(again.model, ONE)
-    assert judge_pairs(score, again.params, encoded) == judge_pairs(score, params, encoded)
+    assert evaluate_on_pairs(score, again.params, encoded) == evaluate_on_pairs(score, params, encoded)
 
 
 def test_half_precision_scores_are_close(saved):

@@ -439,7 +439,7 @@ def test_invalid_runs_and_settings_are_refused(served, uninterrupted, tmp_path, 
         assert main(["adapt", str(served.run), *words, *flags]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
     missing = ["--feedback", str(tmp_path / "none.jsonl"), "--once"]
-    refused(capsys, "there is no file or folder '.*none.jsonl' with feedback", "adapt", str(served.run), *missing)
+    refused(capsys, "the feedback queue '.*none.jsonl' does not exist", "adapt", str(served.run), *missing)
     refused(
         capsys, "contains a run that is not an adaptation", "adapt", str(served.run), *words[:2], "--run", str(served.run)
     )

@@ -24,7 +24,7 @@ from rljax.models import TransformerConfig, init_params
 from rljax.models.huggingface import save_pretrained
 from rljax.parallel import make_mesh
 from rljax.preference.config import RewardModelConfig
-from rljax.preference.pair_update import encode_pairs, judge_pairs
+from rljax.preference.pair_update import encode_pairs, evaluate_on_pairs
 from rljax.preference.reward_model import load_reward_model, make_reward_function, make_score
 from rljax.programs import pair_training
 from rljax.programs import reward_model_training as training
@@ -97,7 +97,10 @@ def test_folder_contains_the_trained_model(trained):
     again = load_reward_model(trained.folder)
     encoded = encode_pairs(HELDOUT, again.tokenizer, max_tokens=32)
     score = make_score(again.model, ONE)
-    loaded, trained_metrics = judge_pairs(score, again.params, encoded), judge_pairs(score, trained.params, encoded)
+    loaded, trained_metrics = (
+        evaluate_on_pairs(score, again.params, encoded),
+        evaluate_on_pairs(score, trained.params, encoded),
+    )
     assert loaded == trained_metrics
     assert loaded["accuracy"] == trained.accuracy_after
 
@@ -196,7 +199,7 @@ def test_training_is_the_same_on_eight_devices():
         for _ in range(setup.steps):
             state, metrics = update(state)
             seen.append({name: value for name, value in metrics.items() if name != "seconds"})
-        judged = judge_pairs(make_score(setup.model, setup.mesh), state.params, setup.data.heldout)
+        judged = evaluate_on_pairs(make_score(setup.model, setup.mesh), state.params, setup.data.heldout)
         histories.append([*seen, judged])
     for one, eight in zip(*histories, strict=True):
         assert one == pytest.approx(eight, abs=2e-4)

@@ -18,7 +18,7 @@ from rljax.preference.direct_losses import BY_NAME as DIRECT
 from rljax.preference.direct_losses import PairLogps
 from rljax.preference.direct_update import judge_logps
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics, ScoreMetrics
-from rljax.preference.pair_update import EncodedPairs, judge_pairs
+from rljax.preference.pair_update import EncodedPairs, evaluate_on_pairs
 from rljax.programs.supervised import MEASURES
 from rljax.rewards.correctness import Failures
 from rljax.tracking.display_text import METRICS
@@ -93,7 +93,7 @@ def pair_metrics():
     updates = [fill_record(PairUpdateMetrics)._replace(pairs=fill_record(kind)) for kind in (ScoreMetrics, DirectMetrics)]
     direct = jax.eval_shape(lambda: judge_logps(DIRECT["dpo"](), logps))._asdict()
     pairs = EncodedPairs([[1]], [[2]], np.zeros(1, np.float32), 0, [1], [([], [])])
-    judged = judge_pairs(lambda params, rows: np.zeros(2, np.float32), {}, pairs)
+    judged = evaluate_on_pairs(lambda params, rows: np.zeros(2, np.float32), {}, pairs)
     return {*direct, *judged, *(name for update in updates for name in present(update))}
 
 

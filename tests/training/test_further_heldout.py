@@ -163,7 +163,7 @@ def test_unusable_sets_are_refused(tmp_path, sets):
 
 def test_what_held_out_prompts_leave_out_is_reported(tmp_path, sets):
     (tmp_path / "choices.jsonl").write_text('{"prompt": "1+1=", "answer": "2", "choices": ["2", "3"]}\n')
-    note, choices = "the prompts leave out the column choices; write it into the prompts", str(tmp_path / "choices.jsonl")
+    note, choices = "the prompts leave out the column 'choices'; add it to the prompts", str(tmp_path / "choices.jsonl")
     rows = {"task": None, "dataset": sets["easy"], "warm_start_steps": 0}
     for changes, expected in (
         ({"also_heldout": {"mine": choices}}, f"mine: {note}"),

@@ -71,7 +71,7 @@ def test_run_longer_than_the_model_positions_is_reported(folder):
         ({"prefill": "It"}, "prefill is 'It', but chat is off"),
         ({"chat": True, "chat_template_kwargs": "x"}, "chat_template_kwargs is 'x'; a JSON object"),
         ({"chat": True, "chat_template_kwargs": "[1]"}, r"chat_template_kwargs is '\[1\]'; a JSON object"),
-        ({"chat": True, "chat_date": "today"}, "chat_date is 'today'; a day such as"),
+        ({"chat": True, "chat_date": "today"}, "chat_date is 'today'; a date such as"),
     ],
 )
 def test_invalid_chat_settings_are_refused(settings, message):

@@ -1,8 +1,9 @@
 """Temporal groups: compare a prompt's responses with its responses from earlier steps.
 
-The memory is a pytree with a ring buffer of rewards per prompt; store it in the training state and its checkpoints.
-Earlier responses come from earlier policies. A past reward does not depend on the present response, so the baseline adds no
-bias. But the baseline lags behind an improving policy, so all advantages of a prompt are too high by the same amount.
+The history is a pytree with a ring buffer of rewards per prompt; store it in the training state and its checkpoints.
+Earlier responses come from earlier policies. A past reward does not depend on the present response, so the baseline does
+not bias the gradient. But the baseline lags behind an improving policy, so all advantages of a prompt are too high by the same
+amount.
 """
 
 from collections.abc import Callable
@@ -28,9 +29,9 @@ from rljax.ops.group import group_centered
 
 
 class RewardHistory(NamedTuple):
-    """The last H rewards of each of N prompts; row i belongs to the prompt with id i."""
+    """The last C rewards of each of N prompts; row i belongs to the prompt with id i."""
 
-    rewards: Float[Array, "N H"]
+    rewards: Float[Array, "N C"]
     """A ring buffer of rewards per prompt."""
     next_slot: Int[Array, "N"]
     """The slot of the ring where the next reward goes."""
@@ -39,7 +40,7 @@ class RewardHistory(NamedTuple):
 
 
 def empty_history(prompts: int, capacity: int) -> RewardHistory:
-    """An empty memory.
+    """Create an empty history.
 
     ::
 
@@ -47,13 +48,13 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
 
     Args:
         prompts: N, the number of prompts; their ids run from 0 to N - 1.
-        capacity: H, rewards kept per prompt, at least 1. For groups of K responses, G of them new in each step, use K - G.
+        capacity: C, rewards kept per prompt, at least 1. For groups of K responses, G of them new in each step, use K - G.
 
     Returns:
-        the empty memory.
+        the empty history.
 
     Raises:
-        ValueError: `prompts` or `capacity` below 1.
+        ValueError: `prompts` or `capacity` is below 1.
 
     Example:
         >>> empty_history(3, 2).size.tolist()
@@ -87,20 +88,20 @@ def _check_entries(
     return ids, valid.astype(bool)
 
 
-def _remember_prompt(memory: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
-    """Add one prompt's rewards to the memory. Because all calls use this one function, the scan over prompts is compiled once."""
+def _push_prompt(history: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
+    """Add one prompt's rewards to the history. Because all calls use this one function, the scan over prompts is compiled once."""
     prompt, row, counted = entry
-    capacity = memory.rewards.shape[1]
+    capacity = history.rewards.shape[1]
     order = jnp.cumsum(counted, dtype=jnp.int32) - 1
     total = counted.sum(dtype=jnp.int32)
-    start = memory.next_slot[prompt]
+    start = history.next_slot[prompt]
     kept = counted & (order >= total - capacity)
     slot = jnp.where(kept, (start + order) % capacity, capacity)
-    filled = jnp.minimum(memory.size[prompt] + total, capacity)
+    filled = jnp.minimum(history.size[prompt] + total, capacity)
     return RewardHistory(
-        memory.rewards.at[prompt, slot].set(row, mode="drop"),
-        memory.next_slot.at[prompt].set((start + total) % capacity, mode="drop"),
-        memory.size.at[prompt].set(filled, mode="drop"),
+        history.rewards.at[prompt, slot].set(row, mode="drop"),
+        history.next_slot.at[prompt].set((start + total) % capacity, mode="drop"),
+        history.size.at[prompt].set(filled, mode="drop"),
     ), None
 
 
@@ -108,25 +109,25 @@ def _remember_prompt(memory: RewardHistory, entry: tuple[Array, Array, Array]) -
 def push_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
 ) -> RewardHistory:
-    """Add a step's rewards to the memory, dropping a prompt's oldest rewards when its buffer is full.
+    """Add a step's rewards to the history, dropping a prompt's oldest rewards when its buffer is full.
 
     ::
 
-        H(x) ← last H of (H(x), r_1, …, r_G)
+        H(x) ← last C of (H(x), r_1, …, r_G)
 
     Args:
-        history: the memory.
+        history: H, the rewards of earlier steps.
         prompt_ids: id x of each prompt, `[P]`, in [0, N). If an id occurs more than once, its rewards are added in order. An
             out-of-range id is refused if its value is known; a traced one is ignored.
         rewards: one number per response, `[P, G]`, of the history's dtype.
         valid: which responses have a reward, bool or 0/1, `[P, G]`; the others are not stored. None: all of them.
 
     Returns:
-        the new memory.
+        the new history.
 
     Raises:
-        ValueError: integer rewards or a dtype other than the history's, ids that are not integers, out of range or
-            not one per prompt, or `valid` of a different shape.
+        ValueError: `rewards` are integers or not of the history's dtype, `prompt_ids` are not integers, are out of range or are
+            not one per prompt, or `valid` has a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -139,28 +140,28 @@ def push_history(
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _check_entries(history, prompt_ids, rewards, valid)
-    return jax.lax.scan(_remember_prompt, history, (ids, rewards, counts))[0]
+    return jax.lax.scan(_push_prompt, history, (ids, rewards, counts))[0]
 
 
 @in_float32
 def join_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
-) -> tuple[Float[Array, "P GH"], Bool[Array, "P GH"]]:
-    """Join each prompt's rewards of this step with its remembered rewards.
+) -> tuple[Float[Array, "P K"], Bool[Array, "P K"]]:
+    """Join each prompt's rewards of this step with its earlier rewards.
 
     ::
 
         group(x) = (r_1, …, r_G, H(x))
 
     Args:
-        history: the memory, before this step's rewards are pushed.
-        prompt_ids: id x of each prompt, `[P]`, in [0, N); a traced out-of-range id has no remembered rewards.
+        history: H, before this step's rewards are pushed.
+        prompt_ids: id x of each prompt, `[P]`, in [0, N); a traced out-of-range id has no earlier rewards.
         rewards: one number per response, `[P, G]`, of the history's dtype; G may be 1 here.
         valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
 
     Returns:
-        rewards `[P, G + H]`, this step's first, and which of them count, bool, `[P, G + H]`: pass them to the functions of
-        `group` as `rewards` and `valid`.
+        rewards `[P, K]` with K = G + C, this step's first, and which of them count, bool, `[P, K]`: pass them to the functions in
+        `rljax.ops.group` as `rewards` and `valid`.
 
     Raises:
         ValueError: under the same conditions as `push_history`.
@@ -188,7 +189,7 @@ def temporal_advantage(
     prompt_ids: Int[Array, "P"],
     rewards: Float[Array, "P G"],
     *,
-    advantage: Callable[..., Float[Array, "P GH"]] = group_centered,
+    advantage: Callable[..., Float[Array, "P K"]] = group_centered,
     valid: Mask | None = None,
 ) -> Float[Array, "P G"]:
     """Advantage of this step's responses within the group that they form together with past responses.
@@ -198,7 +199,7 @@ def temporal_advantage(
         A_i = advantage(r_1, …, r_G, H(x))_i        i = 1 … G
 
     Args:
-        history: the memory; push this step's rewards afterwards, not before.
+        history: H; push this step's rewards afterwards, not before.
         prompt_ids: id x of each prompt, `[P]`, in [0, N).
         rewards: one number per response, `[P, G]`, of the history's dtype.
         advantage: a function of `(rewards, *, valid)`, such as `group_centered`, `group_normalized`, `leave_one_out` or
@@ -206,8 +207,8 @@ def temporal_advantage(
         valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
 
     Returns:
-        `[P, G]`; need not sum to 0 over this step's responses, because past rewards enter the baseline. A prompt's
-        only response gets 0 if no past reward is stored.
+        the advantages, `[P, G]`. They need not sum to 0 over this step's responses, because past rewards enter the baseline. A
+        prompt's only response gets 0 if no past reward is stored.
 
     Raises:
         ValueError: under the same conditions as `push_history`.
