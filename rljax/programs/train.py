@@ -130,9 +130,9 @@ def _refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
     )
     chosen, defaults = config.to_flat(), TrainConfig().to_flat()
     for is_unused, names, reason in groups:
-        given = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
-        if given is not None:
-            raise InputError(f"{given}={chosen[given]!r:.80} {reason}; leave {given} out.")
+        unused = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
+        if unused is not None:
+            raise InputError(f"{unused}={chosen[unused]!r:.80} {reason}; leave {unused} out.")
 
 
 def run_phases(run: Run, owned: list[Checkpoint]) -> Result:
