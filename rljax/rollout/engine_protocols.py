@@ -231,13 +231,13 @@ def check_token_ids(responses: Sequence[Response], vocabulary: int | None) -> No
     """Refuse responses with a token id that the policy does not have.
 
     Args:
-        responses: responses with at least one token each.
+        responses: any number of responses, with at least one token each.
         vocabulary: V, number of the policy's token ids; None checks nothing.
 
     Raises:
         InputError: an id is not below `vocabulary`. (`check_responses` refuses negative ids.)
     """
-    highest = max(int(response.tokens.max()) for response in responses)
+    highest = max((int(response.tokens.max()) for response in responses), default=0)
     if vocabulary is not None and highest >= vocabulary:
         raise InputError(f"engine.generate: the token ids of the policy are 0 to {vocabulary - 1}; got {highest}.")
 

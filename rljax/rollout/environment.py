@@ -355,9 +355,11 @@ def check_environment(environment: Environment) -> None:
     """Refuse an object that is not an environment, or whose episodes may never end.
 
     Raises:
-        InputError: `reset`, `step` or `max_turns` is missing, a method does not take its arguments, or `max_turns` is not a whole
-            number of at least 1.
+        InputError: it is a class; `reset`, `step` or `max_turns` is missing; a method does not take its arguments; or `max_turns`
+            is not a whole number of at least 1.
     """
+    if isinstance(environment, type):
+        raise InputError(f"environment: an object is needed; got the class {environment.__qualname__}. Pass an instance.")
     missing = [name for name in ("reset", "step") if not callable(getattr(environment, name, None))]
     if missing:
         raise InputError(

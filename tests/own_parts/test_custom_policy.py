@@ -388,6 +388,10 @@ def test_critic_needs_a_value_function(tmp_path):
             r"^optimizer: expected an optax.*\.GradientTransformation; got <function sgd at .*>\.$",
         ),
         ({"reward": 5}, r"^reward: a function, or a list of functions and names, is needed; got 5\.$"),
+        (
+            {"environment": NullTracker, "reward": None},
+            r"^environment: an object is needed; got the class NullTracker\. Pass an instance\.$",
+        ),
         ({"engine": NullTracker}, r"^engine: an object is needed; got the class NullTracker\. Pass an instance\.$"),
         (
             {"problems": SUMS},
