@@ -2,9 +2,9 @@
 
 Every equation computes in float32 or wider. The decorator `in_float32` widens bfloat16 and float16 arguments; an equation without
 the decorator calls equations that have it. Results are not narrowed again: bfloat16 or float16 arguments give a float32 result, and
-float64 arguments give a float64 result. The gradient with respect to an argument has that argument's dtype. Three functions keep
-the dtype of the array they update: `divergence.ema_update` and `reference.reset_reference` return the reference's dtype, and
-`weights.overlong_filter` returns the mask's.
+float64 arguments give a float64 result; without `jax_enable_x64`, a NumPy array in float64 counts as float32. The gradient with
+respect to an argument has that argument's dtype. Three functions keep the dtype of the array they update: `divergence.ema_update`
+and `reference.reset_reference` return the reference's dtype, and `weights.overlong_filter` returns the mask's.
 
 Shapes and dtypes are known while JAX traces, so wrong ones are rejected under `jit` too. Values are known only outside a
 trace: a hyperparameter passed as a Python number is always checked, but a traced one is not checked.
@@ -48,27 +48,32 @@ def is_concrete(*values: object) -> bool:
 
 
 def at_least_float32(x: Any) -> Any:
-    """Widen a half-precision array to float32; return anything else unchanged.
+    """Widen a half-precision array to float32; give another floating-point array its dtype in JAX; return anything else unchanged.
 
     Example:
         >>> import jax.numpy as jnp
         >>> at_least_float32(jnp.ones(2, jnp.bfloat16)).dtype.name, at_least_float32(0.5)
         ('float32', 0.5)
+        >>> at_least_float32(np.ones(2)).dtype.name
+        'float32'
     """
     if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)):
         return x
-    return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < jnp.finfo(jnp.float32).bits else x
+    return x if x.dtype == sum_dtype(x) else x.astype(sum_dtype(x))
 
 
 def sum_dtype(x: Array) -> jnp.dtype:
-    """The dtype in which to sum an array: the array's own, or float32 if that is wider.
+    """The dtype in which to sum an array: the array's own in JAX, or float32 if that is wider.
+
+    Without `jax_enable_x64`, the float64 of a NumPy array is float32 in JAX.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> sum_dtype(jnp.ones(2, jnp.bfloat16)).name
-        'float32'
+        >>> sum_dtype(jnp.ones(2, jnp.bfloat16)).name, sum_dtype(np.ones(2)).name
+        ('float32', 'float32')
     """
-    return x.dtype if jnp.finfo(x.dtype).bits > jnp.finfo(jnp.float32).bits else jnp.dtype(jnp.float32)
+    own = jax.dtypes.canonicalize_dtype(x.dtype)
+    return own if jnp.finfo(own).bits > jnp.finfo(jnp.float32).bits else jnp.dtype(jnp.float32)
 
 
 def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -359,6 +359,7 @@ def ema_update(reference: Tree, params: Tree, *, rate: float) -> Tree:
     check_same_structure(reference=reference, params=params)
 
     def step(old: Array, new: Array) -> Array:
+        old, new = jnp.asarray(old), jnp.asarray(new)  # NumPy's float64 may not exist in JAX
         dtype = common_dtype(at_least_float32(old), at_least_float32(new), rate)
         kept, taken = jnp.asarray(1 - rate, dtype) * old.astype(dtype), jnp.asarray(rate, dtype) * new.astype(dtype)
         return (kept + taken).astype(old.dtype)

@@ -699,6 +699,15 @@ def test_half_precision_arrays_are_computed_in_float32(name):
     chex.assert_trees_all_close(op(**halves), rounded, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", [name for name in CALLS if real_arguments(name) or "parts" in CALLS[name]])
+def test_numpy_arrays_in_float64_count_as_float32(name):
+    """Without `jax_enable_x64`, JAX has no float64, and would warn of each explicit conversion to it."""
+    wide = jax.tree.map(lambda x: in_float64(x) if isinstance(x, np.ndarray) else x, CALLS[name])
+    found, expected = OPS[name](**wide), call(name)
+    chex.assert_trees_all_equal_shapes_and_dtypes(found, expected)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def traceable_options(name):
     """Names of the real hyperparameters that may be arrays."""
     parameters = inspect.signature(OPS[name]).parameters
