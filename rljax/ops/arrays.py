@@ -62,7 +62,7 @@ def at_least_float32(x: Any) -> Any:
     return x if x.dtype == sum_dtype(x) else x.astype(sum_dtype(x))
 
 
-def sum_dtype(x: Array) -> jnp.dtype:
+def sum_dtype(x: Array | np.ndarray | np.generic) -> jnp.dtype:
     """The dtype in which to sum an array: the array's own in JAX, or float32 if that is wider.
 
     Without `jax_enable_x64`, the float64 of a NumPy array is float32 in JAX.

@@ -61,6 +61,11 @@ def test_wide_or_non_real_values_are_unchanged(x64):
         assert at_least_float32(x) is x
 
 
+def test_values_get_a_dtype_that_jax_has():
+    for x in (np.ones(2), np.float64(1), np.float16(1), jnp.ones(2, jnp.bfloat16)):
+        assert at_least_float32(x).dtype == jnp.float32
+
+
 def test_power_of_two_is_within_a_factor_of_2_of_the_maximum():
     x = np.array([[3e38, 1.0], [-1e-37, 0.0], [4.0, 1.0], [0.1, -0.3], [0.0, 0.0]], np.float32)
     scale = np.asarray(power_of_two(jnp.asarray(x)))[:, 0]
