@@ -430,7 +430,8 @@ def test_run_publishes_weights_in_flight(folder, tmp_path, monkeypatch):
     for row, versions in zip(found, ages, strict=True):
         assert row["staleness"] == pytest.approx(row["step"] - 1 - versions.mean())
     assert any(len(set(versions.tolist())) > 1 for versions in ages), "some rollout must have tokens of two versions"
-    assert rljax.load(result.run).config.sampling.engine_in_flight is None, "the run is opened without the server"
+    opened = rljax.load(tmp_path / "run", reward=even_length, problems=PROBLEMS)
+    assert opened.config.sampling.engine_in_flight is None, "the run is opened without the server"
 
 
 @pytest.mark.parametrize(
