@@ -128,9 +128,9 @@ def _refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
             f"changes a built-in algorithm, but a record {passed}",
         ),
     )
-    chosen, defaults = config.to_flat(), TrainConfig().to_flat()
+    chosen, defaults = config.to_flat(), (None, "constant", {}, ())  # the defaults of the settings in `groups`
     for is_unused, names, reason in groups:
-        unused = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
+        unused = next((name for name in names if is_unused and chosen[name] not in defaults), None)
         if unused is not None:
             raise InputError(f"{unused}={chosen[unused]!r:.80} {reason}; leave {unused} out.")
 
