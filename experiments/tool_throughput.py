@@ -62,7 +62,7 @@ class Arguments:
     layers: int = 8
     """Number of layers of the model."""
     out: Path = OUT
-    """Output files, without their endings `.json` and `.md`."""
+    """Path of the output files, without the endings `.json` and `.md`."""
 
 
 class SlowTool:

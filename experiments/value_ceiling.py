@@ -66,7 +66,7 @@ class Arguments:
     """Arguments of the experiment."""
 
     out: Path = Path("experiments/value_ceiling")
-    """Output files, without their endings `.json` and `.png`."""
+    """Path of the output files, without the endings `.json` and `.png`."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     """Random seeds, with one measurement each."""
     states: int = 2048

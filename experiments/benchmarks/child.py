@@ -1,8 +1,8 @@
-"""Run one side of a benchmark case: for each line from stdin, run a round and write the time that it took.
+"""Run one side of a benchmark case: for each line read from stdin, run one round and write how long it took.
 
     python child.py SIDE CASE FOLDER
 
-The parent alternates between the two sides of a case, so that both see the same load of the machine.
+The parent alternates between the two sides of a case, so that both run under the same machine load.
 """
 
 import importlib
@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-BEGUN = time.perf_counter()
+START = time.perf_counter()
 
 
-class Pace:
+class ParentChannel:
     """Connection to the parent process, which requests rounds and receives their times."""
 
     def __init__(self):
@@ -33,10 +33,10 @@ class Pace:
     def done(self) -> None:
         """Write the seconds since `wait` returned, and since the process began."""
         now = time.perf_counter()
-        self._answers.write(json.dumps({"seconds": now - self._since, "since_start": now - BEGUN}) + "\n")
+        self._answers.write(json.dumps({"seconds": now - self._since, "since_start": now - START}) + "\n")
 
-    def rounds(self, work: Callable[[], object]) -> None:
-        """Call `work` once per request; its computation must be finished when it returns."""
+    def run_rounds(self, work: Callable[[], object]) -> None:
+        """Call `work` once per request; it must block until its computation is finished."""
         while True:
             self.wait()
             work()
@@ -46,9 +46,9 @@ class Pace:
 def main() -> None:
     """Run the rounds of one case."""
     side, case, folder = sys.argv[1:]
-    pace = Pace()
+    parent = ParentChannel()
     cases = importlib.import_module(f"sides.{side}").CASES
-    cases[case](Path(folder), pace)
+    cases[case](Path(folder), parent)
 
 
 if __name__ == "__main__":

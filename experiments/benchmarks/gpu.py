@@ -121,9 +121,9 @@ class Arguments:
     turns: Path | None = None
     """Lock file: runs of this script that share it measure one at a time, each after compiling."""
     work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
-    """Folder of the other libraries' environments."""
+    """Folder for the other libraries' environments."""
     out: Path = HERE
-    """Folder of the results."""
+    """Folder for the results."""
 
 
 def training_flops(shape: TransformerConfig, step: work.Step) -> float:

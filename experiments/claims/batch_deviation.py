@@ -73,8 +73,8 @@ CLAIM = Claim(
     margin=0.005,
     first_seed=16,
     pilot=ERRORS_AFTER_PILOT
-    + " With steps of length 0.2 in both arms and without errors of the verifier, the seeds 0 to 15 gave -0.0396 (-0.046 "
-    "to -0.0333). The claim is decided by the seeds 16 to 31.",
+    + " With steps of length 0.2 in both arms and without verifier errors, seeds 0 to 15 gave -0.0396 (-0.046 "
+    "to -0.0333). The claim is decided by seeds 16 to 31.",
     figures={
         "pass rate at the end, the same arms": difference("success", "batch's deviation", "group's deviation"),
         "length of a step, batch's deviation": lambda arms: arms["batch's deviation"]["learning_rate"],

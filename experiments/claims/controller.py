@@ -12,8 +12,8 @@ predicts hyperparameters from training statistics; the document does not say how
 
 Setting: 8 contexts (distinct prompts), each with a code of 6 tokens from a vocabulary of 4. All arms use DAPO's loss
 without dynamic sampling and 4 updates per rollout. The verifier errs on one response in 20. The tuned learning rate is
-the one of 0.01, 0.03, 0.1 and 0.3 that gives the best final pass rate without the controller on other seeds. The arms
-that decide the claim, with a fixed rate and with the controller, start from ten times and from a tenth of this rate.
+whichever of 0.01, 0.03, 0.1 and 0.3 gives the best final pass rate without the controller on other seeds. The arms that
+decide the claim, with a fixed rate and with the controller, start from ten times and from a tenth of this rate.
 
 The claim is that the controller gains something from both starts. It is not decided whether the controller recovers
 everything that a wrong rate costs, because the intervals are wider than the margin. The claim is not that the
@@ -150,9 +150,9 @@ CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Section 9.2.2, Eq. 61",
     pilot=(
-        "An earlier rule, which began at the learning rate of the run, used the seeds 0 to 15, and recovered 0.108 of 0.244 from "
+        "An earlier rule, which began at the learning rate of the run, used seeds 0 to 15, and recovered 0.108 of 0.244 from "
         "ten times too large. The first scale, the largest rise and the target of the divergence, 5e-5, were then chosen among 18 "
-        "rules on the seeds 200 to 327. The result is from the seeds 16 to 47."
+        "rules on seeds 200 to 327. The result is from seeds 16 to 47."
     ),
     text=(
         "hyperparameters that follow the training's statistics recover part of what a learning rate ten times too large or too "

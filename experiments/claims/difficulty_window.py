@@ -67,8 +67,8 @@ CLAIM = Claim(
     seeds=64,
     first_seed=80,
     pilot=ERRORS_AFTER_PILOT
-    + " At one learning rate of 0.05 for all arms and without errors of the verifier, the last 64 of the seeds 0 to 79 "
-    "gave 0.00393 (0.00128 to 0.00658). The claim is decided by the seeds 80 to 143.",
+    + " At one learning rate of 0.05 for all arms and without verifier errors, the last 64 of seeds 0 to 79 "
+    "gave 0.00393 (0.00128 to 0.00658). The claim is decided by seeds 80 to 143.",
     figures={
         "pass rate at the end, the same arms": difference("success", "window", "without"),
         "mean pass rate during training, window minus mixed outcomes": difference("area", "window", "mixed outcomes"),

@@ -56,8 +56,8 @@ CLAIM = Claim(
     margin=0.005,
     first_seed=16,
     pilot=ERRORS_AFTER_PILOT
-    + " At one learning rate of 0.05 for all arms and without errors of the verifier, the seeds 0 to 15 gave 0.136 "
-    "(0.083 to 0.189). The claim is decided by the seeds 16 to 31.",
+    + " At one learning rate of 0.05 for all arms and without verifier errors, seeds 0 to 15 gave 0.136 "
+    "(0.083 to 0.189). The claim is decided by seeds 16 to 31.",
     figures={
         "pass rate at the end, the same arms": difference("success", "dynamic sampling", "without"),
         "the same at equal sampled responses": difference("area", "dynamic sampling", "without, equal responses"),

@@ -170,7 +170,7 @@ CLAIM = Claim(
         "pass rate of the first task that is lost without an anchor, minus 0.1",
         lambda arms: arms["no anchor"]["first_before"] - arms["no anchor"]["first"] - 0.1,
     ),
-    pilot="The number of tokens, the shared features and the learning rates were chosen on the seeds 200 to 207: with 6 tokens, or "
+    pilot="The number of tokens, the shared features and the learning rates were chosen on seeds 200 to 207: with 6 tokens, or "
     "with more shared features, hardly any arm learned the second task.",
     figures={
         "the same minus an anchor of one strength for all weights": difference("both", "Fisher", "of one strength"),

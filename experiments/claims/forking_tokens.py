@@ -55,8 +55,8 @@ CLAIM = Claim(
     margin=0.01,
     first_seed=16,
     pilot=ERRORS_AFTER_PILOT
-    + " At one learning rate of 0.05 for all arms and without errors of the verifier, the seeds 0 to 15 gave -0.00483 "
-    "(-0.00847 to -0.00118). The claim is decided by the seeds 16 to 31.",
+    + " At one learning rate of 0.05 for all arms and without verifier errors, seeds 0 to 15 gave -0.00483 "
+    "(-0.00847 to -0.00118). The claim is decided by seeds 16 to 31.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "20 % of the tokens", "all tokens"),
         "pass rate at the end, 80 % minus all": difference("success", "80 % of the tokens", "all tokens"),

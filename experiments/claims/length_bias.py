@@ -60,8 +60,8 @@ CLAIM = Claim(
     seeds=64,
     first_seed=80,
     pilot=ERRORS_AFTER_PILOT
-    + " At one learning rate of 0.05 for all arms and without errors of the verifier, the last 64 of the seeds 0 to 79 "
-    "gave 5.74 (3.61 to 7.87). The claim is decided by the seeds 80 to 143.",
+    + " At one learning rate of 0.05 for all arms and without verifier errors, the last 64 of seeds 0 to 79 "
+    "gave 5.74 (3.61 to 7.87). The claim is decided by seeds 80 to 143.",
     figures={
         "the same at the end, where hardly any response is wrong, tokens": difference("wrong_length", "grpo", "dr_grpo"),
         "growth of a wrong response under GRPO, mean over the training, tokens": lambda arms: growth(arms, "grpo"),

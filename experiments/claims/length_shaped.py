@@ -106,7 +106,7 @@ CLAIM = Claim(
     first_seed=16,
     pilot=(
         "A first run measured the lengths of all responses; the difference was -0.053 (-0.128 to 0.023). At one learning "
-        "rate of 0.05 for all arms, the seeds 0 to 15 gave 0.00461 (-0.0356 to 0.0448). The claim is decided by the seeds "
+        "rate of 0.05 for all arms, seeds 0 to 15 gave 0.00461 (-0.0356 to 0.0448). The claim is decided by seeds "
         "16 to 31."
     ),
     figures={

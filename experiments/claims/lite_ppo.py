@@ -12,12 +12,12 @@ seed; two in five of its responses are truncated. Every arm samples 64 prompts p
 that its dynamic sampling keeps, the other arms on all.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
-optimizer is Adam; each arm's learning rate is the one of 0.01, 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8
-other seeds. The 4 mini-batches of a rollout have one update each. In the paper, DAPO keeps sampling until it has enough
-prompts; here it samples four times as many as it needs. In this world, DAPO's soft penalty is a disadvantage (see the
-claim `soft_overlong`), which favors Lite PPO. By the end, in most seeds and both compared arms, each context is either
-solved or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart, and the
-claim is not decided.
+optimizer is Adam; each arm's learning rate is whichever of 0.01, 0.03, 0.1, 0.3 and 1 gives the best final pass rate on
+8 other seeds. The 4 mini-batches of a rollout have one update each. In the paper, DAPO keeps sampling until it has
+enough prompts; here it samples four times as many as it needs. In this world, DAPO's soft penalty is a disadvantage
+(see the claim `soft_overlong`), which favors Lite PPO. By the end, in most seeds and both compared arms, each context
+is either solved or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart,
+and the claim is not decided.
 
 Command: rljax claims --rerun lite_ppo
 """

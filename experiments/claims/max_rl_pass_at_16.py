@@ -9,7 +9,7 @@ logits, plus 1.5 for right tokens) is right on about one response in 50, and dif
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All steps of
 an arm have the same length (norm of the change in logits), because Adam would hide how prompts are weighted against
-each other. Each arm's step length is the one of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4 with the highest mean pass rate
+each other. Each arm's step length is whichever of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4 gives the highest mean pass rate
 during training on 8 other seeds. pass@16 is computed exactly, from each context's pass rate.
 
 Command: rljax claims --rerun max_rl_pass_at_16
@@ -56,8 +56,8 @@ CLAIM = Claim(
     seeds=64,
     first_seed=80,
     pilot=ERRORS_AFTER_PILOT
-    + " With steps of length 0.2 in all arms and without errors of the verifier, the last 64 of the seeds 0 to 79 gave "
-    "0.0487 (0.0352 to 0.0623). The claim is decided by the seeds 80 to 143.",
+    + " With steps of length 0.2 in all arms and without verifier errors, the last 64 of seeds 0 to 79 gave "
+    "0.0487 (0.0352 to 0.0623). The claim is decided by seeds 80 to 143.",
     figures={
         "the same against GRPO": difference_at_equal_success("pass_at_16_curve", "max_rl", "grpo"),
         "pass@16 at the end, MaxRL minus RLOO": difference("pass_at_16", "max_rl", "rloo"),

@@ -13,10 +13,10 @@ policy's lambda is 0.95 in one arm and falls from 0.95 in the other.
 Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another; the critic
 also sees whether all tokens so far were right. There is no complexity term. The decay rate alpha is the document's
 0.05, and offsets are relative to a largest length of 32; 16 tokens later, the weight is 0.95^16 times 0.67. The
-optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other
-seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either solved or
-permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not
-decided.
+optimizer is Adam; each arm's learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8
+other seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either solved
+or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is
+not decided.
 
 Command: rljax claims --rerun offset_decayed
 """

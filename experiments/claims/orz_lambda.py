@@ -10,10 +10,10 @@ seed. The critic is a table with one value per state; it starts at 0, without pr
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
 sees whether all tokens so far were right. The paper makes 12 critic updates per policy update; here there is one. The
-optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other
-seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either solved or
-permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not
-decided.
+optimizer is Adam; each arm's learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8
+other seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either solved
+or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart; the claim is then
+left undecided.
 
 Command: rljax claims --rerun orz_lambda
 """

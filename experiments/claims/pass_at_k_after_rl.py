@@ -13,7 +13,7 @@ responses. pass@k is computed exactly, from each context's pass rate.
 Deviations from the paper: the policy is a table of logits. If every context has its own logits for the choice, no
 useful approach is permanently lost, and RL can hardly lower pass@k; one arm shows this. So contexts that need different
 approaches share these logits. This setting was chosen because RL could lower pass@k in it; the claim is that RL does
-lower it. The optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1, 0.3, 1 and 3 with the best final
+lower it. The optimizer is Adam; each arm's learning rate is whichever of 0.03, 0.1, 0.3, 1 and 3 gives the best final
 pass@1 on 8 other seeds. One further arm has a KL penalty, and another trains for pass@8.
 
 Command: rljax claims --rerun pass_at_k_after_rl

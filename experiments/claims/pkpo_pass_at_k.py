@@ -16,8 +16,8 @@ the same pass@1, 80 % of the way from the initial to the final one. The policy i
 on one prompt helps or harms another. If the verifier errs, a response that counts as right in a hopeless group is
 usually the verifier's error. Favoring such groups favors errors, so training for pass@8 ends with worse results. The
 paper has no such verifier. Every step has the same length (norm of the change in logits), because Adam would hide how
-prompts are weighted against each other. Except in the arms with 0.2, the step length is the one of 0.03, 0.1, 0.3, 1
-and 3 with the best final pass@8 on 8 other seeds. If the verifier does not err, this is the longest.
+prompts are weighted against each other. Except in the arms with 0.2, the step length is whichever of 0.03, 0.1, 0.3, 1
+and 3 gives the best final pass@8 on 8 other seeds. If the verifier does not err, this is the longest.
 
 Command: rljax claims --rerun pkpo_pass_at_k
 """

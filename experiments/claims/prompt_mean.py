@@ -11,7 +11,7 @@ for right tokens) is right on about one response in four, and differs from seed 
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All
 responses to a prompt have the same length. Every step has the same size (norm of the change in logits), because Adam
-would hide how prompts are weighted against each other; each arm's step size is the one of 0.1, 0.3, 1 and 3 with the
+would hide how prompts are weighted against each other; each arm's step size is whichever of 0.1, 0.3, 1 and 3 gives the
 best final pass rate on 8 other seeds.
 
 Command: rljax claims --rerun prompt_mean

@@ -8,7 +8,7 @@ code gets a reward of 1, any other 0. The initial policy (`leaning`: random logi
 about one response in 180, and differs from seed to seed.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam; each arm's learning rate is the one of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the highest mean
+optimizer is Adam; each arm's learning rate is whichever of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 gives the highest mean
 pass rate during training on 8 other seeds. In the arms with outliers, one reward in fifty has an error of +100 or -100.
 
 Command: rljax claims --rerun rank_outliers
@@ -66,8 +66,8 @@ CLAIM = Claim(
     margin=0.005,
     first_seed=16,
     pilot=(
-        "At one learning rate of 0.05 for all arms, the seeds 0 to 15 gave 0.0249 (0.0115 to 0.0383). The claim is "
-        "decided by the seeds 16 to 31."
+        "At one learning rate of 0.05 for all arms, seeds 0 to 15 gave 0.0249 (0.0115 to 0.0383). The claim is "
+        "decided by seeds 16 to 31."
     ),
     figures={
         "the same at the end": lambda arms: (

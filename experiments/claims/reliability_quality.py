@@ -14,8 +14,8 @@ Deviations from the document: the policy is a table of logits, so nothing learne
 document does not define reliability: we use the inverse variance, with a floor of 0.01 for the variance. Only the
 baseline is weighted, as in the document's equation, and no arm divides by a standard deviation. A further arm knows
 which responses are hard to judge, and weights each by the inverse of its reward's true variance. The optimizer is Adam;
-each arm's learning rate is the one of 0.03, 0.1, 0.3 and 1 with the highest mean pass rate during training on 8 other
-seeds.
+each arm's learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the highest mean pass rate during training on 8
+other seeds.
 
 Command: rljax claims --rerun reliability_quality
 """

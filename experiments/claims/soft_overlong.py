@@ -11,11 +11,11 @@ step, wandering, a wrong answer) have separate logits at each step. The initial 
 five of its responses are truncated.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
-optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other
-seeds. The penalty is added to plain GRPO; the paper adds it to GRPO with overlong filtering and clip-higher, as the
-claim `dapo_ladder` does. Wandering never helps here. The initial policy is right on one response in 18, so most groups
-of 8 have no right response. In such a group, the rewards differ only by the penalty, which teaches the policy to answer
-early, right or wrong. A policy that is right more often would be affected less.
+optimizer is Adam; each arm's learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8
+other seeds. The penalty is added to plain GRPO; the paper adds it to GRPO with overlong filtering and clip-higher, as
+the claim `dapo_ladder` does. Wandering never helps here. The initial policy is right on one response in 18, so most
+groups of 8 have no right response. In such a group, the rewards differ only by the penalty, which teaches the policy to
+answer early, right or wrong. A policy that is right more often would be affected less.
 
 Command: rljax claims --rerun soft_overlong
 """

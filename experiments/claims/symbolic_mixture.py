@@ -15,7 +15,7 @@ the weight is 0.9.
 Deviations from the document: the document learns the rules' weight, which is fixed here. The policy is a table of
 logits, so nothing learned on one prompt helps another: what the network learns at positions that the rules predict does
 not help it elsewhere. The algorithm is GRPO without a KL penalty, and the optimizer is Adam; each arm's learning rate
-is the one of 0.03, 0.1, 0.3 and 1 with the highest mean pass rate in the mixture during training on 8 other seeds.
+is whichever of 0.03, 0.1, 0.3 and 1 gives the highest mean pass rate in the mixture during training on 8 other seeds.
 `experiments/calculator.py` is the same experiment with the trainer.
 
 Command: rljax claims --rerun symbolic_mixture

@@ -8,8 +8,8 @@ code gets a reward of 1, any other 0. The verifier errs on one response in 20. T
 logits, plus 1.5 for right tokens) is right on about one response in 50, and differs from seed to seed.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam; each arm's learning rate is the one of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 with the best final pass
-rate on 8 other seeds. One arm adds the last 16 rewards of each prompt to its group of 4. Both arms divide by the
+optimizer is Adam; each arm's learning rate is whichever of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3 gives the best final
+pass rate on 8 other seeds. One arm adds the last 16 rewards of each prompt to its group of 4. Both arms divide by the
 standard deviation of the rewards in the group, earlier ones included.
 
 Command: rljax claims --rerun temporal_groups
@@ -54,8 +54,8 @@ CLAIM = Claim(
     margin=0.01,
     first_seed=16,
     pilot=ERRORS_AFTER_PILOT
-    + " At one learning rate of 0.05 for all arms and without errors of the verifier, the seeds 0 to 15 gave 0.00923 "
-    "(-0.00659 to 0.025). The claim is decided by the seeds 16 to 31.",
+    + " At one learning rate of 0.05 for all arms and without verifier errors, seeds 0 to 15 gave 0.00923 "
+    "(-0.00659 to 0.025). The claim is decided by seeds 16 to 31.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "with 16 earlier rewards", "groups of 4"),
         "learning rate, with 16 earlier rewards": lambda arms: arms["with 16 earlier rewards"]["learning_rate"],

@@ -14,8 +14,8 @@ sampled at a position, so weighting has little effect. The other tokens are neve
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The rounding
 is coarser than 8-bit quantization, and applies only to the output. The optimizer is Adam; each arm's learning rate is
-the one of 0.03, 0.1, 0.3 and 1 with the best final pass rate on 8 other seeds. There is one update per rollout, so only
-the engine makes the data off-policy.
+whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8 other seeds. There is one update per rollout, so
+only the engine makes the data off-policy.
 
 Command: rljax claims --rerun truncated_weights
 """

@@ -11,8 +11,8 @@ uses 50 rollouts.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
 sees whether all tokens so far were right. The critic's initial bias is a constant here; that of a critic initialized
-from a reward model depends on the position. The optimizer is Adam; each arm's learning rate is the one of 0.03, 0.1,
-0.3 and 1 with the highest mean pass rate during training on 8 other seeds; the critic's learning rate is 0.05.
+from a reward model depends on the position. The optimizer is Adam; each arm's learning rate is whichever of 0.03, 0.1,
+0.3 and 1 gives the highest mean pass rate during training on 8 other seeds; the critic's learning rate is 0.05.
 Pretraining needs 50 additional rollouts, which the statistic does not count. A further arm trains the policy on 50
 additional rollouts instead. Compared with that arm, the final difference is undecided, and the mean pass rate over all
 150 rollouts is lower with pretraining, because the policy does not learn during pretraining.

@@ -83,7 +83,7 @@ CLAIM = Claim(
     budget="240 updates and 3840 sampled responses in every arm; one learning rate, tuned for the full method",
     pilot=RATES_AFTER_PILOT
     + " After the first results, the ties were set, and the mean pass rate replaced the final one. At a learning rate of "
-    "0.1, the last 64 of the seeds 0 to 79 gave 0.162 (0.0967 to 0.228). The claim is decided by the seeds 80 to 143.",
+    "0.1, the last 64 of seeds 0 to 79 gave 0.162 (0.0967 to 0.228). The claim is decided by seeds 80 to 143.",
     figures={"the same for the pass rate at the end": agreement("success", ORDER, tie=0.005)}
     | {f"mean pass rate, full minus without {part}": difference("area", "full", f"without {part}") for part in TABLE}
     | {"learning rate": lambda arms: arms["full"]["learning_rate"]},

@@ -12,7 +12,7 @@ The arms differ only in the advantage. All responses have the same length.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. There is no
 KL penalty. Every step has the same length (norm of the change in logits), because Adam would hide how prompts are
-weighted against each other; each arm's step length is the one of 0.3, 1, 3 and 10 with the highest mean pass rate
+weighted against each other; each arm's step length is whichever of 0.3, 1, 3 and 10 gives the highest mean pass rate
 during training on 8 other seeds. Two further arms use Adam, each with the learning rate among 0.03, 0.1, 0.3 and 1 that
 is best by the same criterion.
 

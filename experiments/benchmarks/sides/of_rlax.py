@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import rlax
 import workloads as work
-from child import Pace
+from child import ParentChannel
 
 
-def gae(folder: Path, pace: Pace) -> None:
+def gae(folder: Path, parent: ParentChannel) -> None:
     """Compute advantages of rows of equal length; the value after the last step is 0, as in rljax."""
     del folder
     random = np.random.default_rng(0)
@@ -24,7 +24,7 @@ def gae(folder: Path, pace: Pace) -> None:
         row = partial(rlax.truncated_generalized_advantage_estimation, lambda_=work.LAMBDA)
         return jax.vmap(lambda rewards, values: row(rewards, discounts, values=values))(rewards, padded)
 
-    pace.rounds(lambda: [jax.block_until_ready(advantages(rewards, values)) for _ in range(10)])
+    parent.run_rounds(lambda: [jax.block_until_ready(advantages(rewards, values)) for _ in range(10)])
 
 
 CASES = {"gae": gae}

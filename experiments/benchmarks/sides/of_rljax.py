@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import workloads as work
-from child import Pace
+from child import ParentChannel
 
 
 def configuration(folder: Path, step: work.Step):
@@ -58,15 +58,15 @@ def problems(step: work.Step):
 class PacedTracker:
     """A tracker: a round begins when the parent requests it, and ends when the metrics of an RL step have been logged."""
 
-    def __init__(self, pace: Pace):
-        self._pace = pace
+    def __init__(self, parent: ParentChannel):
+        self._parent = parent
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """End the round after an RL step, and begin the next; the first begins after the evaluation before training."""
         del step, metrics
         if phase == "rl":
-            self._pace.done()
-        self._pace.wait()
+            self._parent.done()
+        self._parent.wait()
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Ignore the samples."""
@@ -85,12 +85,12 @@ def first_setup(folder: Path, step: work.Step):
     return setup, state_after_warm_start(setup, load_initial_state(setup))
 
 
-def rl_step(folder: Path, pace: Pace) -> None:
+def rl_step(folder: Path, parent: ParentChannel) -> None:
     """Run complete steps of `train`: sample, judge, learn, log."""
     from rljax import train  # noqa: PLC0415  as above
 
     step = work.step_of(folder)
-    train(configuration(folder, step), work.reward, problems=problems(step), trackers=[PacedTracker(pace)])
+    train(configuration(folder, step), work.reward, problems=problems(step), trackers=[PacedTracker(parent)])
 
 
 def updates(folder: Path) -> Callable[[], None]:
@@ -125,12 +125,12 @@ def updates(folder: Path) -> Callable[[], None]:
     return update
 
 
-def training_step(folder: Path, pace: Pace) -> None:
+def training_step(folder: Path, parent: ParentChannel) -> None:
     """Run updates on responses of equal length."""
-    pace.rounds(updates(folder))
+    parent.run_rounds(updates(folder))
 
 
-def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
+def decode(lengths: list[int] | None, folder: Path, parent: ParentChannel) -> None:
     """Decode responses of these lengths, or all of the step's limit if None; no sampled token ends a response early."""
     from rljax.models.huggingface import load_params, read_config  # noqa: PLC0415
     from rljax.models.transformer_policy import transformer_policy  # noqa: PLC0415
@@ -152,10 +152,10 @@ def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
         if [len(response.tokens) for response in responses] != wanted:
             raise ValueError("a response does not have the expected length")
 
-    pace.rounds(sample)
+    parent.run_rounds(sample)
 
 
-def log_probs(folder: Path, pace: Pace) -> None:
+def log_probs(folder: Path, parent: ParentChannel) -> None:
     """Compute the gradient of the summed log-probabilities with respect to the hidden states and the head."""
     from rljax.models.token_scores import default_chunk, token_scores  # noqa: PLC0415
 
@@ -172,10 +172,10 @@ def log_probs(folder: Path, pace: Pace) -> None:
 
         return jax.grad(total, (0, 1))(hidden, head)
 
-    pace.rounds(lambda: jax.block_until_ready(gradient(hidden, head)))
+    parent.run_rounds(lambda: jax.block_until_ready(gradient(hidden, head)))
 
 
-def gae(folder: Path, pace: Pace) -> None:
+def gae(folder: Path, parent: ParentChannel) -> None:
     """Compute advantages of rows of equal length."""
     from rljax.ops.gae import gae as advantages  # noqa: PLC0415
 
@@ -184,29 +184,29 @@ def gae(folder: Path, pace: Pace) -> None:
     rewards, values = (jnp.asarray(random.normal(size=(work.ROWS, work.STEPS)).astype(np.float32)) for _ in range(2))
     mask = jnp.ones((work.ROWS, work.STEPS), bool)
     compiled = jax.jit(partial(advantages, gamma=work.GAMMA, lambda_=work.LAMBDA))
-    pace.rounds(lambda: [jax.block_until_ready(compiled(rewards, values, mask)) for _ in range(10)])
+    parent.run_rounds(lambda: [jax.block_until_ready(compiled(rewards, values, mask)) for _ in range(10)])
 
 
-def import_library(folder: Path, pace: Pace) -> None:
+def import_library(folder: Path, parent: ParentChannel) -> None:
     """Import what a training script imports."""
     del folder
-    pace.wait()
+    parent.wait()
     from rljax import TrainConfig, train  # noqa: F401, PLC0415
 
-    pace.done()
+    parent.done()
 
 
-class TracedPace(Pace):
-    """Wraps a pace, and records a profiler trace of its second round."""
+class TracedChannel(ParentChannel):
+    """Wraps the channel to the parent, and records a profiler trace of the second round."""
 
-    def __init__(self, pace: Pace, folder: str):
-        self._pace = pace
+    def __init__(self, parent: ParentChannel, folder: str):
+        self._parent = parent
         self._folder = folder
         self._begun = 0
 
     def wait(self) -> None:
         """Wait for a round, and begin the trace of the second one."""
-        self._pace.wait()
+        self._parent.wait()
         self._begun += 1
         if self._begun == 2:
             jax.profiler.start_trace(self._folder)
@@ -215,13 +215,13 @@ class TracedPace(Pace):
         """End the trace and the round."""
         if self._begun == 2:
             jax.profiler.stop_trace()
-        self._pace.done()
+        self._parent.done()
 
 
-def run_traced(case: Callable[[Path, Pace], None], folder: Path, pace: Pace) -> None:
+def run_traced(case: Callable[[Path, ParentChannel], None], folder: Path, parent: ParentChannel) -> None:
     """Run a case, with a trace if the sizes name a folder for it."""
     trace = work.step_of(folder).trace
-    case(folder, pace if trace is None else TracedPace(pace, trace))
+    case(folder, parent if trace is None else TracedChannel(parent, trace))
 
 
 CASES = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 import workloads as work
-from child import Pace
+from child import ParentChannel
 from transformers import AutoModelForCausalLM, StoppingCriteria
 
 
@@ -20,7 +20,7 @@ class StopAtLengths(StoppingCriteria):
         return input_ids.shape[1] >= self._ends
 
 
-def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
+def decode(lengths: list[int], folder: Path, parent: ParentChannel) -> None:
     """Decode responses of these lengths; no sampled token ends a response early."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
@@ -41,7 +41,7 @@ def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
                 f"the longest response has {out.shape[1] - work.PROMPT_TOKENS} tokens instead of {max(lengths)}"
             )
 
-    pace.rounds(sample)
+    parent.run_rounds(sample)
 
 
 CASES = {"decode_equal": partial(decode, work.EQUAL), "decode_spread": partial(decode, work.SPREAD)}

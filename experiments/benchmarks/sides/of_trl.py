@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 import workloads as work
-from child import Pace
+from child import ParentChannel
 
 
-def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
+def trainer(folder: Path, parent: ParentChannel, *, steps: int = 10**6):
     """Build TRL's GRPO trainer with the settings of `sides.of_rljax.configuration`; each training step is a round."""
     from datasets import Dataset  # noqa: PLC0415  the case "import" measures importing it
     from transformers import TrainerCallback  # noqa: PLC0415
@@ -17,10 +17,10 @@ def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
         """Begins a step when the parent requests it, and reports when it has ended."""
 
         def on_step_begin(self, args, state, control, **kwargs):
-            pace.wait()
+            parent.wait()
 
         def on_step_end(self, args, state, control, **kwargs):
-            pace.done()
+            parent.done()
 
     step = work.step_of(folder)
     config = GRPOConfig(
@@ -54,14 +54,14 @@ def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
     )
 
 
-def rl_step(folder: Path, pace: Pace) -> None:
+def rl_step(folder: Path, parent: ParentChannel) -> None:
     """Run complete steps: sample, judge, learn."""
-    trainer(folder, pace).train()
+    trainer(folder, parent).train()
 
 
-def training_step(folder: Path, pace: Pace) -> None:
+def training_step(folder: Path, parent: ParentChannel) -> None:
     """Run updates on responses of equal length: loss, gradient, clipping to the trainer's norm, and AdamW."""
-    grpo = trainer(folder, pace)
+    grpo = trainer(folder, parent)
     model, optimizer = grpo.model.train(), grpo.create_optimizer()
     grpo.current_gradient_accumulation_steps = 1  # the trainer's own loop sets it
     torch.manual_seed(0)
@@ -84,10 +84,10 @@ def training_step(folder: Path, pace: Pace) -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    pace.rounds(update)
+    parent.run_rounds(update)
 
 
-def log_probs(folder: Path, pace: Pace) -> None:
+def log_probs(folder: Path, parent: ParentChannel) -> None:
     """Compute the gradient of the summed log-probabilities with respect to the hidden states and the head."""
     from trl.trainer.utils import selective_log_softmax  # noqa: PLC0415
 
@@ -101,16 +101,16 @@ def log_probs(folder: Path, pace: Pace) -> None:
         hidden.grad = head.grad = None
         selective_log_softmax(hidden @ head.T, tokens).sum().backward()
 
-    pace.rounds(gradient)
+    parent.run_rounds(gradient)
 
 
-def import_library(folder: Path, pace: Pace) -> None:
+def import_library(folder: Path, parent: ParentChannel) -> None:
     """Import what a training script imports."""
     del folder
-    pace.wait()
+    parent.wait()
     from trl import GRPOTrainer  # noqa: F401, PLC0415
 
-    pace.done()
+    parent.done()
 
 
 CASES = {

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import workloads as work
-from child import Pace
+from child import ParentChannel
 
 
 def make_learner(folder: Path):
@@ -64,7 +64,7 @@ def make_learner(folder: Path):
     return GRPOLearner(cluster, config, lambda prompts, completions, **_: work.reward(completions))
 
 
-def rl_step(folder: Path, pace: Pace) -> None:
+def rl_step(folder: Path, parent: ParentChannel) -> None:
     """Run complete steps: sample, judge, learn. A step ends when the learner requests the next prompts and the model is ready."""
     from flax import nnx  # noqa: PLC0415
 
@@ -72,15 +72,15 @@ def rl_step(folder: Path, pace: Pace) -> None:
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         while True:
-            pace.wait()
+            parent.wait()
             yield {"prompts": np.array([work.prompt(index) for index in range(work.PROMPTS)])}
             jax.block_until_ready(nnx.state(learner.rl_cluster.actor_trainer.model))
-            pace.done()
+            parent.done()
 
     learner.train(batches())
 
 
-def training_step(folder: Path, pace: Pace) -> None:
+def training_step(folder: Path, parent: ParentChannel) -> None:
     """Run updates on responses of equal length."""
     from flax import nnx  # noqa: PLC0415
     from tunix.rl.grpo.grpo_learner import TrainExample  # noqa: PLC0415
@@ -102,17 +102,17 @@ def training_step(folder: Path, pace: Pace) -> None:
         learner.rl_cluster.update_actor([example], None)
         jax.block_until_ready(nnx.state(learner.rl_cluster.actor_trainer.model))
 
-    pace.rounds(update)
+    parent.run_rounds(update)
 
 
-def import_library(folder: Path, pace: Pace) -> None:
+def import_library(folder: Path, parent: ParentChannel) -> None:
     """Import what a training script imports."""
     del folder
-    pace.wait()
+    parent.wait()
     from tunix.rl import rl_cluster  # noqa: F401, PLC0415
     from tunix.rl.grpo.grpo_learner import GRPOLearner  # noqa: F401, PLC0415
 
-    pace.done()
+    parent.done()
 
 
 CASES = {"rl_step": rl_step, "first_step": rl_step, "training_step": training_step, "import": import_library}
