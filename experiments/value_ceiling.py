@@ -116,7 +116,7 @@ def pretrain(seed: int, *, surprisal: bool) -> PretrainedRun:
     config = CONFIG.replace(seed=seed, critic_surprisal=surprisal)
     run = rljax.train(config).run
     setup = make_setup(config)
-    state = restore(run / "checkpoints" / LAST, partial(state_like, setup)).state
+    state = restore(run / "checkpoints" / LAST, partial(state_like, setup)).checkpoint.state
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "value"]
     return PretrainedRun(setup, state, [row["explained_variance"] for row in rows])
 
