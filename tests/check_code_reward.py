@@ -1,4 +1,4 @@
-"""Check that HumanEval's and MBPP's reference solutions pass in ten surface forms, and that twelve kinds of cheat score 0.
+"""Check that HumanEval's and MBPP's reference solutions pass in ten rewritten forms, and that twelve kinds of cheat score 0.
 
     python tests/check_code_reward.py --mbpp mbpp.jsonl --humaneval HumanEval.jsonl --results results.jsonl
 

@@ -27,7 +27,7 @@ def chats(tmp_path_factory):
     return file
 
 
-def test_sft_on_chats_writes_a_run_that_every_command_opens(model, chats, tmp_path, capsys):
+def test_sft_on_chats_writes_a_run_that_the_suggested_commands_open(model, chats, tmp_path, capsys):
     run = tmp_path / "run"
     arguments = ["sft", "--model", str(model), "--dataset", str(chats), "--chat", "--run", str(run), "--replicas", "1"]
     shown = printed(
@@ -62,7 +62,7 @@ def test_sft_on_chats_writes_a_run_that_every_command_opens(model, chats, tmp_pa
     refused(capsys, "Start RL from its model with a reward", "train", "--resume", str(run), "--steps", "2")
 
 
-def test_sft_accepts_prompts_with_completions_and_a_reward_and_an_adapter(model, tmp_path, capsys):
+def test_sft_on_prompt_completion_rows_with_a_reward_and_lora(model, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"{n}=", "completion": f"#{n}"}) + "\n" for n in range(40)))
     words = ["--lora-rank", "2", "--reward", "exact", "--max-response-tokens", "4", "--replicas", "1", "--quiet"]

@@ -109,7 +109,7 @@ LAYERS_OF_TRAINING = {
 """The layers of rljax/training, lowest first, each with its folders and modules."""
 
 
-def test_layers_of_training_import_only_themselves_and_lower_layers():
+def test_training_modules_import_only_from_their_own_or_lower_layers():
     layers = {part: level for level, parts in enumerate(LAYERS_OF_TRAINING.values()) for part in parts}
     imports = imports_in_training()
     assert set(imports) == set(layers)

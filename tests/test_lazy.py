@@ -62,7 +62,7 @@ def test_a_module_does_not_replace_the_algorithm_of_the_same_name(first):
     assert found.stdout == "True\n"
 
 
-def test_all_lists_every_algorithm():
+def test_dunder_all_contains_every_algorithm():
     assert set(algorithms.BY_NAME) < set(algorithms.__all__) <= set(dir(algorithms))
     assert all(getattr(algorithms, name) is not None for name in algorithms.__all__)
 

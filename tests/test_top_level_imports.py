@@ -1,4 +1,4 @@
-"""Names of the top-level package: all exist, are listed by `dir`, and are imported only on first use."""
+"""Public names of rljax and its packages: all exist, are listed by `dir`, and are imported only on first use."""
 
 import importlib
 import pkgutil
@@ -55,7 +55,7 @@ def test_common_names_work_and_misspelled_ones_are_errors():
         _ = rljax.ops.gea
 
 
-def test_all_lists_every_package_and_every_module_of_ops():
+def test_dunder_all_contains_every_package_and_every_module_of_ops():
     packages = {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").is_file()}
     assert packages - {"book", "cli"} <= set(rljax.__all__)
     assert packages <= set(dir(rljax))

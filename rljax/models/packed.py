@@ -80,15 +80,15 @@ def visible_slots(
     first: Int[Array, ""] | int = 0,
     count: int | None = None,
     window: int | None = None,
-) -> Bool[Array, "R T S"]:
+) -> Bool[Array, "R Q S"]:
     """Return the mask of the slots that each token sees: its own sequence up to itself, and the shared beginning of its prompt.
 
     Padding sees itself, so that its softmax is defined.
 
     Args:
         segments: sequence number of each slot, `[R, S]`, see `Packed.segments`; 0 is padding.
-        first: first slot of the T tokens.
-        count: T; None: all slots.
+        first: first slot of the Q query tokens.
+        count: Q; None: all slots.
         window: largest number of tokens that a token sees: itself and the nearest ones before it; None: no limit. It must be None
             if sequences share a beginning, because distances between slots then differ from distances between positions.
     """

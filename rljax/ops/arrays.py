@@ -48,7 +48,7 @@ def is_concrete(*values: object) -> bool:
 
 
 def at_least_float32(x: Any) -> Any:
-    """Widen a half-precision array to float32; give another floating-point array its dtype in JAX; return anything else unchanged.
+    """Cast half-precision arrays to float32 and other floating-point arrays to their JAX dtype; return anything else unchanged.
 
     Example:
         >>> import jax.numpy as jnp
@@ -63,7 +63,7 @@ def at_least_float32(x: Any) -> Any:
 
 
 def sum_dtype(x: Array | np.ndarray | np.generic) -> jnp.dtype:
-    """The dtype in which to sum an array: the array's own in JAX, or float32 if that is wider.
+    """The dtype in which to sum an array: the array's JAX dtype, but at least float32.
 
     Without `jax_enable_x64`, the float64 of a NumPy array is float32 in JAX.
 

@@ -1,6 +1,6 @@
 """`--teacher-spans`: a teacher with a different tokenizer, compared with the student on spans of text.
 
-The teacher reads the prompt and the text of the response in its own tokens. A span is a shortest piece of text that both
+The teacher reads the prompt and the text of the response in its own tokens. A span is a minimal piece of text that both
 tokenizers divide into complete tokens. Each student token t in a span s gets the span's log-ratio as its advantage ::
 
     A_t = Σ_{k ∈ s_T} log π_T(k) - Σ_{k ∈ s} log π(o_k)

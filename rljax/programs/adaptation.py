@@ -165,7 +165,7 @@ def rollout_of(
 
 
 def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Example]) -> dict[LineLocation, BadRowError]:
-    """Find lines whose `logp` cannot be right: a token's value differs from the served model's by more than `FARTHEST`.
+    """Find examples whose `logp` cannot be right: a token's value differs from the served model's by more than `FARTHEST`.
 
     Args:
         learner: setup and functions for learning.
@@ -173,7 +173,7 @@ def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Exam
         examples: a batch.
 
     Returns:
-        Location of each such line -> what is wrong with the line.
+        Location of each such example in the feedback log -> what is wrong with it.
     """
     if all(example.logp is None for example in examples):
         return {}

@@ -56,13 +56,13 @@ class Plan(NamedTuple):
     phases: Mapping[str, Work]
     """Work of each phase (sample, score, update, critic) of an RL step in which every response has full length."""
     options: int = 0
-    """Arrays of optional components: a Fisher anchor, older parameters for a delayed sampler."""
+    """Arrays of the optional components: a Fisher anchor, older parameters for a delayed sampler."""
     rows: int = 0
     """Number of rows (sequences) decoded at once, on all devices together."""
     mask: int = 0
     """The mask that cuDNN's attention needs, and the mask's gradient, in a policy or critic update."""
     host: int = 0
-    """Python modules and compiled programs of the process; 0 unless the devices are CPUs, whose memory is the process's."""
+    """Python modules and compiled programs of the process; 0 unless the devices are CPUs, which share the process's memory."""
 
     @property
     def state(self) -> int:
@@ -127,7 +127,7 @@ def make_plan(
     measured = extrapolate(
         lambda layers: measure(config, replace(uniform, layers=layers), mesh, prompt_length, sampled.rows), shape.layers
     )
-    if shape.remat == "sqrt":  # its memory is not linear in the layers; the memory of `full` is linear, and no smaller
+    if shape.remat == "sqrt":  # its memory is not linear in the layers; with `full` it is, and is never smaller
         full = replace(uniform, remat="full")
         bound = extrapolate(
             lambda layers: measure_updates(config, replace(full, layers=layers), mesh, prompt_length), shape.layers
@@ -178,7 +178,7 @@ def plan_of(
     on_cpu: bool = False,
     devices: list[Any] | None = None,
 ) -> Plan:
-    """Compute what a run needs on `count` devices with `room` bytes each; of its model, only config.json is read.
+    """Compute what a run needs on `count` devices with `room` bytes each, reading only the config.json of its model.
 
     Args:
         config: settings of the run.

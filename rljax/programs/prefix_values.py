@@ -64,7 +64,7 @@ def load_value_function(name: str, opened: OpenPolicy, target: str | Path, *, wh
 def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
     """Make a function that returns the critic's value after a prefix, in units of the reward.
 
-    For a complete response, this is the value before the end token: the last state that the critic saw in training.
+    For a complete response, this is the value at the state before the end token, the last state that the critic saw in training.
 
     Args:
         opened: the policy of the run.
@@ -72,7 +72,8 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
         which: checkpoint of the run.
 
     Raises:
-        InputError: the target is not a run, or the run's algorithm has no critic or was passed to `train` as an argument.
+        InputError: the target is not a run, its algorithm has no critic, or its algorithm cannot be restored, because it was passed
+            to `train` as an argument.
     """
     path, checkpoint = find_run(target, which)
     if path is None:
@@ -142,7 +143,7 @@ def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
     Args:
         folder: folder of the reward model, or a hub id.
         mesh: the devices.
-        chat: whether prompts are formatted with the chat template, if rljax did not train the model.
+        chat: for a model that rljax did not train, whether prompts are formatted with the chat template.
 
     Raises:
         InputError: as in `load_reward_model`.

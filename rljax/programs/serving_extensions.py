@@ -36,7 +36,7 @@ def score_named(name: str, *, chat: bool) -> Score:
 
     Args:
         name: `model:FOLDER` for a reward model, or a reward, as for `--reward`.
-        chat: whether prompts are formatted with the chat template, for a reward model that rljax did not train.
+        chat: for a reward model that rljax did not train, whether prompts are formatted with the chat template.
 
     Raises:
         InputError: there is no such model or reward, or the reward cannot judge without a reference answer.

@@ -31,7 +31,7 @@ from rljax.training.run import Run
 from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 
 UNJUDGED = "none"
-"""Reward name of supervised fine-tuning that judges no answers."""
+"""Name of the reward in a supervised run whose answers are not scored."""
 
 
 def train(
@@ -72,7 +72,7 @@ def train(
         resume: folder of a run to continue. Every argument except the configuration must be passed again. If a configuration is
             passed, the settings in which it differs from the run's are changed; see `rljax.training.lifecycle.resume`. "auto"
             continues the run in the folder that the configuration names, or begins it if there is none.
-        trust: whether to execute code that only the config.json of a resumed run names (its reward, step reward or algorithm);
+        trust: whether to execute code that is named only in the config.json of a resumed run (a reward, step reward or algorithm);
             not needed with a configuration.
         accept_changes: whether to continue a run even if its rows, rewards, environment, chat template or tokenizer have changed
             since its last start; otherwise such a run is rejected. `starts.jsonl` of the run records the change.
@@ -164,7 +164,8 @@ def with_dataset(
     """Put the name of the dataset into the settings; return them with the rows, if rows were passed.
 
     Raises:
-        InputError: the configuration has the wrong type; or a dataset name is passed for a run that is resumed without one.
+        InputError: the configuration has the wrong type; or a dataset name is passed when a run is resumed without a
+            configuration.
     """
     if config is not None and not isinstance(config, TrainConfig):
         raise InputError(

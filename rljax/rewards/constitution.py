@@ -22,13 +22,13 @@ SECONDS = 2.0
 _MEMORY = 2 * 2**30
 _TEXT = "tag:yaml.org,2002:str"
 SETTINGS = frozenset({"weight", "users"})
-"""Optional keys of a rule, in addition to the key that is its kind."""
+"""Optional keys of a rule. One more key is required; it names the kind of the rule."""
 ViolationTest = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
 """(texts, progress) -> whether each text breaks a rule, or `Failed` if that could not be decided."""
 
 
 def _build_occurrence_test(value: object) -> ViolationTest:
-    """Build the test of `must_not`, a pattern. Worker processes search for it, because the search may never finish."""
+    """Build the test for `must_not`, whose value is a pattern. Worker processes search for it: the search may never finish."""
     if not isinstance(value, str):
         raise TypeError("the pattern must be text")
     re.compile(value)
@@ -52,7 +52,7 @@ def _build_size_test(value: object, size: Callable[[str], int]) -> ViolationTest
 
 
 def _build_model_test(value: object) -> ViolationTest:
-    """Build the test of `judged`: a model on a server answers a question, and the rule is broken if the answer is no."""
+    """Build the test for `judged`: a model on a server answers a question, and the rule is broken if the answer is no."""
     if not (isinstance(value, Mapping) and {"question", "at"} <= value.keys() <= {"question", "at", "model"}):
         raise TypeError("give `question`, `at` (a server's address) and perhaps `model`")
     if not all(isinstance(part, str) for part in value.values()):

@@ -38,7 +38,7 @@ def examples(
         tokens: T.
         gaps: whether any position may be outside the mask; if False, only positions after the last token may be.
         garbage: log-probability outside the mask.
-        marks: whether responses may have no reward, or be truncated.
+        marks: whether responses may be marked as having no reward, or as truncated.
     """
     shape = (prompts, group, tokens)
     if gaps:

@@ -5,7 +5,7 @@ import numpy as np
 from rljax.evaluation.paired_change import format_points, paired_change
 
 
-def test_paired_change_leaves_out_unknown_problems():
+def test_paired_change_ignores_problems_without_a_result():
     before, after = np.array([1.0, 0.0, np.nan, 0.5]), np.array([1.0, 1.0, 1.0, np.nan])
     assert paired_change(before, after)[::3] == (0.5, 2)
     halves = paired_change(np.array([0.5, 0.5]), np.array([1.0, 0.5]))

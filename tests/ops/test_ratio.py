@@ -49,11 +49,11 @@ def sum_by_loop(logp, mask):
     return out
 
 
-def sequence_by_loop(logp, behaviour, mask):
+def mean_ratio_by_loop(logp, behaviour, mask):
     return broadcast_to_tokens(mean_by_loop(logp, mask) - mean_by_loop(behaviour, mask), mask)
 
 
-def response_by_loop(logp, behaviour, mask):
+def sum_ratio_by_loop(logp, behaviour, mask):
     return broadcast_to_tokens(sum_by_loop(logp, mask) - sum_by_loop(behaviour, mask), mask)
 
 
@@ -101,8 +101,8 @@ def value_and_gradient(op):
 
 CASES = {
     "token": (ratio.token_log_ratio, token_by_loop),
-    "sequence": (ratio.sequence_log_ratio, sequence_by_loop),
-    "response": (ratio.response_log_ratio, response_by_loop),
+    "sequence": (ratio.sequence_log_ratio, mean_ratio_by_loop),
+    "response": (ratio.response_log_ratio, sum_ratio_by_loop),
     "group_expectation": (ratio.group_expectation_log_ratio, expectation_by_loop),
     "group_expectation_unnormalized": (ratio.group_expectation_log_ratio_unnormalized, unnormalized_by_loop),
 }
@@ -125,7 +125,7 @@ def test_log_ratio_matches_formula(name, logp, behaviour, mask, poison):
 def test_sequence_token_ratio_has_sequence_value_and_token_gradient(logp, behaviour, mask, poison):
     with jax.enable_x64(True):
         value, gradient = GSPO_TOKEN(np.where(mask, logp, poison), np.where(mask, behaviour, poison), mask)
-    np.testing.assert_allclose(value, sequence_by_loop(logp, behaviour, mask), atol=1e-12)
+    np.testing.assert_allclose(value, mean_ratio_by_loop(logp, behaviour, mask), atol=1e-12)
     np.testing.assert_allclose(gradient, np.where(mask, weights, 0.0), atol=1e-15)
 
 
@@ -309,6 +309,6 @@ def test_invalid_arguments_are_refused(op, arguments, message):
         (lambda: ratio.clamp_log_ratio(X.astype(int), bound=1.0), "log_ratio must be a floating-point array"),
     ],
 )
-def test_invalid_hyperparameters_are_refused(call, message):
+def test_invalid_group_and_clamp_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

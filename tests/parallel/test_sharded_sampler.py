@@ -1,4 +1,4 @@
-"""Sampling weights that are sharded over devices: the same tokens as with full copies, and no weights sent per token."""
+"""Model weights of the sampler, sharded over devices: the same tokens as with full copies, and no weights sent per token."""
 
 import functools
 import math
@@ -30,7 +30,8 @@ from rljax.training.parts.policy import make_shape
 EVEN = replace(LLAMA, vocab_size=16, heads=8, kv_heads=4)
 MODELS = {
     "even": EVEN,
-    "odd": replace(LLAMA, vocab_size=13, heads=6, kv_heads=2, hidden=20, head_dim=8),  # fsdp=4 divides none of these
+    # 4 divides neither the vocabulary nor the numbers of heads of "odd"
+    "odd": replace(LLAMA, vocab_size=13, heads=6, kv_heads=2, hidden=20, head_dim=8),
     "biased": replace(EVEN, qkv_bias=True, output_bias=True, qk_norm=True, joint_qk_norm=True, sinks=True, tied_head=False),
     "experts": replace(EVEN, routing=Routing(experts=8, chosen=2, normalized=True)),
 }

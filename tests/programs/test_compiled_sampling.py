@@ -91,7 +91,7 @@ def test_growing_cache_has_the_planned_size(monkeypatch):
 
 
 def test_tensor_layer_sums_two_results_per_token():
-    """Attention and feed-forward layer sum one each: for prompt tokens, and for response tokens except the last of each."""
+    """The attention and the feed-forward layer each sum one result per token, except for the last token of a response."""
     mesh = make_mesh(1, 1, 2)
     one, two = (bytes_sent_sampling(CONFIG, replace(SHAPE, layers=layers), mesh, LENGTH, SLOTS) for layers in (1, 2))
     tokens = PROMPTS * LENGTH + PROMPTS * GROUP * (BUDGET - 1)
@@ -105,16 +105,16 @@ def test_scoring_gathers_parameters_per_micro_batch():
 
     def measure(layers):
         shape = replace(SHAPE, layers=layers)
-        vectors = 4 * sum(leaf.size for leaf in jax.tree.leaves(abstract_params(shape)) if leaf.ndim == 1)
+        vector_bytes = 4 * sum(leaf.size for leaf in jax.tree.leaves(abstract_params(shape)) if leaf.ndim == 1)
         shard_bytes = bytes_on_a_device(parameter_shapes(transformer_policy(shape, eos=0, mesh=mesh), mesh))
         grpo, ppo = (
             bytes_sent_scoring(config, shape, mesh, LENGTH) for config in (CONFIG, CONFIG.replace(algorithm="ppo"))
         )
-        return np.array([7 * shard_bytes, vectors, grpo, ppo - grpo])
+        return np.array([7 * shard_bytes, vector_bytes, grpo, ppo - grpo])
 
-    others, vectors, *messages = measure(layers=3) - measure(layers=1)
-    for sent in messages:
-        assert micro_batches * (others - vectors) <= sent <= 1.2 * micro_batches * others
+    remote_bytes, vector_bytes, *totals = measure(layers=3) - measure(layers=1)
+    for sent in totals:
+        assert micro_batches * (remote_bytes - vector_bytes) <= sent <= 1.2 * micro_batches * remote_bytes
 
 
 def test_one_device_sends_nothing():
@@ -123,7 +123,7 @@ def test_one_device_sends_nothing():
 
 
 def test_unchanged_weights_are_not_copied():
-    """A compiled program would copy every weight, so a second model would be in memory during sampling."""
+    """If the weights went through a compiled program, it would copy them, and sampling would need memory for two models."""
     for mesh in (make_mesh(1, 1), make_mesh(8, 1)):
         params = init_params(SHAPE, jax.random.key(0))
         params = put(params, policy_shardings(mesh, params, params, transformer_policy(SHAPE, eos=0, mesh=mesh).partition))

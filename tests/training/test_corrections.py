@@ -90,7 +90,7 @@ def test_correction_metrics_are_plotted():
     assert {"correction_cut", "surrogate_masked"} <= set(PANELS["rl"])
 
 
-def test_a_custom_algorithm_is_corrected_too():
+def test_add_correction_leaves_the_rest_of_an_algorithm_unchanged():
     algorithm = BY_NAME["rloo"]()
     config = TINY.replace(correction="masked", correction_high=3.0, off_policy_delta=0.5)
     corrected = add_correction(algorithm, config)

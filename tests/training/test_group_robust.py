@@ -42,7 +42,7 @@ def test_weights_match_the_paper():
     assert next_weights(found, np.array([9e3, 0, 0], np.float32), rate=1.0).tolist() == [1.0, 0.0, 0.0]
 
 
-def test_kind_losses_are_relative_to_the_judged_mean():
+def test_losses_of_kinds_are_relative_to_the_mean_of_judged_rewards():
     found = rollout(
         [[1.0, 0.0], [1.0, 1.0], [0.0, 5.0]], [0, 2, 0], valid=np.array([[True, True], [True, True], [True, False]])
     )
@@ -99,7 +99,7 @@ def test_a_rate_near_0_leaves_the_algorithm_unchanged(tmp_path):
         chex.assert_trees_all_close(runs[0], runs[2], rtol=1e-3)
 
 
-def test_runs_that_cannot_be_weighted_are_refused():
+def test_worst_kind_is_refused_if_it_cannot_be_applied():
     with pytest.raises(InputError, match="no column of the training problems has 2 to"):
         first_state(KINDS.replace(operands=(2, 2)), reward=even_length)
     for changes in ({"algorithm": "ppo"}, {"remembered_rewards": 4}):

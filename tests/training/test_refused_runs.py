@@ -62,7 +62,7 @@ def test_invalid_settings_are_refused_before_anything_is_written(tmp_path, chang
         ({"heads": 3}, "width=16 over heads=3"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(without_type_checks, change, message):
+def test_invalid_values_and_combinations_are_refused(without_type_checks, change, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**change)
 
@@ -88,7 +88,7 @@ def test_a_configuration_survives_a_round_trip_through_json():
         TrainConfig.from_json({**TINY.to_json(), "optimization": {"learning_rte": 1.0}})
 
 
-def test_held_out_prompts_that_are_too_long_are_named_in_the_error(tmp_path):
+def test_the_error_says_that_the_held_out_prompts_are_too_long(tmp_path):
     problems = [Problem(f"{number}+1=", str(number + 1)) for number in range(1, 9)]
     with pytest.raises(InputError, match="every held-out prompt is longer than the limit of 6 tokens: the shortest has 11"):
         rljax.train(
@@ -97,7 +97,7 @@ def test_held_out_prompts_that_are_too_long_are_named_in_the_error(tmp_path):
         )
 
 
-def test_the_second_of_two_starts_leaves_the_folder_to_the_first(tmp_path):
+def test_a_failed_start_removes_its_folder_unless_another_process_has_locked_it(tmp_path):
     def refuse():
         with pytest.raises(InputError, match="another process"), discard_on_error(folder):
             raise InputError("another process is training")

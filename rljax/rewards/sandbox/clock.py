@@ -33,7 +33,7 @@ class Clock:
         self._before = sum(self._delays)
 
     def left(self) -> float:
-        """Return the seconds that are left, 0 or less once they are used up. Using them up takes at least that much real time."""
+        """Return the seconds that are left, 0 or less once they are used up. At least this much real time passes until then."""
         self._delays = [_delay(descriptor, last) for descriptor, last in zip(self._descriptors, self._delays, strict=True)]
         delayed = sum(self._delays) - self._before
         return self._seconds - (time.monotonic() - self._start - delayed)
