@@ -32,7 +32,7 @@ class World(NamedTuple):
     start: Int[np.ndarray, "C"]
     """First state of each context."""
     horizon: int
-    """T, the largest number of tokens of a response."""
+    """T, the maximum number of tokens per response."""
 
     @property
     def rows(self) -> int:

@@ -41,7 +41,7 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     Args:
         rows: rows of a run's `heldout.jsonl`, with `step`, `problem`, `prompt`, `completion`, `answer`, `reward` and `correct`. A
             reward is None if the answer could not be judged. If two rows have the same step and problem, the later one counts.
-        shown: largest number of changed problems to show, including at least one whose answer became wrong, if there is one.
+        shown: maximum number of changed problems to show, including at least one whose answer became wrong, if there is one.
 
     Returns:
         The comparison over the problems that were judged both times; None if there are no answers before RL or after an RL step.

@@ -94,7 +94,7 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
     Args:
         problems: number of problems.
         samples: number of answers to each problem.
-        batch: largest number of answers per call.
+        batch: maximum number of answers per call.
 
     Returns:
         Calls of equal shape that together sample `samples` answers to every problem.
@@ -145,7 +145,7 @@ def generate_rows(
         params: parameters of the policy.
         samples: number of answers to each problem.
         seed: seed of the sampling.
-        batch: largest number of answers per call.
+        batch: maximum number of answers per call.
         vote: function that extracts the final answer from a response, for majority votes; None if there is no answer.
         settings: what the answers depend on in addition to `samples`, `seed` and `batch`; must equal the settings saved with `out`.
         out: where the answers are saved, see `sample_files`; None keeps them only in memory.

@@ -119,7 +119,7 @@ def attend_cached(
         slot: slot of the first new token, one for all rows or one per row.
         block: number of queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that rows and heads are divided over.
-        window: largest number of tokens that a token sees, see `visible_in_cache`.
+        window: maximum number of tokens that a token sees, see `visible_in_cache`.
         cap: bound on the scores, see `attend`.
         sinks: additional score per head, see `attend`.
     """
@@ -160,7 +160,7 @@ def visible_in_cache(
         new: number of new tokens.
         first: index of the first of the T tokens among the new tokens.
         count: T.
-        window: largest number of tokens that a token sees: itself and earlier ones; the cache is a ring buffer. None: no limit.
+        window: maximum number of tokens that a token sees: itself and earlier ones; the cache is a ring buffer. None: no limit.
     """
     slots = segments.shape[1]
     offset = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]
@@ -229,7 +229,7 @@ def attend_within(
         segments: sequence number of each token, see `Packed.segments`; 0 is padding, which sees itself.
         block: number of queries that attend to all keys at once; None: `block_size` decides.
         devices: number of devices that rows and heads are divided over.
-        window: largest number of tokens that a token sees, see `visible_slots`.
+        window: maximum number of tokens that a token sees, see `visible_slots`.
         cap: bound on the scores, see `attend`.
         sinks: additional score per head, see `attend`.
     """
@@ -469,7 +469,7 @@ def attend_rows(
         segments: sequence number of each token, see `Packed.segments`; 0 is padding, whose result is meaningless.
         config: configuration of the model.
         mesh: devices that rows and heads are divided over.
-        window: largest number of tokens that a token sees, see `rljax.models.packed.visible_slots`.
+        window: maximum number of tokens that a token sees, see `rljax.models.packed.visible_slots`.
         sinks: additional score per head, see `attend`.
 
     Raises:
@@ -534,7 +534,7 @@ def attend_splash(
         values: value of every token.
         segments: sequence number of each token; 0 is padding.
         mesh: devices that rows and heads are divided over; each runs the kernel on its rows and heads.
-        window: largest number of tokens that a token sees; the kernel also skips the blocks before the window.
+        window: maximum number of tokens that a token sees; the kernel also skips the blocks before the window.
         cap: bound on the scores, see `attend`.
         interpret: emulate the kernel without a TPU, slowly.
     """

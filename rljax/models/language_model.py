@@ -439,7 +439,7 @@ def empty_pages(model: Model, rows: int, shared: int, own: int, sharers: int) ->
         rows: number of rows.
         shared: number of pages that several rows may share.
         own: number of pages that belong to only one row.
-        sharers: M, the largest number of rows that may share a page.
+        sharers: M, the maximum number of rows that may share a page.
     """
     layer = PagedLayer(*(empty_cache(model, count, PAGE)[0] for count in (shared, own)))
     zeros = partial(jnp.zeros, dtype=jnp.int32)

@@ -89,7 +89,7 @@ def visible_slots(
         segments: sequence number of each slot, `[R, S]`, see `Packed.segments`; 0 is padding.
         first: first slot of the Q query tokens.
         count: Q; None: all slots.
-        window: largest number of tokens that a token sees: itself and the nearest ones before it; None: no limit. It must be None
+        window: maximum number of tokens that a token sees: itself and the nearest ones before it; None: no limit. It must be None
             if sequences share a beginning, because distances between slots then differ from distances between positions.
     """
     slots = jnp.arange(segments.shape[-1])

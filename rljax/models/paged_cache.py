@@ -146,7 +146,7 @@ def attend_pages(
         value: value of the new token.
         layer: the layer's pools.
         pages: which rows use which pages, after `take_pages` has taken a page for the new token if it needs one.
-        window: largest number of tokens that a token sees.
+        window: maximum number of tokens that a token sees.
         cap: bound on the scores, see `rljax.models.attention.attend`.
         sinks: additional score per head, see `rljax.models.attention.attend`.
     """
@@ -372,7 +372,7 @@ def pages_needed(length: int, count: int, sharers: int) -> tuple[int, int]:
     Args:
         length: number of tokens in the prompt.
         count: number of rows.
-        sharers: M, largest number of rows that share a page.
+        sharers: M, the maximum number of rows that share a page.
 
     Example:
         >>> pages_needed(130, 4, 8), pages_needed(128, 9, 8), pages_needed(128, 1, 8), pages_needed(20, 8, 8)

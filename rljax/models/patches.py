@@ -213,7 +213,7 @@ def position_offsets(
         reader: the decoder.
         params: the entry `patches` of the parameters.
         tokens: token ids.
-        segments: number of the sequence in each slot; 0 for padding.
+        segments: sequence number of each slot, see `Packed.segments`; 0 is padding.
     """
     rows, columns = reader.patches.rows, reader.patches.columns
     is_patch = jnp.asarray(reader.is_patch)[tokens] & (segments > 0)

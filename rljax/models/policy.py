@@ -123,7 +123,7 @@ class Begin(Protocol):
             params: parameters of the policy.
             tokens: token ids, meaningless where `attention` is False.
             attention: mask of the slots that contain a token, which are the last slots of each row; at least one per row.
-            budget: largest number of tokens that will be sampled; `advance` is called fewer times than that. For a decoder that
+            budget: maximum number of tokens that will be sampled; `advance` is called fewer times than that. For a decoder that
                 can `grow`: number of tokens that the state needs room for at first, which may be 0.
 
         Returns:

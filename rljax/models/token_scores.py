@@ -80,7 +80,7 @@ def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
 
     Args:
         array: one entry per token, `[R, K, ...]`.
-        chunk: largest number of tokens per device in a chunk.
+        chunk: maximum number of tokens per device in a chunk.
         mesh: devices that share the rows; None: one device.
 
     Raises:

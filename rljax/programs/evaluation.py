@@ -197,7 +197,7 @@ def open_sampler(
         settings: which problems, reward and checkpoint, and how tokens are sampled.
         temperature: sampling temperature.
         problems: problems to answer, instead of `settings.dataset`.
-        limit: largest number of problems; the first ones are used.
+        limit: maximum number of problems; the first ones are used.
 
     Raises:
         InputError: the target cannot be opened, an argument cannot be used, or its reward or environment is missing.

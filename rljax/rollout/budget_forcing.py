@@ -20,7 +20,7 @@ class BudgetForcing:
 
     Args:
         engine: the engine that samples the tokens.
-        least: m, the smallest number of tokens in an answer.
+        least: m, the minimum number of tokens in an answer.
         continuation: w, token ids of the text that replaces the end token.
 
     An answer is not continued if a stop string ended it, or if the token budget leaves no room for another token.

@@ -164,7 +164,7 @@ class StepRunner:
 
     Args:
         seconds: time limit of each call; None for no limit.
-        max_concurrent: largest number of calls that run at once.
+        max_concurrent: maximum number of calls that run at once.
     """
 
     def __init__(self, *, seconds: float | None, max_concurrent: int):

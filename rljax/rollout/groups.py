@@ -230,7 +230,7 @@ def collect(
         keep: function that returns which groups to keep, `[P]`, because they carry a training signal; None keeps all.
         wanted: number of groups to return.
         carried: the surplus of the previous rollout.
-        max_tries: largest number of calls to `sample`.
+        max_tries: maximum number of calls to `sample`.
 
     Returns:
         The position after all sampled groups, and a `Collected`, whose `complete` is False if the tries ran out first.

@@ -71,7 +71,7 @@ def choose(trained: Groups, sampled: Groups, count: int) -> list[ResponseLocatio
     Args:
         trained: the groups that the step trained on.
         sampled: all groups that the step sampled.
-        count: largest number of responses.
+        count: maximum number of responses.
     """
     kept = set(trained.prompt_ids.tolist())
     dropped = [group for group in range(sampled.count) if sampled.prompt_ids[group] not in kept]
@@ -334,7 +334,7 @@ def rollout_rows(
         batch: the batch prepared from the groups that the step trained on.
         score: function that scores responses under the policy after the updates.
         step: number of RL steps done, including this one.
-        count: largest number of responses.
+        count: maximum number of responses.
     """
     places = choose(collected.groups, collected.sampled, count)
     return make_rows(worker, places, batch, np.asarray(score(sequences_at(places)).logp), step=step) if places else []

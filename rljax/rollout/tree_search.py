@@ -21,7 +21,7 @@ class TreeSearch(NamedTuple):
     simulations: int
     """N, simulations per problem; each samples at most one step."""
     width: int
-    """W, largest number of steps sampled after the same prefix."""
+    """W, the maximum number of steps sampled after the same prefix."""
     exploration: float
     """c, weight of the uncertainty, in the unit of the values."""
     step_ends: tuple[str, ...]
