@@ -1,8 +1,8 @@
 """Measure the peak memory, time, samples per hour and energy of PPO, VAPO, DAPO and GRPO on the same task.
 
-Table 12 of the design document (unpublished) states these four for vanilla PPO, VAPO, DAPO and GRPO on eight A100 GPUs. This script
-measures them on one machine. Each run is a separate process, and a round consists of one run of each algorithm, so that all
-algorithms see the same machine load. All runs start from one base model, which is trained once.
+Table 12 of the design document (unpublished) states these four quantities for the same algorithms on eight A100 GPUs. This
+script measures them on one machine. Each run is a separate process, and a round consists of one run of each algorithm, so that
+all algorithms see the same machine load. All runs start from one base model, which is trained once.
 
 Command:
 
@@ -12,10 +12,11 @@ Measurements:
 
 - peak memory: on a CPU, the process's peak resident memory minus its peak before the run; on an accelerator, the device's peak
   memory minus its peak before the run;
-- time of a training: 100 times the median RL step, leaving out the first two, which compile; if the critic is pretrained, plus 50
+- training time: 100 times the median RL step, leaving out the first two, which compile; if the critic is pretrained, plus 50
   times the median step of value pretraining, leaving out the first;
-- samples: responses that are trained on, per hour of RL steps; dynamic sampling samples more;
-- energy: that of all processor packages during the run, from Linux's powercap counters. Virtual machines and ordinary users
+- samples: responses that are trained on, per hour of RL steps; dynamic sampling also samples
+  responses that are not trained on, which do not count;
+- energy: used by all processor packages during the run, from Linux's powercap counters. Virtual machines and ordinary users
   usually cannot read them; the page then reports "unavailable", without an estimate.
 
 Deviations from the document: a transformer of 2.7 million parameters on sums, 8 prompts with 8 responses, two updates per step.
@@ -98,7 +99,7 @@ CONFIG = rljax.TrainConfig.flat(
     quiet=True,
 )
 TRAINING_STEPS, PRETRAINING_STEPS = 100, 50
-"""RL and value-pretraining steps of the training whose time the page reports."""
+"""Numbers of RL steps and of value-pretraining steps in the reported training time."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def read_joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
     return sum(int(counter.read_text(encoding="utf-8")) for counter in readable) / 1e6
 
 
-def used_bytes() -> int:
+def peak_bytes() -> int:
     """Return the peak memory of the accelerator, or the peak resident memory of this process on a CPU, in bytes.
 
     On Linux the peak comes from `/proc`, because `getrusage` starts at the peak of the process that started this one.
@@ -150,7 +151,7 @@ def used_bytes() -> int:
 
 def measure(config: rljax.TrainConfig) -> dict[str, Any]:
     """Do one run in this process, and return its measurements."""
-    before, energy = used_bytes(), read_joules()
+    before, energy = peak_bytes(), read_joules()
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
         rows = read_metrics(result.run / "metrics.jsonl")
@@ -158,7 +159,7 @@ def measure(config: rljax.TrainConfig) -> dict[str, Any]:
     steps = [row for row in rows if row["phase"] == "rl"]
     value = [row["seconds"] for row in rows if row["phase"] == "value"]
     return {
-        "bytes": used_bytes() - before,
+        "bytes": peak_bytes() - before,
         "step_seconds": statistics.median(row["seconds"] for row in steps[2:]),
         "value_seconds": statistics.median(value[1:]) if len(value) > 1 else None,
         "trained": statistics.mean(row["trained_groups"] for row in steps[2:]) * config.sampling.group_size,

@@ -13,14 +13,14 @@ class RankCorrelation(NamedTuple):
     tau: float
     """Pairs in the same order minus pairs in opposite orders, as a fraction of all pairs; ties count for neither side."""
     low: float
-    """Lower end of the central 95 % of the correlations of all orders."""
+    """Lower end of the central 95 % of the null distribution, in which all orders are equally likely."""
     high: float
     """Upper end of this central range."""
     share: float
     """Fraction of all orders whose correlation is at least as far from 0 as `tau`: a two-sided p-value."""
 
     def text(self) -> str:
-        """Format the correlation with its range under chance.
+        """Format the correlation with the range expected by chance.
 
         Example:
             >>> permutation_test([1, 2, 3, 4], [0.1, 0.2, 0.4, 0.3]).text()

@@ -2,7 +2,7 @@
 
 A step samples 16 responses to each of 16 prompts and makes two updates, so the second one is off-policy and the clip ranges
 matter. Each algorithm has its own defaults, with two exceptions that the task needs: Dr.GRPO's `max_length` is the response limit,
-and VAPO's critic is pretrained for 10 steps instead of 50. The page of results also compares the arms at equal numbers of
+and VAPO's critic is pretrained for 10 steps instead of 50. The page of results also compares all runs at equal numbers of
 sampled tokens, because DAPO samples more per step than the others, and VAPO also samples before the first step, for its critic.
 
     python experiments/real/addition_algorithms.py --model HuggingFaceTB/SmolLM2-135M-Instruct

@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: summary, formula, arguments, example and source of a function; the fields of a record."""
+"""Docstrings as Markdown: summary, formula, arguments, example and source of a function; also the texts under a class's fields."""
 
 import ast
 import inspect
@@ -24,11 +24,11 @@ def label(name: str) -> str:
 
 
 def escape_text(text: str, anchors: Mapping[str, str] | None = None) -> str:
-    """Plain text with code in backticks, as Markdown on one line; arXiv ids, and code that names an anchor, become links.
+    """Plain text with code in backticks, as Markdown on one line; arXiv ids, and names in `anchors`, become links.
 
     Args:
         text: from a docstring.
-        anchors: name in backticks -> anchor.
+        anchors: name, without its backticks -> anchor.
 
     Example:
         >>> escape_text("A_i of `gae`, arXiv:1506.02438", {"gae": "book-gae-gae"})
@@ -75,7 +75,7 @@ def source(function: Callable) -> str:
 
 
 def cell(text: str) -> str:
-    """Markdown for a cell of a table: code in backticks may contain a bar."""
+    """Escape the bars inside code in backticks, so that the text fits into a cell of a table."""
     return CODE.sub(lambda code: code[0].replace("|", r"\|"), text)
 
 
@@ -86,12 +86,12 @@ def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def display_formula(equation: str) -> str:
-    """The formula of a docstring as displayed mathematics, one line each."""
+    """The formula of a docstring as display math, one block per line."""
     return "\n\n".join(f"$$\n{line}\n$$" for line in tex_lines(equation))
 
 
 def field_texts(record: type) -> dict[str, str]:
-    """The text under each field of a class and of the classes that it inherits from, from their source.
+    """Read the text under each field of a class and of its base classes from their source code.
 
     Example:
         >>> from rljax.algorithms import Rollout
@@ -136,7 +136,7 @@ def markdown(docstring: str, anchors: Mapping[str, str]) -> str:
 
     Args:
         docstring: without indentation, as `inspect.getdoc` returns it.
-        anchors: name in backticks -> anchor.
+        anchors: name, without its backticks -> anchor.
     """
     found = sections(docstring)
     blocks = list(_prose(found.pop(""), anchors))

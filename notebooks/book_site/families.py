@@ -1,4 +1,4 @@
-"""Pages of the families of models that load from a Hugging Face folder."""
+"""Documentation pages for the model families that can be loaded from a Hugging Face folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,13 +6,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from book_site.docstrings import escape_text, table
-from rljax.models.families import FAMILIES, USUAL
-from rljax.models.families import Family as Record
+from rljax.models.families import FAMILIES, USUAL, Family
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "parity" / "results.md"
 
 
-class Family(NamedTuple):
+class FamilyPage(NamedTuple):
     """Contents of a family's page, as phrases in Markdown."""
 
     models: str
@@ -22,8 +21,8 @@ class Family(NamedTuple):
     layers: str
     """How its layers differ from those of other families."""
     refused: str
-    """Entries of config.json that are refused, because `transformers` would compute something else."""
-    weights: str = "none yet; its layers have been compared with random weights, below"
+    """What is refused, because `transformers` would compute something else."""
+    weights: str = "none yet; its layers have been checked against `transformers` with random weights, see below"
     """Published weights that have been trained here."""
 
 
@@ -35,110 +34,112 @@ EXPERTS = (
     "routers divide the tokens (`router_balance`, `router_entropy`, `router_largest_share`, `router_unused_share`), and `--freeze "
     "router` keeps the routers unchanged."
 )
-PAGES: Mapping[str, Family] = MappingProxyType(
+PAGES: Mapping[str, FamilyPage] = MappingProxyType(
     {
-        "llama": Family(
+        "llama": FamilyPage(
             "Llama 2, 3, 3.1 and 3.2 (text), TinyLlama, SmolLM and SmolLM2, DeepSeek-R1-Distill-Llama",
             "HuggingFaceTB/SmolLM2-135M-Instruct",
             "Grouped-query attention without biases, or with biases at all four projections (`attention_bias`) and in the "
-            "feed-forward layers (`mlp_bias`); rotary positions, stretched if `rope_type` is `llama3`, `linear` or `yarn`. With "
-            "`dynamic`, prompt and response together may have `max_position_embeddings` tokens.",
-            "a sliding window, and stretched rotary positions of another type",
+            "feed-forward layers (`mlp_bias`); rotary positions (RoPE), scaled if `rope_type` is `llama3`, `linear` or `yarn`. "
+            "With `dynamic`, prompt and response together may have at most `max_position_embeddings` tokens.",
+            "a sliding window, and RoPE scaling of another type",
             "SmolLM2-135M-Instruct ([benchmarks](../../benchmarks.md))",
         ),
-        "mistral": Family(
+        "mistral": FamilyPage(
             "Mistral 7B, Mistral Nemo, Zephyr, and others with `model_type` mistral",
             "mistralai/Mistral-7B-Instruct-v0.3",
             "Grouped-query attention without biases; with `sliding_window`, each token sees that many tokens, in all layers.",
             "a window in some of the layers only",
         ),
-        "qwen2": Family(
+        "qwen2": FamilyPage(
             "Qwen2, Qwen2.5, Qwen2.5-Math, Qwen2.5-Coder, DeepSeek-R1-Distill-Qwen",
             "Qwen/Qwen2.5-0.5B-Instruct",
             "Biases at queries, keys and values; if `use_sliding_window` is true, a window in the layers of `layer_types`, or "
             "from `max_window_layers` on.",
             "the mixture-of-experts and vision models, which are other families",
         ),
-        "qwen3": Family(
+        "qwen3": FamilyPage(
             "Qwen3 0.6B to 32B (dense)",
             "Qwen/Qwen3-0.6B",
             "Every query and key head is normalized (RMSNorm); heads have `head_dim` features, whatever the width."
             " With `attention_bias`, all four projections have biases.",
-            "rotary positions of a type that is not listed above",
+            "RoPE scaling of a type that [Llama](#model-llama) refuses, too",
         ),
-        "gemma": Family(
+        "gemma": FamilyPage(
             "Gemma 2B and 7B, CodeGemma",
             "google/gemma-2b-it",
-            "As Llama, with norms whose scales are stored minus 1, GELU in place of SiLU, and embeddings times the root of the "
+            "As Llama, with norms that store their scale minus 1, GELU in place of SiLU, and embeddings times the root of the "
             "width.",
             "activation functions other than GELU with the tanh approximation",
         ),
-        "gemma2": Family(
+        "gemma2": FamilyPage(
             "Gemma 2 2B, 9B and 27B",
             "google/gemma-2-2b-it",
             "As Gemma, with norms before and after attention and feed-forward layer, a window in every other layer, and bounds on "
-            "attention scores and logits (`attn_logit_softcapping`, `final_logit_softcapping`), which the programs `blockwise`, "
-            "`dense` and `splash` compute.",
+            "attention scores and logits (`attn_logit_softcapping`, `final_logit_softcapping`), which `--attention blockwise`, "
+            "`dense` and `splash` support.",
             "attention in both directions, and `--attention cudnn`, which cannot bound scores",
         ),
-        "gemma3_text": Family(
+        "gemma3_text": FamilyPage(
             "Gemma 3 270M and 1B (text)",
             "google/gemma-3-270m-it",
-            "Norms before and after attention and feed-forward layer, whose scales are stored minus 1; GELU in place of SiLU; five "
-            "layers with a window and a rotary base of their own to each layer without; embeddings times the root of the width.",
+            "Norms before and after attention and feed-forward layer, which store their scale minus 1; GELU in place of SiLU; for "
+            "each layer with full attention, five with a sliding window and another rotary base; embeddings times the root of the "
+            "width.",
             "the models that read images (`gemma3`), and a bound on attention scores, which `transformers` ignores",
-            weights="none; the greedy tokens of Gemma 3 270M, from 4-bit weights, are those of `transformers` for 20 prompts "
+            weights="none; with 4-bit weights, greedy decoding of Gemma 3 270M matches `transformers` on 20 prompts "
             "(`tests/models/test_real_greedy.py`)",
         ),
-        "olmo2": Family(
+        "olmo2": FamilyPage(
             "OLMo 2 1B to 32B",
             "allenai/OLMo-2-0425-1B-Instruct",
             "Norms after attention and feed-forward layer instead of before them; queries and keys are normalized over all heads.",
             "a sliding window",
         ),
-        "olmo3": Family(
+        "olmo3": FamilyPage(
             "OLMo 3 7B and 32B",
             "allenai/Olmo-3-7B-Instruct",
-            "As OLMo 2, with a window in three layers of four; YaRN, if it is set, stretches only the others.",
-            "stretched rotary positions in layers with a window",
+            "As OLMo 2, with a window in three layers of four; YaRN, if it is set, scales RoPE only in the others.",
+            "RoPE scaling in layers with a window",
         ),
-        "smollm3": Family(
+        "smollm3": FamilyPage(
             "SmolLM3 3B",
             "HuggingFaceTB/SmolLM3-3B",
             "As Llama, but every fourth layer has no rotary positions (`no_rope_layers`).",
             "a sliding window",
         ),
-        "granite": Family(
+        "granite": FamilyPage(
             "Granite 3.0 to 3.3 (dense)",
             "ibm-granite/granite-3.3-2b-instruct",
             "As Llama, with factors for embeddings, scores, logits, and what each layer adds.",
             "the mixture-of-experts and hybrid models, which are other families",
         ),
-        "phi3": Family(
+        "phi3": FamilyPage(
             "Phi-3 mini and medium, Phi-4-mini (3.8B), Phi-4 (14B)",
             "microsoft/phi-4",
             "As Llama, with queries, keys and values stored as one matrix, and gate and up as another; with `sliding_window`, each "
             "token sees that many tokens, in all layers. Its low-rank adapters are exported merged, not as a folder for peft. "
-            "Rotary positions of type `longrope` have the factors for sequences up to `original_max_position_embeddings` "
-            "(4,096 tokens). If `short_factor` and `long_factor` in `config.json` are equal, the length is not limited: for long "
+            "RoPE of type `longrope` uses the short factors, for sequences of up to `original_max_position_embeddings` tokens "
+            "(4,096). If `short_factor` and `long_factor` in `config.json` are equal, the length is not limited: for long "
             "responses, copy the folder and write the long list in place of the short one. Sampler, learner, `transformers` and "
             "vLLM then use the long factors at every length, also with the exported model.",
-            "with `longrope` and two lists, a prompt and a response that together are longer than that: `transformers` uses the "
-            "long list for all tokens of a longer sequence, so a response that crosses the limit has probabilities under both",
+            "with `longrope` and two different lists, a prompt and a response that together exceed "
+            "`original_max_position_embeddings`: `transformers` uses the long list for all tokens of a longer sequence, so the "
+            "probabilities of the tokens before the limit would change once a response crosses it",
         ),
-        "qwen3_moe": Family(
+        "qwen3_moe": FamilyPage(
             "Qwen3-30B-A3B, Qwen3-235B-A22B and Qwen3-Coder with experts",
             "Qwen/Qwen3-30B-A3B",
             f"As Qwen 3, with experts in place of each feed-forward layer. {EXPERTS}",
             "layers without experts (`mlp_only_layers`, `decoder_sparse_step`) and a sliding window",
         ),
-        "mixtral": Family(
+        "mixtral": FamilyPage(
             "Mixtral 8x7B and 8x22B",
             "mistralai/Mixtral-8x7B-Instruct-v0.1",
             f"As Mistral, with experts in place of each feed-forward layer. {EXPERTS}",
             "noise in the router (`router_jitter_noise`)",
         ),
-        "gpt_oss": Family(
+        "gpt_oss": FamilyPage(
             "gpt-oss-20b, gpt-oss-120b, and copies of them in bfloat16",
             "openai/gpt-oss-20b",
             "A sink in the softmax of each head, a window in every other layer, YaRN, and experts with biases and clamped gates. "
@@ -146,7 +147,7 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             f"bfloat16. {EXPERTS}",
             "`--attention cudnn` and `splash`, which have no sinks",
         ),
-        "olmoe": Family(
+        "olmoe": FamilyPage(
             "OLMoE 1B-7B",
             "allenai/OLMoE-1B-7B-0125-Instruct",
             "Experts in place of each feed-forward layer, and queries and keys that are normalized over all heads. "
@@ -164,7 +165,7 @@ def family_pages() -> dict[str, str]:
 
 def _index() -> str:
     rows = [
-        (f"[`{name}`](#model-{name})", page.models, f"`{page.example}`", _marks(FAMILIES[name]))
+        (f"[`{name}`](#model-{name})", page.models, f"`{page.example}`", _attention_and_experts(FAMILIES[name]))
         for name, page in PAGES.items()
     ]
     pages = "\n".join(PAGES)
@@ -184,14 +185,14 @@ reads it. Each family has been compared with `transformers`; its page says how, 
 """
 
 
-def _marks(record: Record) -> str:
-    """The kinds of attention windows and of feed-forward layers."""
+def _attention_and_experts(family: Family) -> str:
+    """Describe which layers have a sliding window, and whether there are experts."""
     windows = {"never": "full attention", "always": "a window, if set", "switch": "a window, if switched on"}
-    window = windows.get(record.window, f"a window, except in one of {record.full_every} layers")
-    return window + ("; experts" if "num_experts_per_tok" in record.defaults else "")
+    window = windows.get(family.window, f"a window, except in one of {family.full_every} layers")
+    return window + ("; experts" if "num_experts_per_tok" in family.defaults else "")
 
 
-def _page(family: str, page: Family) -> str:
+def _page(family: str, page: FamilyPage) -> str:
     name = FAMILIES[family].class_prefix
     has_experts = "num_experts_per_tok" in FAMILIES[family].defaults
     condition = ", if `lora_targets` is `attention`" if has_experts else ""
@@ -206,7 +207,7 @@ A folder or hub id whose `config.json` has `"model_type": "{family}"` loads, wit
         --reward math --algorithm dapo --max-response-tokens 1024 \\
         --microbatch-rows 8 --dtype bfloat16 --remat full
 
-`rljax plan` with the same flags says whether it fits your devices; [your model](../../your_model_and_data.md) has the rest.
+`rljax plan` with the same flags says whether it fits your devices; see also [your model](../../your_model_and_data.md).
 
 **Layers.** {page.layers}
 
@@ -228,7 +229,7 @@ it opens the original{adapter}.
 
 
 def _parity(name: str) -> str:
-    """The family's rows of the committed comparison."""
+    """The family's rows of the recorded comparison with `transformers`."""
     text = RESULTS.read_text(encoding="utf-8")
     how = text.split("\n\n")[2].replace("\n", " ")
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if line.startswith("| ")]
@@ -239,5 +240,5 @@ def _parity(name: str) -> str:
             "the same with a cache as without one: `tests/models/test_families.py`."
         )
     columns = [head.index(title) for title in ("library", "family", "way", "difference of logits", "equal")]
-    titles = ("compared with", "model", "way", "largest difference of logits", "equal")
+    titles = ("compared with", "model", "case", "largest difference of logits", "equal")
     return f"{escape_text(how)}\n\n{table(titles, [tuple(row[at] for at in columns) for row in own])}"

@@ -46,10 +46,11 @@ def policy_gradient_theorem(weight: Callable[[float, int], float] = undiscounted
     def theorem(logits: jax.Array) -> jax.Array:
         return (jnp.exp(logp(at).sum(-1)) * (weights * logp(logits) * to_go).sum(-1)).sum()
 
-    exact, ours = (float(jax.jit(jax.grad(function))(at)[1]) for function in (expected_return, theorem))
-    numbers = f"{ours:.3f} by the theorem, {exact:.3f} for J itself"
+    exact, theorem_value = (float(jax.jit(jax.grad(function))(at)[1]) for function in (expected_return, theorem))
+    numbers = f"{theorem_value:.3f} by the theorem, {exact:.3f} for J itself"
     return Evidence(
-        f"gamma = 0.5, derivative with respect to the second token's logit: {numbers}", confirms=abs(ours - exact) > 1e-6
+        f"gamma = 0.5, derivative with respect to the second token's logit: {numbers}",
+        confirms=abs(theorem_value - exact) > 1e-6,
     )
 
 

@@ -35,10 +35,10 @@ def lower_clip(surrogate: Callable[[jax.Array, jax.Array], jax.Array] = document
         return surrogate(log_ratio, -jnp.ones(1))[0]
 
     at = jnp.log(jnp.array([0.5]))
-    ours, slope = jax.jit(jax.value_and_grad(value))(at)
+    document, slope = jax.jit(jax.value_and_grad(value))(at)
     paper = float(jax.jit(clipped)(at, -jnp.ones(1))[0])
-    numbers = f"ratio 0.5, A = -1: {ours:.2f} and slope {slope[0]:.2f}; PPO {paper:.2f} and slope 0"
-    return Evidence(numbers, confirms=bool(abs(ours - paper) > 1e-3 and abs(slope[0]) > 1e-3))
+    numbers = f"ratio 0.5, A = -1: {document:.2f} and slope {slope[0]:.2f}; PPO {paper:.2f} and slope 0"
+    return Evidence(numbers, confirms=bool(abs(document - paper) > 1e-3 and abs(slope[0]) > 1e-3))
 
 
 def group_size_from_one(length: int) -> int:
@@ -83,7 +83,7 @@ def compare_numbers(claimed: float, primary: float, quantity: str) -> Evidence:
 
 
 def exploration_gradient(low: float = 0.2, high: float = 0.28) -> jax.Array:
-    """Gradient that DAPO's clip adds to that of the symmetric clip, in the logits of a two-token policy at ratio 1.25 and A = 1."""
+    """Gradient that DAPO's clip adds to the symmetric clip's, in the logits of a two-token policy at ratio 1.25 and A = 1."""
     behaviour = jnp.log(jnp.array([0.4]))
     logits = jnp.zeros(2)
 

@@ -107,9 +107,9 @@ def same_equation(other: Callable[[jax.Array, jax.Array], jax.Array] = quality_b
 def missing_std(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
     """Compare the advantages of one correct response of four."""
     rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
-    ours, paper = (float(jax.jit(function)(rewards)[0]) for function in (advantage, group_normalized))
-    numbers = f"rewards 1, 0, 0, 0: advantage {ours:.3f} of the first; the paper's {paper:.3f}"
-    return Evidence(numbers, confirms=abs(ours - paper) > 1e-3)
+    document, paper = (float(jax.jit(function)(rewards)[0]) for function in (advantage, group_normalized))
+    numbers = f"rewards 1, 0, 0, 0: advantage {document:.3f} of the first; the paper's {paper:.3f}"
+    return Evidence(numbers, confirms=abs(document - paper) > 1e-3)
 
 
 def no_penalty(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
@@ -120,9 +120,9 @@ def no_penalty(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
 def missing_kl(penalty: Callable[[jax.Array, jax.Array], jax.Array] = no_penalty) -> Evidence:
     """Evaluate a token with probability 1/4 under the policy and 1/2 under the reference."""
     logp, ref_logp = jnp.log(jnp.array([0.25])), jnp.log(jnp.array([0.5]))
-    ours, paper = float(penalty(logp, ref_logp)[0]), float(k3(logp, ref_logp)[0])
-    numbers = f"pi = 1/4, pi_ref = 1/2: penalty {ours:.4f}; the paper's k3 {paper:.4f}"
-    return Evidence(numbers, confirms=abs(ours - paper) > 1e-6)
+    document, paper = float(penalty(logp, ref_logp)[0]), float(k3(logp, ref_logp)[0])
+    numbers = f"pi = 1/4, pi_ref = 1/2: penalty {document:.4f}; the paper's k3 {paper:.4f}"
+    return Evidence(numbers, confirms=abs(document - paper) > 1e-6)
 
 
 ERRATA = (

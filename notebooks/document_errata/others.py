@@ -27,25 +27,25 @@ GRPO = "GRPO, arXiv:2402.03300"
 
 
 def response_weights(weights: Callable[[jax.Array], jax.Array]) -> tuple[float, float]:
-    """Weights in the loss of a response of 1 token and of a response of 3 tokens."""
+    """Weights that a 1-token response and a 3-token response have in the loss."""
     short, long = jax.jit(lambda mask: weights(mask).sum(-1))(jnp.array([[1, 0, 0], [1, 1, 1]], bool))
     return float(short), float(long)
 
 
 def sample_level(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> Evidence:
     """Compare the normalization of the printed loss with DAPO's."""
-    ours, paper = response_weights(weights), response_weights(token_mean)
-    numbers = "responses of 1 and 3 tokens weigh {:.2f} and {:.2f}; in DAPO {:.2f} and {:.2f}".format(*ours, *paper)
-    return Evidence(numbers, confirms=abs(ours[1] - paper[1]) > 1e-6)
+    document, paper = response_weights(weights), response_weights(token_mean)
+    numbers = "responses of 1 and 3 tokens weigh {:.2f} and {:.2f}; in DAPO {:.2f} and {:.2f}".format(*document, *paper)
+    return Evidence(numbers, confirms=abs(document[1] - paper[1]) > 1e-6)
 
 
 def symmetric(high: float = 0.2) -> Evidence:
     """Evaluate a token of advantage 1 whose ratio has grown to 1.25."""
     at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
     paper = BY_NAME["dapo"]().surrogate
-    ours, theirs = (float(jax.jit(function)(at, advantage)[0]) for function in (partial(clipped, high=high), paper))
-    numbers = f"ratio 1.25, A = 1: clipped to {ours:.2f}; in DAPO {theirs:.2f}"
-    return Evidence(numbers, confirms=abs(ours - theirs) > 1e-6)
+    document, dapo = (float(jax.jit(function)(at, advantage)[0]) for function in (partial(clipped, high=high), paper))
+    numbers = f"ratio 1.25, A = 1: clipped to {document:.2f}; in DAPO {dapo:.2f}"
+    return Evidence(numbers, confirms=abs(document - dapo) > 1e-6)
 
 
 def constraint_to_old(logits: jax.Array, old: jax.Array, reference: jax.Array) -> float:
@@ -57,19 +57,19 @@ def constraint_to_old(logits: jax.Array, old: jax.Array, reference: jax.Array) -
 def constraint(distance: Callable[[jax.Array, jax.Array, jax.Array], float] = constraint_to_old) -> Evidence:
     """Evaluate a policy that still equals the old one but differs from the reference."""
     new, reference = jnp.log(jnp.array([0.25, 0.75])), jnp.log(jnp.array([0.5, 0.5]))
-    ours, paper = distance(new, new, reference), float(k3(new[:1], reference[:1])[0])
-    numbers = f"new = old = 1/4, reference 1/2: document {ours:.4f}, GRPO's penalty k3 of the token {paper:.4f}"
-    return Evidence(numbers, confirms=ours == 0 and paper > 0)
+    document, paper = distance(new, new, reference), float(k3(new[:1], reference[:1])[0])
+    numbers = f"new = old = 1/4, reference 1/2: document {document:.4f}, GRPO's penalty k3 of the token {paper:.4f}"
+    return Evidence(numbers, confirms=document == 0 and paper > 0)
 
 
 def three_rewards(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
     """Compute the document's example, R = 0.7, 0.5, 0.9."""
     rewards = jnp.array([0.7, 0.5, 0.9])
-    ours = jax.jit(advantage)(rewards)
+    document = jax.jit(advantage)(rewards)
     scaled = [jax.jit(partial(group_normalized, eps=0.0, ddof=ddof))(rewards) for ddof in (0, 1)]
-    shown = [", ".join(f"{value:+.2f}" for value in values) for values in (ours, *scaled)]
+    shown = [", ".join(f"{value:+.2f}" for value in values) for values in (document, *scaled)]
     numbers = f"R = 0.7, 0.5, 0.9: {shown[0]}; with std of ddof 0 {shown[1]}, of ddof 1 {shown[2]}"
-    return Evidence(numbers, confirms=not any(bool(jnp.allclose(ours, values, atol=1e-3)) for values in scaled))
+    return Evidence(numbers, confirms=not any(bool(jnp.allclose(document, values, atol=1e-3)) for values in scaled))
 
 
 OVERLONG = """
@@ -106,9 +106,9 @@ def penalty_start(start: int = 20480) -> Evidence:
 
 def favors_short(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
     """Compare the weights of a long response under a mean over all tokens and under a mean over responses."""
-    ours, per_response = response_weights(weights), response_weights(sequence_mean)
-    numbers = f"of a response of 3 tokens next to one of 1: {ours[1]:.2f}; with a mean per response {per_response[1]:.2f}"
-    return Evidence(f"weight {numbers}", confirms=ours[1] > per_response[1])
+    per_token, per_response = response_weights(weights)[1], response_weights(sequence_mean)[1]
+    numbers = f"with a 1-token response: {per_token:.2f}; with a mean per response {per_response:.2f}"
+    return Evidence(f"weight of a 3-token response in a batch {numbers}", confirms=per_token > per_response)
 
 
 def unclamped(length: int) -> float:
@@ -133,11 +133,11 @@ def plain_mean(probabilities: jax.Array) -> float:
 def denominator(estimate: Callable[[jax.Array], float] = plain_mean) -> Evidence:
     """Compute the denominator for two responses of one token, with q = 0.9 and 0.6."""
     q = jnp.array([0.9, 0.6])
-    ours = estimate(q)
+    document = estimate(q)
     log_denominator = jax.jit(group_expectation_log_denominator)(jnp.log(q)[None, :, None], jnp.ones((1, 2, 1), bool))
     paper = float(jnp.exp(log_denominator[0, 0, 0]))
-    numbers = f"q = 0.9, 0.6: mean {ours:.3f}, the paper's sum q^2 / sum q {paper:.3f}"
-    return Evidence(numbers, confirms=abs(ours - paper) > 1e-6)
+    numbers = f"q = 0.9, 0.6: mean {document:.3f}, the paper's sum q^2 / sum q {paper:.3f}"
+    return Evidence(numbers, confirms=abs(document - paper) > 1e-6)
 
 
 def buffer(cache: int = 4906) -> Evidence:
@@ -163,11 +163,9 @@ def kl_as_expectation(gradient: Callable[[jax.Array, jax.Array], jax.Array] = ex
         probability = jax.lax.stop_gradient(jax.nn.softmax(x))
         return (probability * k3(jax.nn.log_softmax(x), reference)).sum()
 
-    ours, paper = float(gradient(logits, reference)[0]), float(jax.jit(jax.grad(sampled))(logits)[0])
-    numbers = (
-        f"derivative with respect to the first logit: that of the expectation {ours:.4f}, that of sampled k3 {paper:.4f}"
-    )
-    return Evidence(numbers, confirms=abs(ours - paper) > 1e-4)
+    document, paper = float(gradient(logits, reference)[0]), float(jax.jit(jax.grad(sampled))(logits)[0])
+    numbers = f"derivative with respect to the first logit: of the divergence {document:.4f}, of sampled k3 {paper:.4f}"
+    return Evidence(numbers, confirms=abs(document - paper) > 1e-4)
 
 
 def swapped_kl(policy: jax.Array, reference: jax.Array) -> jax.Array:
@@ -178,26 +176,26 @@ def swapped_kl(policy: jax.Array, reference: jax.Array) -> jax.Array:
 def roles(divergence: Callable[[jax.Array, jax.Array], jax.Array] = swapped_kl) -> Evidence:
     """Compare D_KL(P || Q) as the legend reads it with D_KL(pi_theta || pi_ref) in the document's objective."""
     policy, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
-    ours, objective = float(divergence(policy, reference)), float(exact_kl(policy, reference))
-    numbers = f"pi = 1/2, 1/2, ref = 1/4, 3/4: by the legend {ours:.4f}, in the objective {objective:.4f}"
-    return Evidence(numbers, confirms=abs(ours - objective) > 1e-4)
+    legend, objective = float(divergence(policy, reference)), float(exact_kl(policy, reference))
+    numbers = f"pi = 1/2, 1/2, ref = 1/4, 3/4: by the legend {legend:.4f}, in the objective {objective:.4f}"
+    return Evidence(numbers, confirms=abs(legend - objective) > 1e-4)
 
 
 def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
     """Compare the advantages of one correct response of four."""
     rewards = jnp.array([1.0, 0.0, 0.0, 0.0])
-    ours, paper = (float(jax.jit(function)(rewards)[0]) for function in (advantage, group_normalized))
-    numbers = f"rewards 1, 0, 0, 0: {ours:.3f} for the first, with std {paper:.3f}"
-    return Evidence(numbers, confirms=abs(ours - paper) > 1e-3)
+    document, paper = (float(jax.jit(function)(rewards)[0]) for function in (advantage, group_normalized))
+    numbers = f"rewards 1, 0, 0, 0: {document:.3f} for the first, with std {paper:.3f}"
+    return Evidence(numbers, confirms=abs(document - paper) > 1e-3)
 
 
 def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
     """Compare rewards that are normalized in the group with GPG's default advantage."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
     default = required(BY_NAME["gpg"]().advantage, "gpg.advantage")
-    ours, paper = (float(jax.jit(function)(rewards)[0, 0]) for function in (advantage, default))
-    numbers = f"rewards 1, 0, 0, 0: normalized {ours:.3f}, GPG {paper:.3f}"
-    return Evidence(numbers, confirms=abs(ours - paper) > 1e-3)
+    document, paper = (float(jax.jit(function)(rewards)[0, 0]) for function in (advantage, default))
+    numbers = f"rewards 1, 0, 0, 0: normalized {document:.3f}, GPG {paper:.3f}"
+    return Evidence(numbers, confirms=abs(document - paper) > 1e-3)
 
 
 ERRATA = (
@@ -242,7 +240,7 @@ ERRATA = (
         document=UNDERSTANDING,
         where="Application of GRPO, example",
         claim="R = 0.7, 0.5, 0.9 have the advantages 0, -0.2, +0.2",
-        correction="Over the standard deviation: 0, -1.22, +1.22 with ddof 0; 0, -1, +1 with ddof 1; the paper states neither",
+        correction="Divided by the standard deviation: 0, -1.22, +1.22 (ddof 0) or 0, -1, +1 (ddof 1); the paper states neither",
         source=f"{GRPO}, Section 4.1.2",
         check=three_rewards,
     ),
@@ -316,7 +314,7 @@ ERRATA = (
         where="GRPO Objective Function",
         claim="The KL term is printed as D_KL(pi_theta || pi_ref), an expectation, with no word on its estimate",
         kind="ambiguity",
-        correction="The paper takes k3 of the sampled token; its expected gradient differs from that of the expectation",
+        correction="The paper takes k3 of the sampled token; the expected gradient of k3 is not the gradient of the divergence",
         source=f"{GRPO}, Eq. 4",
         check=kl_as_expectation,
     ),

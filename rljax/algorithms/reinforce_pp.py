@@ -27,7 +27,7 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
         eps: added to the standard deviation; version 9 of the paper prints it without a value (Eqs. 5 and 7).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
+    Deviations: Eq. 1 of version 9 takes the mean over the tokens of each response (`weights.sequence_mean`); here every token of
     the optimizer batch has the same weight.
     """
     return Algorithm(
@@ -41,7 +41,7 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
 
 
 def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddof: int = 0) -> Algorithm:
-    """REINFORCE++ with a baseline (arXiv:2501.03262): minus the group's mean, divided by the batch's standard deviation.
+    """REINFORCE++ with a baseline (arXiv:2501.03262): the reward minus its group's mean, normalized over the batch.
 
     ::
 
@@ -54,7 +54,7 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
         eps: added to the standard deviation; version 9 of the paper prints it without a value (Eqs. 5 and 7).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
+    Deviations: Eq. 1 of version 9 takes the mean over the tokens of each response (`weights.sequence_mean`); here every token of
     the optimizer batch has the same weight. Each response enters the mean and the standard deviation once
     per token, as in `reinforce_pp`; `rljax.ops.batch.batch_normalized_rewards` counts it once.
     """

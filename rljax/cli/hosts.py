@@ -1,10 +1,10 @@
-"""Join the hosts of a command that runs on several hosts."""
+"""Connect the hosts of a command that runs on several of them."""
 
 from rljax.errors import InputError
 
 
 def join_hosts(coordinator: str | None, hosts: int | None, host: int | None, *, limit: float = 0.0) -> None:
-    """Join the other hosts of a command; do nothing on a single host.
+    """Connect this host to the others that run the command; do nothing on a single host.
 
     Args:
         coordinator: address of host 0, "auto", or None for a command on one host.
@@ -13,7 +13,7 @@ def join_hosts(coordinator: str | None, hosts: int | None, host: int | None, *, 
         limit: seconds of silence after which the command considers a host lost; 0 leaves this to JAX.
 
     Raises:
-        InputError: `hosts` or `host` is set without a coordinator, or the hosts cannot be joined.
+        InputError: `hosts` or `host` is set without a coordinator, or the hosts cannot be connected.
     """
     if coordinator is None:
         if (hosts, host) != (None, None):

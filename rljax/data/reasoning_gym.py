@@ -39,14 +39,14 @@ Entry = Mapping[str, Any]
 def reasoning_gym(
     name: str, *, train: int, heldout: int, seed: int, options: Mapping[str, Option]
 ) -> tuple[list[Problem], list[Problem]]:
-    """Sample different training and held-out problems of a generator; no prompt is in both.
+    """Sample distinct training and held-out problems from a generator; no prompt is in both.
 
     Args:
         name: name of the generator, such as `countdown`.
         train: number of problems to train on.
         heldout: number of held-out problems.
         seed: the same seed gives the same problems in the same order.
-        options: settings of the generator by name: numbers, texts, or true and false; a list is written as text with commas.
+        options: settings of the generator by name: numbers, strings or booleans; a list is a string with commas.
 
     Returns:
         The training problems and the held-out ones. The prompt is the generator's question; the demonstration is its answer, if
@@ -106,7 +106,7 @@ def sample_problems(
     for split, count in (("heldout", heldout), ("train", train)):
         state = np.random.default_rng([seed, len(sampled)])
         source = _source(name, kind, settings_type, values | {"seed": int(state.integers(2**31)), "size": TRIES * count})
-        entries = _different(source.__getitem__, count, seen_questions)
+        entries = _take_unseen(source.__getitem__, count, seen_questions)
         if len(entries) < count:
             raise InputError(
                 f"reasoning_gym:{name} with the options {dict(options)} has only {len(entries)} different {split} problems in "
@@ -137,7 +137,7 @@ def _source(name: str, kind: type, settings_type: type, values: Mapping[str, obj
         raise InputError(f"reasoning_gym:{name} rejects its options ({one_line(error)}); change --task-options.") from error
 
 
-def _different(entry_at: Callable[[int], Entry], count: int, seen_questions: set[str]) -> list[Entry]:
+def _take_unseen(entry_at: Callable[[int], Entry], count: int, seen_questions: set[str]) -> list[Entry]:
     """Return the first `count` entries whose questions are new, and add these questions to `seen_questions`."""
     found: list[Entry] = []
     for index in range(TRIES * count):

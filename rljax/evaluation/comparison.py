@@ -12,7 +12,7 @@ from rljax.rewards.correctness import is_right
 Row = Mapping[str, Any]
 
 SHOWN = 3
-"""Default number of changed problems to show."""
+"""Default number of problems with changed answers to show."""
 
 
 class Comparison(NamedTuple):
@@ -27,7 +27,8 @@ class Comparison(NamedTuple):
     missed: int
     """Number of problems whose answer is right neither time."""
     shown: list[dict[str, Any]]
-    """Problems whose answer changed: `prompt`, `answer`, `before`, `reward_before`, `correct_before`, and the same after RL."""
+    """Problems whose completion changed: `prompt`, reference `answer`, the completions `before` and `after` RL, their rewards
+    (`reward_before`, `reward_after`) and their verdicts (`correct_before`, `correct_after`)."""
 
 
 def row_is_right(row: Row) -> bool:
@@ -41,7 +42,8 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     Args:
         rows: rows of a run's `heldout.jsonl`, with `step`, `problem`, `prompt`, `completion`, `answer`, `reward` and `correct`. A
             reward is None if the answer could not be judged. If two rows have the same step and problem, the later one counts.
-        shown: maximum number of changed problems to show, including at least one whose answer became wrong, if there is one.
+        shown: maximum number of problems with changed answers to show. At least one answer that became wrong is shown, if there
+            is one.
 
     Returns:
         The comparison over the problems that were judged both times; None if there are no answers before RL or after an RL step.
@@ -101,13 +103,13 @@ def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
     before, after = ({row["problem"]: row for row in rows if row["step"] == step} for step in (0, last))
     if last == 0 or not before:
         return None
-    is_judged = judged_by(rows)
+    is_judged = make_is_judged(rows)
     pairs = [(before[problem], after[problem]) for problem in before if problem in after]
     return [pair for pair in pairs if all(map(is_judged, pair))]
 
 
-def judged_by(rows: Iterable[Row]) -> Callable[[Row], bool]:
-    """Return a function that tests whether an answer is judged: it has a reward, and a verifier's verdict if any answer has one."""
+def make_is_judged(rows: Iterable[Row]) -> Callable[[Row], bool]:
+    """Return a function that tests whether an answer is judged: it has a reward and, if any of `rows` has a verdict, a verdict."""
     has_verifier = any(row.get("correct") is not None for row in rows)
     return lambda row: row["reward"] is not None and (not has_verifier or row.get("correct") is not None)
 
@@ -119,14 +121,14 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
         share: the accuracy.
         rows: rows of `heldout.jsonl`; the answers before RL determine how many problems were judged.
     """
-    judged = sum(row["step"] == 0 for row in filter(judged_by(rows), rows))
+    judged = sum(row["step"] == 0 for row in filter(make_is_judged(rows), rows))
     if share is None or not judged:
         return None
     return Estimate(share, *wilson_interval(round(share * judged), judged), judged)
 
 
 def describe_measure(rows: Iterable[Row]) -> str:
-    """Name what the fraction of right answers measures: accuracy if a verifier judged or there are no answers, else rewards."""
+    """Name the fraction of right answers: accuracy if a verifier judged or there are no answers, else share of rewards above 0."""
     kept = list(rows)
     return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"
 
@@ -155,7 +157,7 @@ def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | 
     """
     first, second = last_answers(rows), last_answers(others)
     pairs = [(first[key], second[key]) for key in first if key in second]
-    is_judged = judged_by([*rows, *others])
+    is_judged = make_is_judged([*rows, *others])
     judged = np.array([tuple(map(row_is_right, pair)) for pair in pairs if all(map(is_judged, pair))], bool)
     return paired_share_difference(*judged.T) if len(judged) else None
 
@@ -173,11 +175,11 @@ def _side_by_side(before: Row, after: Row) -> dict[str, Any]:
     }
 
 
-def answer_rows(shown: Sequence[Row], valid: Sequence[bool], step: int) -> list[dict[str, Any]]:
+def answer_rows(answers: Sequence[Row], valid: Sequence[bool], step: int) -> list[dict[str, Any]]:
     """Make rows of `heldout.jsonl`.
 
     Args:
-        shown: answers with `prompt`, `completion`, `answer`, `reward` and `correct`, one per problem, in the order of the problems.
+        answers: each with `prompt`, `completion`, `answer`, `reward` and `correct`; one per problem, in the order of the problems.
         valid: whether each answer was judged.
         step: number of RL steps done.
 
@@ -192,5 +194,5 @@ def answer_rows(shown: Sequence[Row], valid: Sequence[bool], step: int) -> list[
             **row,
             "reward": row["reward"] if judged and math.isfinite(row["reward"]) else None,
         }
-        for problem, (row, judged) in enumerate(zip(shown, valid, strict=True))
+        for problem, (row, judged) in enumerate(zip(answers, valid, strict=True))
     ]

@@ -43,14 +43,14 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
     With a probability of at least 95 %, the intervals for all m pairs of G groups contain the true differences (Bonferroni). If the
     interval contains 0, all groups may be equally accurate. If the fractions in both groups are all 0 or 1, the interval combines
     their Wilson intervals [l, u] at the Bonferroni level; otherwise it is Welch's interval from the variances v of the fractions,
-    or NaN if the fractions in each group are equal.
+    or NaN if neither group's fractions vary.
     Groups with fewer than 20 problems are omitted, because their extremes are mostly chance, and their variances are too uncertain.
 
     ::
 
         d = p₁ − p₂,    m = G (G − 1) / 2
         0 or 1:    low = d − √((p₁ − l₁)² + (u₂ − p₂)²),    high = d + √((u₁ − p₁)² + (p₂ − l₂)²)
-        otherwise: d ± t(1 − 0.025 / m; ν) √(v₁/n₁ + v₂/n₂),    ν = (v₁/n₁ + v₂/n₂)² / Σᵢ (vᵢ/nᵢ)² / (nᵢ − 1)
+        otherwise: d ± t(1 − 0.025 / m; ν) √(v₁/n₁ + v₂/n₂),    ν = (v₁/n₁ + v₂/n₂)² / Σᵢ [(vᵢ/nᵢ)² / (nᵢ − 1)]
 
     Args:
         groups: label -> fraction of right answers to each problem in the group; NaN if it is unknown.
@@ -83,7 +83,7 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
 
 
 def _newcombe(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float, float]:
-    """Interval for the difference between two fractions of right problems."""
+    """Interval for the difference between two fractions of solved problems."""
     z = -float(ndtri(tail))
     p1, p2 = float(first.mean()), float(second.mean())
     (low1, high1), (low2, high2) = (wilson_interval(int(group.sum()), len(group), z=z) for group in (first, second))

@@ -27,9 +27,9 @@ class RopeScaling:
     factor: float
     """Divisor of the low frequencies."""
     low_frequency: float
-    """Number of wavelengths in the original context below which a frequency counts as low."""
+    """A frequency with fewer wavelengths than this in the original context counts as low."""
     high_frequency: float
-    """Number of wavelengths in the original context above which a frequency is unchanged."""
+    """A frequency with more wavelengths than this in the original context is unchanged."""
     original_length: int
     """Length of the original context, in tokens."""
     amplitude: float = 1.0
@@ -82,9 +82,9 @@ class YarnScaling:
     original_length: int
     """Length of the original context, in tokens."""
     fast: float
-    """Turns in the original context above which a frequency is unchanged."""
+    """A frequency with more turns than this in the original context is unchanged."""
     slow: float
-    """Turns in the original context below which a frequency is fully divided."""
+    """A frequency with fewer turns than this in the original context is fully divided."""
     truncate: bool
     """Whether the two limits are rounded outward to integer frequency indices."""
     amplitude: float
@@ -191,7 +191,7 @@ class TransformerConfig:
     shard_sampler: bool = False
     """Whether the sampler's weights are also divided among devices; see `rljax.models.axes.sampler_mesh`."""
     scan_layers: bool = False
-    """Whether equal layers are compiled as one loop for complete sequences; see `rljax.models.layer_blocks`."""
+    """Whether equal layers are compiled once, as a loop, except in decoding; see `rljax.models.layer_blocks`."""
 
     activation: str = "silu"
     """Activation function of the gate, one of `ACTIVATIONS`."""
@@ -204,7 +204,7 @@ class TransformerConfig:
     hidden_bias: bool = False
     """Whether the three projections of the feed-forward layer have a bias."""
     window_rope_theta: float | None = None
-    """Base of the rotary frequencies, which are not scaled, in layers with the window; None: the same as in other layers."""
+    """Base of the (unscaled) rotary frequencies in layers with the window; None: the same as in other layers."""
     rotated: int | None = None
     """Number of features of a head, counted from the first, that have rotary positions; even (Phi-4-mini). None: all."""
     longest: int | None = None
@@ -224,7 +224,7 @@ class TransformerConfig:
     logit_cap: float | None = None
     """Bound on the logits, applied like `score_cap`; None: no bound."""
     sinks: bool = False
-    """Whether the softmax of each head has one more score, a parameter, whose weight is dropped (GPT-OSS)."""
+    """Whether each head's softmax includes an extra learned score, whose probability is discarded (GPT-OSS)."""
     fused: bool = False
     """Whether a checkpoint stores queries, keys and values as one matrix, and gate and up as another (Phi 3)."""
 

@@ -178,7 +178,7 @@ def score_tokens(
 
 
 def reads_shared_prompts(score: object) -> bool:
-    """Return True if a policy's `score` is correct for rows in which several sequences share the beginning of a prompt.
+    """Return True if a policy's `score` is correct for rows in which several sequences share a prompt's prefix.
 
     `score` must be `score_tokens` itself, because a function that wraps it may rely on complete sequences. The model's attention
     must have no window, and must not run in the TPU kernel, which can only test whether two segment numbers are equal.

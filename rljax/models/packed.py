@@ -1,4 +1,4 @@
-"""Packed rows of tokens, which only the model reads, and the mapping from their per-token values to the batch.
+"""Packed rows of tokens, the model's input, and the mapping from the model's values per token to the batch.
 
 Axes: R rows, S slots per row, K scored tokens per row; B responses, T tokens per response. Algorithms see `[B, T]`.
 """
@@ -13,7 +13,7 @@ from rljax.lazy import lazy_names
 
 __getattr__ = lazy_names(__name__, renamed={"MEMBERS": "SEGMENTS_PER_PROMPT"})[0]
 SEGMENTS_PER_PROMPT = 1 << 10
-"""Segment numbers per prompt of a row: one for the shared beginning, the others for the sequences that share it."""
+"""Segment numbers per prompt of a row: one for the shared prefix, the others for the sequences that share it."""
 
 
 class Packed(NamedTuple):
@@ -25,7 +25,7 @@ class Packed(NamedTuple):
     """Position of each token in its sequence, from 0."""
     segments: Int[Array | np.ndarray, "*M R S"]
     """Number of the sequence that each token belongs to, from 1 in each row; 0 is padding. A token sees its own sequence up to
-    itself. If sequences share the beginning of prompt number p of the row, the shared tokens have the number
+    itself. If several sequences share a prefix, the shared tokens of the row's prompt p have the number
     n = p * SEGMENTS_PER_PROMPT. The tokens of the sequences m = 1, 2, ... then have the number n + m, and also see the shared
     tokens."""
     scored: Int[Array | np.ndarray, "*M R K"]
@@ -35,7 +35,7 @@ class Packed(NamedTuple):
     policy_logp: Float[Array | np.ndarray, "*M R S"] | None = None
     """Log-probability of each sampled token under the policy that sampled it, in nats; 0 elsewhere. Some critics read it."""
     kept: Int[Array | np.ndarray, "*M R K N"] | None = None
-    """Sampling masks: ids of the tokens that top-k and top-p kept at each scored token, padded with -1. A policy's `score`
+    """Ids of the tokens that top-k and top-p kept at each scored token (the sampling mask), padded with -1. A policy's `score`
     normalizes over these tokens, or over the full vocabulary if a token has no mask. None: no mask was recorded."""
     experts: Int[Array | np.ndarray, "*M R S Y C"] | None = None
     """The C experts that a token must use in each of Y layers, -1 if the layer's router chooses; see `rljax.models.router_replay`.
@@ -62,14 +62,14 @@ class Scores(NamedTuple):
 
 
 class Features(NamedTuple):
-    """Factors of the logits of the scored tokens, before any temperature: `soft_cap(hidden @ head.T, cap)`."""
+    """The parts from which the scored tokens' logits are computed: `soft_cap(hidden @ head.T, cap)`, before any temperature."""
 
     hidden: Float[Array, "R K D"]
     """Last hidden state at the slot before each scored token."""
     head: Float[Array, "V D"]
     """Output matrix, which maps hidden states to logits."""
     copy: Float[Array, "V D"] | None = None
-    """The matrix already cast to the precision of the hidden states, if available; `head` receives the gradient."""
+    """`head`, already cast to the precision of the hidden states, if available; `head` receives the gradient."""
     cap: float | Float[Array, ""] | None = None
     """Bound on the logits, a constant; None: no bound."""
 
@@ -81,7 +81,7 @@ def visible_slots(
     count: int | None = None,
     window: int | None = None,
 ) -> Bool[Array, "R Q S"]:
-    """Return the mask of the slots that each token sees: its own sequence up to itself, and the shared beginning of its prompt.
+    """Return the mask of the slots that each token sees: its own sequence up to itself, and the shared prefix of its prompt.
 
     Padding sees itself, so that its softmax is defined.
 
@@ -90,7 +90,7 @@ def visible_slots(
         first: first slot of the Q query tokens.
         count: Q; None: all slots.
         window: maximum number of tokens that a token sees: itself and the nearest ones before it; None: no limit. It must be None
-            if sequences share a beginning, because distances between slots then differ from distances between positions.
+            if sequences share a prefix, because distances between slots then differ from distances between positions.
     """
     slots = jnp.arange(segments.shape[-1])
     tokens = first + jnp.arange(segments.shape[-1] if count is None else count)
