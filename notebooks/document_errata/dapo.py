@@ -114,7 +114,7 @@ def unused_complexity(penalty: Callable[[float, float, float], float] = penalty_
 
 
 def scale_dependence(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
-    """Compare the advantages of one correct response of four under rewards of +1 and -1 and under rewards of +10 and -10."""
+    """Compare the advantages of the only correct response of four under rewards of ±1 and under rewards of ±10."""
     rewards = jnp.array([1.0, -1.0, -1.0, -1.0])
     once, tenfold = (float(jax.jit(advantage)(scale * rewards)[0]) for scale in (1, 10))
     numbers = f"advantage of the correct one: {once:.3f}, with rewards times 10: {tenfold:.3f}"

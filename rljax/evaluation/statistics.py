@@ -256,7 +256,7 @@ def ratio_over_problems(
     """Fraction over all answers, with a 95 % interval over problems; problems may have different numbers of answers.
 
     If the answers to each problem are all right or all wrong, and all problems have the same number of answers or the same outcome,
-    then the number of right problems is binomial, and the interval is Wilson's. In all other cases it is a bootstrap interval:
+    then the number of solved problems is binomial, and the interval is Wilson's. In all other cases it is a bootstrap interval:
     problems are resampled with replacement, and the interval contains the middle 95 % of the averages.
 
     ::

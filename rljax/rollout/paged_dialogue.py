@@ -338,7 +338,7 @@ class PagedDialogue(TurnQueue):
         return rows[rows * self.devices // len(self.read) == device]
 
     def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
-        """Choose the row that gives its pages back: the latest one between two turns, or the latest of several running ones."""
+        """Choose the row that returns its pages: the latest one between two turns, or the latest of several running ones."""
         between = self._rows_between_turns(device)
         if between:
             return between[0]

@@ -1,8 +1,9 @@
 """Sampling with a paged key/value cache: memory is planned for the expected length of rows, which take pages as they grow.
 
-A row begins only if its device has free pages for the row's prompt, and for all rows of the device to reach the expected length.
+A row starts only if its device has enough free pages for the row's prompt, and for all of the device's rows to reach the expected
+length.
 Each decoding call runs only for as many tokens as the free pages certainly suffice for. If the pages of a device run out, its
-latest rows give their pages back and begin again later, from their prompts and seeds, so they get the same tokens. The oldest row
+latest rows return their pages and begin again later, from their prompts and seeds, so they get the same tokens. The oldest row
 keeps its pages, so every response ends.
 
 Axes: B rows, D devices that share the rows.
@@ -56,7 +57,7 @@ from rljax.rollout.engine_protocols import Request, Response
 from rljax.rollout.sampling import Prompts, Rows, waiting_rows
 
 FEWEST_STEPS = 16
-"""If the free pages suffice for fewer tokens per row than this, the latest row gives its pages back."""
+"""If the free pages suffice for fewer tokens per row than this, the latest row returns its pages."""
 FEWEST_ENDED = 8
 """Once this many responses have ended, their lengths replace the configured expected length."""
 LIVE_GROUPS = 3
