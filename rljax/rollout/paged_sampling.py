@@ -1,10 +1,9 @@
 """Sampling with a paged key/value cache: memory is planned for the expected length of rows, which take pages as they grow.
 
 A row starts only if its device has enough free pages for the row's prompt, and for all of the device's rows to reach the expected
-length.
-Each decoding call runs only for as many tokens as the free pages certainly suffice for. If the pages of a device run out, its
-latest rows return their pages and begin again later, from their prompts and seeds, so they get the same tokens. The oldest row
-keeps its pages, so every response ends.
+length. Each decoding call runs only for as many tokens as the free pages certainly suffice for. If the pages of a device run out,
+its latest rows return their pages and begin again later, from their prompts and seeds, so they get the same tokens. The oldest
+row keeps its pages, so every response ends.
 
 Axes: B rows, D devices that share the rows.
 """
