@@ -45,7 +45,7 @@ import tyro
 
 import rljax
 from lab.claims import over_seeds
-from lab.ranks import kendall, permutation_test
+from lab.rank_correlation import kendall, permutation_test
 from lab.rows import format_percent, format_points, rows_of, write_page, write_rows
 from lab.separation import draw_comparisons
 from rljax.tracking.rows import read_metrics

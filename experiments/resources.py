@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import tyro
 
 import rljax
-from lab.ranks import permutation_test
+from lab.rank_correlation import permutation_test
 from lab.rows import write_page, write_rows
 from rljax.tracking.rows import read_metrics
 

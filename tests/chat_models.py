@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from rljax.models import init_params
 from rljax.models.huggingface import save_pretrained
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
@@ -27,7 +27,7 @@ def save_chat_model(path: Path) -> Path:
         tokenizer_object=inner, additional_special_tokens=SPECIALS, eos_token="<end>", pad_token="<pad>"
     )
     fast.chat_template = TEMPLATE
-    config = make_shape(SMALL.model, len(vocabulary))
+    config = make_transformer_config(SMALL.model, len(vocabulary))
     params = jax.tree.map(lambda leaf: 3 * leaf, init_params(config, jax.random.key(0)))
     save_pretrained(path, config, params, bos=None, eos=1)
     fast.save_pretrained(path)

@@ -137,7 +137,7 @@ def main():
                 results["verdicts"][name] = sandbox.judge(program, sandbox.Limits(seconds=2.0), task["level"])
             except errors.InputError as error:
                 results["verdicts"][name] = f"{type(error).__name__}: {error}"
-    importlib.import_module("rljax.rewards.sandbox.service").shared_service().close()
+    importlib.import_module("rljax.rewards.sandbox.fork_server_client").shared_service().close()
     os.rmdir(tempfile.tempdir)
     print(json.dumps(results))
 

@@ -7,7 +7,7 @@ from skip_plots import plotting_curves
 from small_runs import even_length
 
 import rljax
-from rljax.training import reinforce
+from rljax.training import rl_phase
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def prepared(monkeypatch):
     """A list that collects each rollout, with the batch that the learner prepares from it."""
-    seen, make_prepare = [], reinforce.make_prepare
+    seen, make_prepare = [], rl_phase.make_prepare
 
     def make_recording_preparer(algorithm, choices, **minibatches):
         prepare = make_prepare(algorithm, choices, **minibatches)
@@ -33,5 +33,5 @@ def prepared(monkeypatch):
 
         return prepare_and_record
 
-    monkeypatch.setattr(reinforce, "make_prepare", make_recording_preparer)
+    monkeypatch.setattr(rl_phase, "make_prepare", make_recording_preparer)
     return seen

@@ -8,7 +8,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.lifecycle import initial_state as states
 from rljax.training.parts.custom_parts import CustomParts
-from rljax.training.reinforce import make_learner
+from rljax.training.rl_phase import make_learner
 from rljax.training.rollout_data import make_rollout_scorer
 from rljax.training.setup import make_setup
 

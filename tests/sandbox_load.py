@@ -27,7 +27,7 @@ from pathlib import Path
 import tyro
 
 from rljax.rewards.sandbox import LEVELS, Limits, Program, judge, judge_all, level
-from rljax.rewards.sandbox.service import shared_service
+from rljax.rewards.sandbox.fork_server_client import shared_service
 
 RIGHT = {
     "small": "def f(x): return x + 1",

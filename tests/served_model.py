@@ -21,7 +21,7 @@ from rljax.models import init_params
 from rljax.models.huggingface import save_pretrained
 from rljax.programs.serving import ServeSettings, listen, make_server_parts, open_policy
 from rljax.serving.app import make_app
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 
 TEMPLATE = (
     "{% if tools %}<s>{{ tools | tojson }}<tool_call>{% endif %}"
@@ -41,7 +41,7 @@ def make_model(folder: Path, *, seed: int = 0, width: int = 16) -> Path:
         tokenizer_object=tokenizer, additional_special_tokens=SPECIALS, eos_token="<end>", pad_token="<pad>"
     )
     pretrained.chat_template = TEMPLATE
-    shape = make_shape(SMALL.replace(width=width).model, len(vocabulary))
+    shape = make_transformer_config(SMALL.replace(width=width).model, len(vocabulary))
     params = jax.tree.map(lambda leaf: 3 * leaf, init_params(shape, jax.random.key(seed)))
     save_pretrained(folder, shape, params, bos=None, eos=1)
     pretrained.save_pretrained(folder)

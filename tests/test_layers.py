@@ -103,7 +103,7 @@ LAYERS_OF_TRAINING = {
     "setup": ("worker", "setup"),
     "updates": ("update", "value_update", "rollout_data"),
     "run": ("lifecycle/", "run"),
-    "phase of RL": ("reinforce",),
+    "phase of RL": ("rl_phase",),
     "loop": ("loop",),
 }
 """The layers of rljax/training, lowest first, each with its folders and modules."""

@@ -11,7 +11,7 @@ from rljax.algorithms import Batch, Rollout
 from rljax.models import Packed
 from rljax.rollout import Groups, Request, Response, Sequences
 from rljax.rollout.judging import Verdicts
-from rljax.training import reinforce, update
+from rljax.training import rl_phase, update
 
 PACKAGE = Path(rljax.__file__).parent
 
@@ -146,4 +146,4 @@ def test_abandoned_names_are_detected():
     assert abandoned_names_in(example) == {("told", 1)}
     assert len(FILES) > 600
     assert {file.relative_to(REPOSITORY).parts[0] for file in FILES} == {"rljax", "experiments", "tests"}
-    assert update.make_policy_update is reinforce.make_policy_update
+    assert update.make_policy_update is rl_phase.make_policy_update

@@ -20,8 +20,8 @@ from rljax.data.problem import Problem, reward_columns
 from rljax.data.tool_calls import EPISODE_STATE, ToolCall, Turn, keeps_state, name_of, schema_of
 from rljax.errors import InputError
 from rljax.rewards import resolve
-from rljax.rewards.protocol import call_reward, scores_of
 from rljax.rewards.reward_call import has_failed
+from rljax.rewards.reward_scores import call_reward, scores_of
 from rljax.rollout.environment import Step
 from rljax.text import one_line
 

@@ -29,7 +29,7 @@ def _verify(
 ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
     """Return per completion: the verdict of a verifier, else the reward; whether there is one; and whether no answer is read."""
     from rljax.rewards.correctness import UNSTATED  # noqa: PLC0415
-    from rljax.rewards.protocol import judge  # noqa: PLC0415
+    from rljax.rewards.reward_scores import judge  # noqa: PLC0415
 
     prompts, chats = [problem.prompt for problem in problems], [problem.messages for problem in problems]
     columns = reward_columns(problems)

@@ -12,8 +12,8 @@ from rljax.files import TEXT
 
 ROWS = (".jsonl", ".json", ".parquet")
 """Suffixes of files that contain rows instead of plain text."""
-HELDOUT_SHARE = 10
-"""The last 1/10 of each file is held out."""
+HELDOUT_DIVISOR = 10
+"""The last 1/10 of each file, by characters, is held out."""
 
 
 def text_dataset(files: Iterable[str | Path]) -> str:
@@ -63,7 +63,7 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
             text = file.read_bytes().decode("utf-8-sig")  # `read_text` would change the line ends
         except UnicodeDecodeError as error:
             raise InputError(f"{file} is not in UTF-8 ({error}); save it in UTF-8.") from error
-        cut = len(text) - len(text) // HELDOUT_SHARE
+        cut = len(text) - len(text) // HELDOUT_DIVISOR
         part = text[cut:] if split == "test" else text[:cut]
         if cut == len(text) or not part.strip():
             raise InputError(f"{file} has too little text to hold out a tenth of it; join it with another file.")

@@ -9,7 +9,7 @@ from rljax.data.tokenizer_files import save_tokenizer_files, tokenizer_name
 from rljax.errors import InputError
 from rljax.text import one_line
 
-PREFIX = "model:"
+MODEL_PREFIX = "model:"
 """Prefix of the names of learned rewards: `--reward model:FOLDER`."""
 REWARD_NOTE, MODEL_NOTE = "rljax_reward.json", "rljax_model.json"
 NOTES = (REWARD_NOTE, MODEL_NOTE)

@@ -26,7 +26,7 @@ from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.records import required
 from rljax.rewards.confidence import stated_confidence
-from rljax.rewards.protocol import only_subtracts
+from rljax.rewards.reward_scores import only_subtracts
 from rljax.rollout import RolloutWorker
 from rljax.rollout.continuations import Value, prefixes_of
 from rljax.rollout.groups import right_and_known

@@ -21,7 +21,7 @@ from rljax.rollout.environment import Player
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
-from rljax.training.reinforce import StepFunctions, StepResult, one_step
+from rljax.training.rl_phase import StepFunctions, StepResult, one_step
 from rljax.training.rollout_data import ChoosePrompts
 from rljax.training.run import Run
 from rljax.training.setup import Setup

@@ -36,7 +36,7 @@ from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics, present
 from rljax.training.phase import save_and_exit
-from rljax.training.reinforce import StepFunctions, StepResult, learn_from, make_learner, step_result
+from rljax.training.rl_phase import StepFunctions, StepResult, learn_from, make_learner, step_result
 from rljax.training.rollout_data import ChoosePrompts, ScoredRollout, next_rollout
 from rljax.training.run import Run
 from rljax.training.setup import Setup
@@ -113,7 +113,7 @@ class Overlap:
         self._learner: StepFunctions | None = None
 
     def step(self, run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
-        """Run one step; see `rljax.training.reinforce.one_step`."""
+        """Run one step; see `rljax.training.rl_phase.one_step`."""
         start, done = time.monotonic(), int(checkpoint.state.step)
         sample = partial(sample_rollout, functions.setup, choose_prompts)
         self._publish(functions.setup, checkpoint.state.params, done)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from rljax.data.problem import Problem, chats_of
-from rljax.data.tokenizer_note import PREFIX as MODEL_PREFIX
+from rljax.data.tokenizer_note import MODEL_PREFIX
 from rljax.parallel import mesh_of
 from rljax.rewards import resolve
 from rljax.rewards.steps import STEP_REWARDS

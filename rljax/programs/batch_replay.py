@@ -35,7 +35,7 @@ from rljax.training.lifecycle.initial_state import state_like
 from rljax.training.objective.algorithm import with_reward_weights
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, read_saved_settings, refuse_missing
 from rljax.training.parts.reward import custom_part_names, custom_reward_names
-from rljax.training.reinforce import revise_setup
+from rljax.training.rl_phase import revise_setup
 from rljax.training.rollout_data import make_prepare, scored_rows
 from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch
 from rljax.training.scoring import compile_for_sequences, policy_params

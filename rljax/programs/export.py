@@ -21,7 +21,7 @@ from rljax.records import required
 from rljax.text import one_line
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
-from rljax.training.memory_plan import check_loaded
+from rljax.training.memory_plan import check_model_fits
 from rljax.training.parts.custom_parts import CustomParts, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.model_folder import Companions, atomically, companions, save_model
 from rljax.training.parts.policy import make_policy
@@ -134,7 +134,7 @@ def model_of(
     tokenizer = make_tokenizer(config)
     if policy is None:
         policy = make_policy(config.model, tokenizer, mesh)
-    check_loaded(config, policy, mesh, device_bytes(mesh))
+    check_model_fits(config, policy, mesh, device_bytes(mesh))
     extra = companions(config, tokenizer)
     return config, folder, place, policy, mesh, extra if folder is not None else extra._replace(sampling=None)
 

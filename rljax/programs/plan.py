@@ -29,7 +29,7 @@ from rljax.programs.roofline import StepMemory, Work, cache_bytes, most_cache_by
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import bytes_on_a_device, parameter_shapes, rows_at_once, sampling_memory, state_shapes
 from rljax.training.objective.algorithm import check_algorithm
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.parts.tokenizer import make_tokenizer
 
 
@@ -200,7 +200,7 @@ def plan_of(
         )
     mesh = mesh_of(config.devices, devices=devices[:count])
     if model.path is None:
-        shape = make_shape(model, make_tokenizer(config).vocab_size)
+        shape = make_transformer_config(model, make_tokenizer(config).vocab_size)
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
         shape = replace(shape, cache_dtype=model.cache_dtype, shard_sampler=model.shard_sampler)

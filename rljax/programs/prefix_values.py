@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from rljax.data.problem import Problem
 from rljax.data.prompts import left_pad, padded_length, right_pad
-from rljax.data.tokenizer_note import PREFIX
+from rljax.data.tokenizer_note import MODEL_PREFIX
 from rljax.errors import InputError
 from rljax.importing import check_trusted, is_custom
 from rljax.models import Policy
@@ -54,10 +54,12 @@ def load_value_function(name: str, opened: OpenPolicy, target: str | Path, *, wh
     Raises:
         InputError: the name is neither, the run has no critic, or the folder contains no reward model.
     """
-    if name.startswith(PREFIX):
-        return reward_model_value(name.removeprefix(PREFIX), opened.mesh, chat=opened.config.model.chat)
+    if name.startswith(MODEL_PREFIX):
+        return reward_model_value(name.removeprefix(MODEL_PREFIX), opened.mesh, chat=opened.config.model.chat)
     if name != CRITIC:
-        raise InputError(f"There is no value {name!r}; choose {CRITIC!r}, or {PREFIX + 'FOLDER'!r} for a reward model.")
+        raise InputError(
+            f"There is no value {name!r}; choose {CRITIC!r}, or {MODEL_PREFIX + 'FOLDER'!r} for a reward model."
+        )
     return critic_value(opened, target, which=which)
 
 
@@ -77,7 +79,9 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
     """
     path, checkpoint = find_run(target, which)
     if path is None:
-        raise InputError(f"{str(target)!r} is not the folder of a run, so it has no critic; give {PREFIX}FOLDER instead.")
+        raise InputError(
+            f"{str(target)!r} is not the folder of a run, so it has no critic; give {MODEL_PREFIX}FOLDER instead."
+        )
     run = RunFolder.open(path)
     config, needed = read_saved_settings(run.config)
     refuse_missing([name for name in needed if name == "algorithm"])
@@ -111,8 +115,8 @@ def _critic_of(config: TrainConfig, opened: OpenPolicy) -> Critic:
     critic = make_critic(add_correction(make_algorithm(config), config), config, opened.policy, opened.mesh, **ends)
     if critic is None:
         raise InputError(
-            f"The algorithm of the run, {config.algorithm.name}, has no critic; give {PREFIX}FOLDER for a reward model, or a run "
-            "of ppo, vc_ppo, vapo or open_reasoner_zero."
+            f"The algorithm of the run, {config.algorithm.name}, has no critic; give {MODEL_PREFIX}FOLDER for a reward model, or a "
+            "run of ppo, vc_ppo, vapo or open_reasoner_zero."
         )
     return critic
 

@@ -36,7 +36,7 @@ from rljax.programs.pair_training import (
     steps_of,
     train_on_pairs,
 )
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.state import TrainState
 
 
@@ -80,7 +80,7 @@ def make_reward_model(config: RewardModelConfig) -> RewardModel:
     tokenizer = make_tokenizer(config, folder)
     if folder is not None and load_tensor(folder, HEAD) is not None:
         return load_reward_model(folder, tokenizer=tokenizer, chat=config.chat, dtype=config.dtype, remat=config.remat)
-    shape = make_shape(model_config(config), tokenizer.vocab_size)
+    shape = make_transformer_config(model_config(config), tokenizer.vocab_size)
     if tokenizer.vocab_size > shape.vocab_size:
         raise InputError(
             f"The tokenizer has {tokenizer.vocab_size} tokens, but the model {config.model!r} has only {shape.vocab_size}; "

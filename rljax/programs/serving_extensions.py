@@ -10,14 +10,14 @@ from jaxtyping import Float
 
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
-from rljax.data.tokenizer_note import PREFIX
+from rljax.data.tokenizer_note import MODEL_PREFIX
 from rljax.errors import InputError
 from rljax.parallel import make_mesh
 from rljax.programs.prefix_values import reward_model_value
 from rljax.programs.serving import CONFIDENCE, ExtensionSettings
 from rljax.programs.trained_policy import OpenPolicy
 from rljax.rewards import resolve
-from rljax.rewards.protocol import judge
+from rljax.rewards.reward_scores import judge
 from rljax.rewards.votes import vote_reader
 from rljax.rollout.continuations import Prefix
 from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, ResponseSampling
@@ -41,9 +41,9 @@ def score_named(name: str, *, chat: bool) -> Score:
     Raises:
         InputError: there is no such model or reward, or the reward cannot judge without a reference answer.
     """
-    if name.startswith(PREFIX):
+    if name.startswith(MODEL_PREFIX):
         mesh = make_mesh(1, 1)  # one device, because a second program on several could deadlock with decoding
-        value = reward_model_value(name.removeprefix(PREFIX), mesh, chat=chat)
+        value = reward_model_value(name.removeprefix(MODEL_PREFIX), mesh, chat=chat)
         return lambda problems, texts: value(
             [Prefix(problem, (), (), text, (), ended=True) for problem, text in zip(problems, texts, strict=True)]
         )
@@ -53,7 +53,7 @@ def score_named(name: str, *, chat: bool) -> Score:
     except InputError as error:
         raise InputError(
             f"{name!r} cannot judge an answer to a prompt that comes without a reference ({error}); name a reward that reads the "
-            f"text alone, such as constitution:FILE, or {PREFIX}FOLDER."
+            f"text alone, such as constitution:FILE, or {MODEL_PREFIX}FOLDER."
         ) from error
 
     def score(problems: Sequence[Problem], texts: Sequence[str]) -> Float[np.ndarray, "N"]:

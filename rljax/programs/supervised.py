@@ -38,7 +38,7 @@ from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.problems import make_problems
 from rljax.training.parts.reward import custom_reward_names
 from rljax.training.phase import Phase, Step, StepOutcome, run_phase
-from rljax.training.reinforce import reinforcement
+from rljax.training.rl_phase import reinforcement
 from rljax.training.run import Run, evaluate_and_keep_best
 from rljax.training.scoring import make_scores
 from rljax.training.setup import Setup

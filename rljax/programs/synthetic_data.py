@@ -6,7 +6,7 @@ from typing import Any
 
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem, reward_columns
-from rljax.data.tokenizer_note import PREFIX
+from rljax.data.tokenizer_note import MODEL_PREFIX
 from rljax.errors import InputError
 from rljax.evaluation.consistency import CleanedDemonstrations, KeptResponses, clean_demonstrations, keep_responses
 from rljax.evaluation.sampled import generate_rows
@@ -91,7 +91,7 @@ def step_reward_of(settings: GenerateSettings, config: TrainConfig, problems: Se
     if name is None or name == "none":
         return None
     step_reward = named_step_reward(name, problems, devices=config.devices, dtype=config.model.dtype)
-    return _above_half(step_reward) if name.startswith(PREFIX) else step_reward
+    return _above_half(step_reward) if name.startswith(MODEL_PREFIX) else step_reward
 
 
 def _above_half(probability: Callable) -> Callable:

@@ -26,7 +26,7 @@ from rljax.training.lifecycle.start import AUTO, Consent
 from rljax.training.loop import Result, run_training
 from rljax.training.parts.custom_parts import ROWS_PLACEHOLDER, CustomParts
 from rljax.training.phase import run_phase
-from rljax.training.reinforce import reinforcement
+from rljax.training.rl_phase import reinforcement
 from rljax.training.run import Run
 from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 

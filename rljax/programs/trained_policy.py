@@ -43,7 +43,7 @@ from rljax.tracking.start_records import (
 from rljax.tracking.summary import is_of_run
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
-from rljax.training.memory_plan import check_loaded
+from rljax.training.memory_plan import check_model_fits
 from rljax.training.parts.adapter import (
     base_entry,
     check_base,
@@ -467,7 +467,7 @@ def _open(
     prompts = _encode_prompts(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
     prompt_length = longest if custom.engine is None else None
-    left = check_loaded(
+    left = check_model_fits(
         config, policy, mesh, device_bytes(mesh), prompt_length=prompt_length, environment=custom.environment
     )
     # Free memory may differ between hosts, which must decode the same number of rows.

@@ -26,7 +26,7 @@ from rljax.training.objective.critic import critic_folder
 from rljax.training.objective.optimizer import pretraining_optimizer
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.phase import Phase, Step, StepOutcome
-from rljax.training.reinforce import Learn
+from rljax.training.rl_phase import Learn
 from rljax.training.rollout_data import ScoredRollout, make_choice, make_prepare, make_rollout_scorer, next_rollout
 from rljax.training.run import Run, evaluate_and_keep_best, stop_reason
 from rljax.training.setup import Setup

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rljax.errors import InputError
 from rljax.rewards import resolve
-from rljax.rewards.protocol import Weighted
+from rljax.rewards.reward_scores import Weighted
 
 
 def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float | int]) -> Weighted:
@@ -19,7 +19,7 @@ def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float 
         weights: λ_i by the same names, positive or negative.
 
     Returns:
-        One reward, whose parts `rljax.rewards.protocol.judge` reports separately. A part that abstains contributes nothing.
+        One reward, whose parts `rljax.rewards.reward_scores.judge` reports separately. A part that abstains contributes nothing.
 
     Raises:
         InputError: there is no reward, the weights do not match, or a reward is not found.

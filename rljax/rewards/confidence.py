@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed, is_verifier, lowest_correct_value, verifier_like
 from rljax.rewards.extract import LONGEST_READ
-from rljax.rewards.protocol import Weighted
 from rljax.rewards.reward_call import Progress, arguments_for, called_name, short_name
+from rljax.rewards.reward_scores import Weighted
 
 _MARKS = "*_`"
 _STATEMENT = re.compile(

@@ -13,8 +13,8 @@ from rljax.files import check_local
 from rljax.records import is_finite_number
 from rljax.rewards.correctness import Failed
 from rljax.rewards.pool import shared_pool
-from rljax.rewards.protocol import Weighted
 from rljax.rewards.reward_call import Progress
+from rljax.rewards.reward_scores import Weighted
 from rljax.text import one_line
 
 SECONDS = 2.0

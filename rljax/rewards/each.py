@@ -8,8 +8,8 @@ from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.correctness import Failed, verifier_like
 from rljax.rewards.pool import shared_pool
-from rljax.rewards.protocol import reads_text
 from rljax.rewards.reward_call import Progress, arguments_for, called_name, short_name
+from rljax.rewards.reward_scores import reads_text
 from rljax.text import one_line
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float32, Int, Int8
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.parallel import copy_from_first, divide, run_together
-from rljax.rewards import protocol
+from rljax.rewards import reward_scores
 from rljax.rewards.reward_call import CallResult, FailedJudgeError, OutOfRangeError, Progress, join_results
 from rljax.rewards.steps import Step, assign_to_tokens, score_steps
 from rljax.rollout.engine_protocols import Response
@@ -122,7 +122,7 @@ class Judge(NamedTuple):
     """Whether a reward function from outside rljax receives conversations as lists of messages."""
     seconds: float | None = None
     """Time limit for a call of the reward; None for no limit."""
-    max_failure_share: float = protocol.MAX_FAILURE_SHARE
+    max_failure_share: float = reward_scores.MAX_FAILURE_SHARE
     """Largest fraction of a call's completions that the reward may fail to judge; on several hosts, the
     limit applies to each host's completions."""
     progress: Progress | None = None
@@ -146,7 +146,7 @@ class Judge(NamedTuple):
             part = [problems[row] for row in rows], [responses[row] for row in rows]
             return self.patience.retry(lambda: self.verdicts([self._call(*part)], length))
 
-        if any(protocol.needs_all_hosts(reward) for reward in (self.reward, self.step_reward)):
+        if any(reward_scores.needs_all_hosts(reward) for reward in (self.reward, self.step_reward)):
             return copy_from_first(run_together(lambda: judge_rows(np.arange(len(problems)))))
         return divide(len(problems), judge_rows)
 
@@ -176,7 +176,7 @@ class Judge(NamedTuple):
         completions = [self.completion(response) for response in responses]
         prompts, columns = [problem.prompt for problem in problems], reward_columns(problems)
         progress, of_all = self.progress, len(responses) if total is None else total
-        results = protocol.call_reward(
+        results = reward_scores.call_reward(
             self.reward,
             prompts,
             completions,
@@ -191,7 +191,7 @@ class Judge(NamedTuple):
         steps = score_steps(self.step_reward, prompts, completions, columns)
         return RewardOutput(results, [self._assign_to_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
-    def score_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> protocol.Scores:
+    def score_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> reward_scores.Scores:
         """Judge texts with the reward function, one per problem, on this host.
 
         Args:
@@ -202,9 +202,9 @@ class Judge(NamedTuple):
             InputError: the reward failed on too many texts, or returned something other than a finite number or None.
         """
         prompts = [problem.prompt for problem in problems]
-        return protocol.judge(self.reward, prompts, texts, reward_columns(problems), chats=self._chats(problems))
+        return reward_scores.judge(self.reward, prompts, texts, reward_columns(problems), chats=self._chats(problems))
 
-    def _chats(self, problems: Sequence[Problem]) -> list[protocol.Messages | None] | None:
+    def _chats(self, problems: Sequence[Problem]) -> list[reward_scores.Messages | None] | None:
         return [problem.messages for problem in problems] if self.messages else None
 
     def verdicts(self, outputs: Sequence[RewardOutput], length: int) -> Verdicts:
@@ -218,7 +218,7 @@ class Judge(NamedTuple):
             InputError: the reward failed on too many responses.
         """
         results = [join_results(parts) for parts in zip(*(output.results for output in outputs), strict=True)]
-        scores = protocol.scores_of(self.reward, results, max_failure_share=self.max_failure_share)
+        scores = reward_scores.scores_of(self.reward, results, max_failure_share=self.max_failure_share)
         parts = scores.parts if len(scores.parts) > 1 else None
         verdicts = Verdicts(scores.total, scores.valid, scores.failed, parts, scores.correct)
         if self.step_reward is None:

@@ -27,7 +27,7 @@ from rljax.models.packed import SEGMENTS_PER_PROMPT
 from rljax.records import required
 from rljax.rollout.groups import Groups
 
-MOST_IN_A_ROW = (8, 16, 32, 64)
+MAX_SEQUENCES_PER_ROW = (8, 16, 32, 64)
 """Limits on the number of sequences per row; the smallest that leaves little padding is used."""
 MOST_PADDING = 0.1
 """If a larger fraction of the slots is padding, more sequences per row are tried, and then shorter rows."""
@@ -145,7 +145,7 @@ def rounding() -> Rounding:
     return ROUNDING["cpu" if jax.default_backend() == "cpu" else "accelerator"]
 
 
-def fill_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_IN_A_ROW[0]) -> list[list[int]]:
+def fill_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MAX_SEQUENCES_PER_ROW[0]) -> list[list[int]]:
     """Distribute sequences over few rows, with the best-fit-decreasing heuristic.
 
     Args:
@@ -177,12 +177,12 @@ def fill_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_IN_
 class DenseRows(NamedTuple):
     """An assignment of sequences to rows."""
 
-    shared: list[list[int]]
+    rows: list[list[int]]
     """The sequences of each row."""
     slots: int
     """S, capacity of a row in tokens."""
     most: int
-    """Largest number of sequences per row, one of `MOST_IN_A_ROW`."""
+    """Largest number of sequences per row, one of `MAX_SEQUENCES_PER_ROW`."""
 
 
 def dense_rows(
@@ -205,15 +205,15 @@ def dense_rows(
         worth: for batches with at least this many computed slots, reducing the padding is worth compiling another program.
     """
     tokens, parts = int(lengths.sum()), -(-count // rows)
-    longest, best, least = max(lengths, default=1), DenseRows([], slots, MOST_IN_A_ROW[0]), 0
+    longest, best, least = max(lengths, default=1), DenseRows([], slots, MAX_SEQUENCES_PER_ROW[0]), 0
     for size in sorted({-(-slots * part // LENGTHS) for part in range(1, LENGTHS + 1)}, reverse=True):
-        for most in MOST_IN_A_ROW:
-            if size < longest or (best.shared and -(-tokens // (rows * size)) * rows * size >= least):
+        for most in MAX_SEQUENCES_PER_ROW:
+            if size < longest or (best.rows and -(-tokens // (rows * size)) * rows * size >= least):
                 break
             found = DenseRows(fill_rows(lengths, size, most=most), size, most)
-            used = -(-len(found.shared) // rows)
+            used = -(-len(found.rows) // rows)
             computed = used * rows * size
-            if used <= _count_micro_batches(parts, most) and (not best.shared or computed < least):
+            if used <= _count_micro_batches(parts, most) and (not best.rows or computed < least):
                 best, least = found, computed
             if tokens >= (1 - MOST_PADDING) * least or least < worth:
                 return best
@@ -222,7 +222,7 @@ def dense_rows(
 
 def _count_micro_batches(parts: int, most: int) -> int:
     """Return M. With more sequences per row there are fewer micro-batches, so that M * C stays about the same."""
-    return -(-parts * MOST_IN_A_ROW[0] // most)
+    return -(-parts * MAX_SEQUENCES_PER_ROW[0] // most)
 
 
 def balance(tokens: Int[np.ndarray, "N"], *, rows: int, devices: int) -> list[list[int]]:
@@ -271,7 +271,7 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     used = np.flatnonzero(mask.any(axis=-1))
     lengths = sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1)
     found = dense_rows(lengths[used], slots, count=count, rows=rows, worth=rounding().worth)
-    shared = [[int(used[sequence]) for sequence in row] for row in found.shared]
+    shared = [[int(used[sequence]) for sequence in row] for row in found.rows]
     needed = max((int(sequences.attention[row].sum()) for row in shared), default=1)
     scored = scored_slots(needed, found.slots, part=-(-slots // rounding().parts))
     tokens = np.array([lengths[row].sum() for row in shared], int)
@@ -314,7 +314,7 @@ class Placement(NamedTuple):
     response: int
     """Index of the response."""
     segment: int
-    """Number of the sequence in the row, see `Packed.segments`."""
+    """Position of the sequence in the row, counted from 1; see `Packed.segments`."""
     skipped: int = 0
     """Number of prompt tokens that are left out, because an earlier sequence in the row contains them."""
 
@@ -442,7 +442,7 @@ def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows:
     if full == 1 and (parts == 1 or saved_share(sequences, groups) < LEAST_SAVED):
         return lay_out(sequences, mask, rows=rows, devices=devices)
     fewer = -(-rows // devices // full) * devices
-    slots, most = row_slots(prompt, length, full), full * MOST_IN_A_ROW[0]
+    slots, most = row_slots(prompt, length, full), full * MAX_SEQUENCES_PER_ROW[0]
     shared = pack_groups(sequences, groups, slots, most)
     used = -(-len(shared) // fewer)
     if used > parts or (full == 1 and not _saves(sequences, is_used, used * rows * slots, rows)):
@@ -465,7 +465,7 @@ def _saves(sequences: Sequences, is_used: Bool[np.ndarray, "B"], computed: int, 
     lengths = (sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1))[is_used]
     slots = sequences.prompt_tokens.shape[1] + sequences.tokens.shape[1]
     alone = dense_rows(lengths, slots, count=len(sequences.tokens), rows=rows, worth=rounding().worth)
-    return computed <= (1 - LEAST_SAVED) * -(-len(alone.shared) // rows) * rows * alone.slots
+    return computed <= (1 - LEAST_SAVED) * -(-len(alone.rows) // rows) * rows * alone.slots
 
 
 def saved_share(sequences: Sequences, groups: list[list[int]]) -> float:

@@ -14,8 +14,8 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import EncodedPrompts, check_has_token, left_pad
 from rljax.models import Params
 from rljax.records import required
-from rljax.rewards.protocol import has_verifier
 from rljax.rewards.reward_call import Progress
+from rljax.rewards.reward_scores import has_verifier
 from rljax.rollout.engine import generate_seeds
 from rljax.rollout.engine_protocols import (
     Engine,

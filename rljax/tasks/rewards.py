@@ -4,7 +4,7 @@ The verifier has weight 0, so it does not change the reward; the accuracy of tra
 """
 
 from rljax.rewards.exact import exact
-from rljax.rewards.protocol import Weighted
+from rljax.rewards.reward_scores import Weighted
 from rljax.tasks.exploit import exploitable_reward
 from rljax.tasks.outliers import noisy_reward
 

@@ -31,7 +31,7 @@ from rljax.errors import InputError
 from rljax.importing import is_custom, sources_of
 from rljax.models.huggingface import locate
 from rljax.rewards import REWARD_FAMILIES
-from rljax.rewards.protocol import Weighted
+from rljax.rewards.reward_scores import Weighted
 from rljax.rollout.environment import ENVIRONMENTS, functions_in, texts_in
 from rljax.tracking.rows import json_safe, read_rows
 from rljax.tracking.run_folder import RunFolder, append_rows

@@ -1,6 +1,6 @@
 """The trainer: settings, state, steps, phases, checkpoints, and the training loop.
 
-`loop` calls `phase.run_phase` for each phase of a run (`warm_start`, `value_pretraining`, `reinforce`). An RL step samples and
+`loop` calls `phase.run_phase` for each phase of a run (`warm_start`, `value_pretraining`, `rl_phase`). An RL step samples and
 scores responses (`rollout_data`), and then learns from them (`update`, `value_update`). A step takes a `state`, and returns the
 next state and the step's `metrics`. `setup` builds what the steps use; `worker` builds the sampler and the judge. The folders are
 

@@ -371,7 +371,7 @@ def _advice(trial: Trial) -> str:
     return f"With {flags} it would: {trial.needed / 1e9:,.2f} GB." if trial.fits else f"{failure}Use more devices."
 
 
-def check_loaded(
+def check_model_fits(
     config: TrainConfig,
     policy: Policy,
     mesh: Mesh,

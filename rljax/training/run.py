@@ -24,7 +24,7 @@ from rljax.models import count_parameters
 from rljax.models.quantization import matrix_shapes
 from rljax.parallel import return_freed_memory, run_on_first
 from rljax.records import required
-from rljax.rewards.protocol import forms_of
+from rljax.rewards.reward_scores import forms_of
 from rljax.rollout.groups import to_dict
 from rljax.tasks import task_name
 from rljax.tracking.alarms import AlarmState, watch_rows

@@ -58,7 +58,7 @@ class Option(NamedTuple):
     sampler: Callable[[Any], tuple[Params, int]] | None = None
     """State -> (trained parameters that sample the next rollout, number of RL steps they have taken)."""
     step: Callable[..., Any] | None = None
-    """Makes an RL step in place of `rljax.training.reinforce.one_step`, with the same arguments and result."""
+    """Makes an RL step in place of `rljax.training.rl_phase.one_step`, with the same arguments and result."""
     before_updates: Callable[[Any, Any], Any] | None = None
     """(state, scored rollout) -> state, before the updates of a rollout."""
     measure: Callable[[Rollout, Batch], dict[str, float]] | None = None

@@ -15,7 +15,7 @@ from rljax.data.problem import Problem, reward_columns
 from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
-from rljax.rewards.protocol import score
+from rljax.rewards.reward_scores import score
 
 
 def verify_exactly(problems, completions):

@@ -13,7 +13,7 @@ from ladders import ARMS, DAPO_ROWS, LADDERS, SEEDS, config_of, hash_of, measure
 from lifted_claims import CLAIMS, decide, on_smollm2, read_inputs, summary
 from scipy import stats
 
-from lab.ranks import kendall, permutation_test
+from lab.rank_correlation import kendall, permutation_test
 from rljax.algorithms import BY_NAME, dapo, dapo_ladder, without
 from rljax.options import INSTALLERS
 from rljax.training.parts.custom_parts import BUILT_IN

@@ -19,7 +19,7 @@ from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout.decode_sizes import row_bytes
 from rljax.rollout.dialogue import CachedDialogue
 from rljax.rollout.paged_sampling import PagedEngine
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 
 EXACT = replace(LLAMA, layers=1, vocab_size=13, width=16, head_dim=16)
 QUANTIZED = replace(EXACT, cache_dtype="int8")
@@ -112,7 +112,7 @@ def test_row_bytes_counts_a_byte_per_feature_and_a_scale_per_head(dtype, bytes_)
 
 
 def test_cache_dtype_reaches_the_model():
-    assert make_shape(SMALL.replace(cache_dtype="int8").model, 9).cache_dtype == "int8"
+    assert make_transformer_config(SMALL.replace(cache_dtype="int8").model, 9).cache_dtype == "int8"
     with pytest.raises(InputError, match="cache_dtype is 'int4', but 'int8' or null is expected"):
         SMALL.replace(cache_dtype="int4")
     with pytest.raises(InputError, match="cache_dtype is 'int4'; choose one of None, int8"):

@@ -25,7 +25,7 @@ from rljax.rollout.paged_sampling import PagedEngine
 from rljax.rollout.sampling import decode_weights
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import parameter_shapes, sampler_bytes
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 
 EVEN = replace(LLAMA, vocab_size=16, heads=8, kv_heads=4)
 MODELS = {
@@ -148,7 +148,7 @@ def test_decoding_sends_no_weights():
 def test_plan_counts_sharded_weights():
     config = TrainConfig.flat(**SETTINGS, width=64, heads=8, kv_heads=4, hidden=128, layers=1, shard_sampler=True)
     plan, mesh = plan_of(config, 4, 6), make_mesh(1, 4)
-    params = parameter_shapes(transformer_policy(make_shape(config.model, 20), eos=1, mesh=mesh), mesh)
+    params = parameter_shapes(transformer_policy(make_transformer_config(config.model, 20), eos=1, mesh=mesh), mesh)
     weights = 4 * sampler_weights(params, mesh, is_sharded=True)
     assert plan.sampler == weights < 0.3 * sampler_bytes(config.replace(shard_sampler=False), params, mesh)
     cache = 2 * 4 * (6 + 8) * 64 * 4 // 2  # keys and values of four rows per device, four of eight heads

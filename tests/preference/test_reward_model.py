@@ -32,7 +32,7 @@ from rljax.preference.reward_model import (
     sequence_tokens,
 )
 from rljax.rewards.correctness import Failed
-from rljax.rewards.protocol import judge
+from rljax.rewards.reward_scores import judge
 
 TOKENIZER = CharacterTokenizer()
 SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)

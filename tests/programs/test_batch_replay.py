@@ -41,7 +41,7 @@ from rljax.programs.batch_replay import (
     with_abstaining_rewards,
 )
 from rljax.programs.stopped_batch import nest, read_batch
-from rljax.rewards.protocol import combine
+from rljax.rewards.reward_scores import combine
 from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
@@ -50,7 +50,7 @@ from rljax.training.guard import MAX_CONSECUTIVE_SKIPS
 from rljax.training.lifecycle.initial_state import first_params, initial_state, state_like
 from rljax.training.objective.algorithm import reward_names, reward_weights
 from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
-from rljax.training.reinforce import make_learner
+from rljax.training.rl_phase import make_learner
 from rljax.training.rollout_data import make_rollout_scorer
 from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch, flatten, write_batch
 from rljax.training.setup import make_setup

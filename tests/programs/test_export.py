@@ -112,9 +112,9 @@ def save_checkpoint_folder(path):
 
 
 def read_shape():
-    from rljax.training.parts.policy import make_shape
+    from rljax.training.parts.policy import make_transformer_config
 
-    return make_shape(TINY.model, CharacterTokenizer().vocab_size)
+    return make_transformer_config(TINY.model, CharacterTokenizer().vocab_size)
 
 
 def test_untrained_export_equals_its_source(tmp_path):

@@ -51,7 +51,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (
     USABLE,
     bytes_on_a_device,
-    check_loaded,
+    check_model_fits,
     check_room,
     parameter_shapes,
     sampling_memory,
@@ -61,7 +61,7 @@ from rljax.training.memory_plan import (
 )
 from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.parts.custom_parts import BUILT_IN
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.parts.tokenizer import make_tokenizer
 from rljax.training.setup import plan_setup
 from rljax.training.state import shardings_of
@@ -100,7 +100,7 @@ def test_planned_state_bytes_match_a_run(changes):
     setup, state = first_state(real, reward=even_length)
     state = make_rl_state(setup, state)
     algorithm, settings = plan_algorithm(settings)
-    shape = make_shape(settings.model, setup.tokenizer.vocab_size)
+    shape = make_transformer_config(settings.model, setup.tokenizer.vocab_size)
     planned, base = state_shapes(settings, algorithm, transformer_policy(shape, eos=0, mesh=setup.mesh), setup.mesh)
 
     def count_bytes(tree):
@@ -333,11 +333,11 @@ def test_opened_model_needs_its_parameters_and_a_row():
         (CONFIG, 20, params + cache),
         (with_adapter, 20, 2 * params + cache),
     ):
-        assert check_loaded(config, policy, mesh, 8 * needed, prompt_length=length) is not None
+        assert check_model_fits(config, policy, mesh, 8 * needed, prompt_length=length) is not None
         with pytest.raises(
             InputError, match=r"The model takes .* GB on each of 8 devices.* It needs devices with more memory"
         ):
-            check_loaded(config, policy, mesh, 8 * (needed - 1), prompt_length=length)
+            check_model_fits(config, policy, mesh, 8 * (needed - 1), prompt_length=length)
 
 
 def test_memory_check_counts_a_custom_optimizer():
@@ -433,7 +433,7 @@ def test_environment_plan_counts_the_rows_that_read_turns(share):
 def test_oversized_run_is_refused_before_initialization(monkeypatch):
     """The memory has room for the parameters, but not for the optimizer's moments."""
     real = CONFIG.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4, algorithm_options={"beta": 0.0})
-    shape = make_shape(real.model, make_tokenizer(real).vocab_size)
+    shape = make_transformer_config(real.model, make_tokenizer(real).vocab_size)
     room = 5 * count_parameters(abstract_params(shape))
     monkeypatch.setattr(setup, "agreed_device_bytes", lambda mesh: room)
     for name in ("make_base", "make_critic"):

@@ -29,7 +29,7 @@ from rljax.preference.reward_model import load_reward_model, make_reward_functio
 from rljax.programs import pair_training
 from rljax.programs import reward_model_training as training
 from rljax.programs.reward_model_training import make_reward_setup, train_reward_model
-from rljax.rewards.protocol import judge
+from rljax.rewards.reward_scores import judge
 from rljax.rollout import sequences_of
 from rljax.tracking.trackers import JsonlTracker
 from rljax.training.checkpoints.checkpoint import LAST, restore

@@ -9,7 +9,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards.code import code, code_fraction, program_of
-from rljax.rewards.protocol import score
+from rljax.rewards.reward_scores import score
 from rljax.rewards.sandbox import Limits, Program, judge_all
 
 SQUARE = "def square(x):\n    return x * x"

@@ -11,7 +11,7 @@ from rljax.ops.unpublished import mixture
 from rljax.rewards import BY_NAME, resolve
 from rljax.rewards.composite import constitutional, reasoning, weighted
 from rljax.rewards.correctness import Failed, Failures
-from rljax.rewards.protocol import Weighted, combine, has_verifier, judge, minimum
+from rljax.rewards.reward_scores import Weighted, combine, has_verifier, judge, minimum
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 from rljax.training.parts.reward import reward_from_argument

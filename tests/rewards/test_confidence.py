@@ -7,7 +7,7 @@ from rljax.errors import InputError
 from rljax.rewards import BY_NAME, resolve, right_from, verifier
 from rljax.rewards.confidence import brier, stated_confidence, without_confidence
 from rljax.rewards.correctness import Failed
-from rljax.rewards.protocol import has_verifier, judge
+from rljax.rewards.reward_scores import has_verifier, judge
 
 
 @pytest.mark.parametrize(

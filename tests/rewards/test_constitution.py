@@ -10,7 +10,7 @@ from rljax.data.problem import reward_columns
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.constitution import constitution
-from rljax.rewards.protocol import combine, judge
+from rljax.rewards.reward_scores import combine, judge
 
 RULES = """
 states: {must: "#[0-9]+$", weight: 0.5}

@@ -8,7 +8,7 @@ from rljax.errors import InputError
 from rljax.rewards import BY_NAME
 from rljax.rewards.each import each
 from rljax.rewards.format import in_tags
-from rljax.rewards.protocol import combine, judge
+from rljax.rewards.reward_scores import combine, judge
 
 CHAT = ({"role": "user", "content": "1+1"},)
 PROMPTS, COMPLETIONS, CHATS = ["1+1", "2+2"], ["#2", "#4"], [CHAT, None]

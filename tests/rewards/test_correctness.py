@@ -10,7 +10,7 @@ from rljax.rewards import BY_NAME, right_from, verifier
 from rljax.rewards.correctness import is_verifier
 from rljax.rewards.each import each
 from rljax.rewards.math import math_reward
-from rljax.rewards.protocol import Weighted, has_verifier, judge
+from rljax.rewards.reward_scores import Weighted, has_verifier, judge
 
 
 @verifier

@@ -8,7 +8,7 @@ import pytest
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.count_bonus import count_bonus
-from rljax.rewards.protocol import needs_all_hosts
+from rljax.rewards.reward_scores import needs_all_hosts
 
 
 def test_bonus_falls_with_the_number_of_equal_answers():

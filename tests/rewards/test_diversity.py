@@ -7,7 +7,7 @@ from rljax.data.diversity import similarity
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.diversity import diversity
-from rljax.rewards.protocol import needs_all_hosts
+from rljax.rewards.reward_scores import needs_all_hosts
 
 
 def test_the_bonus_is_the_mean_distance_to_the_others_of_the_prompt():

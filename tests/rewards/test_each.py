@@ -9,7 +9,7 @@ from rljax.errors import InputError
 from rljax.rewards.correctness import Failed, Failures
 from rljax.rewards.each import each
 from rljax.rewards.format import in_tags
-from rljax.rewards.protocol import judge
+from rljax.rewards.reward_scores import judge
 
 PROMPTS, COMPLETIONS = ["a", "b", "c", "d"], ["one", "three", "five", ""]
 

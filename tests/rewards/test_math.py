@@ -22,7 +22,7 @@ from rljax.rewards.math import (
     simplify_answer,
 )
 from rljax.rewards.pool import shared_pool
-from rljax.rewards.protocol import judge
+from rljax.rewards.reward_scores import judge
 
 
 def reward_of(answer: str, reference: str) -> float | None:

@@ -12,8 +12,8 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed, Failures
-from rljax.rewards.protocol import call_reward
 from rljax.rewards.reward_call import ask, check_failures, join_results, read_result, wait_for
+from rljax.rewards.reward_scores import call_reward
 
 
 class Uncaught(BaseException):

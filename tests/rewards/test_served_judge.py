@@ -9,7 +9,7 @@ from served_model import NAME, make_model, serving
 
 from rljax.rewards.constitution import constitution
 from rljax.rewards.correctness import Failed
-from rljax.rewards.protocol import judge
+from rljax.rewards.reward_scores import judge
 from rljax.rewards.served_judge import KEY, yes_or_no
 
 

@@ -13,7 +13,7 @@ import pytest
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.models import Model, TransformerConfig, init_params, score_tokens
 from rljax.rollout import Sequences, lay_out, pack
-from rljax.rollout.layout import MOST_IN_A_ROW, balance, dense_rows, fill_rows
+from rljax.rollout.layout import MAX_SEQUENCES_PER_ROW, balance, dense_rows, fill_rows
 from rljax.training.update import rows_of
 
 PROMPTS, GROUP, PROMPT_LENGTH, LENGTH, VOCAB = 6, 4, 4, 9, 13
@@ -64,7 +64,7 @@ def test_lay_out_gives_each_chosen_token_one_slot(rows, devices):
     assert not found
 
 
-@pytest.mark.parametrize("most", MOST_IN_A_ROW)
+@pytest.mark.parametrize("most", MAX_SEQUENCES_PER_ROW)
 @pytest.mark.parametrize("seed", range(2))
 def test_fill_rows_never_overfills_a_row(seed, most):
     lengths = np.random.default_rng(seed).integers(1, 101 if most == 8 else 9, 300)
@@ -91,11 +91,11 @@ def test_dense_rows_have_at_most_a_tenth_of_padding(count, devices, mean, sigma)
     for seed in range(4):
         lengths = sample_lengths(seed, count, 8192, mean, sigma)
         found = dense_rows(lengths, slots, count=count, rows=devices)
-        computed = -(-len(found.shared) // devices) * devices * found.slots
+        computed = -(-len(found.rows) // devices) * devices * found.slots
         programs.add((found.slots, found.most))
-        assert sorted(sequence for row in found.shared for sequence in row) == list(range(count))
-        assert max(lengths[row].sum() for row in found.shared) <= found.slots
-        assert max(map(len, found.shared)) <= found.most
+        assert sorted(sequence for row in found.rows for sequence in row) == list(range(count))
+        assert max(lengths[row].sum() for row in found.rows) <= found.slots
+        assert max(map(len, found.rows)) <= found.most
         max_padding = 0.1 if count > 64 or mean > 0.05 else 0.12
         assert 1 - lengths.sum() / computed <= max_padding
     assert len(programs) <= 3
@@ -107,7 +107,7 @@ def test_padding_of_few_rows_and_program_count_of_small_batches():
     for seed in range(4):
         lengths = sample_lengths(seed, 64, 8192, 0.15, 1.0)
         found = dense_rows(lengths, 8448, count=64, rows=8)
-        padding.append(1 - lengths.sum() / (-(-len(found.shared) // 8) * 8 * found.slots))
+        padding.append(1 - lengths.sum() / (-(-len(found.rows) // 8) * 8 * found.slots))
     assert 0.1 < max(padding) < 0.5
     small_batches = [
         dense_rows(sample_lengths(seed, 64, 256, mean, 0.6), 288, count=64, rows=4)
@@ -121,7 +121,7 @@ def test_padding_of_few_rows_and_program_count_of_small_batches():
 def test_balance_keeps_device_totals_within_one_row(rows, devices):
     for seed in range(4):
         lengths = sample_lengths(seed, 1000 + seed, 8192, 0.15, 1.0)
-        shared = dense_rows(lengths, 8448, count=1003, rows=rows).shared
+        shared = dense_rows(lengths, 8448, count=1003, rows=rows).rows
         tokens = np.array([lengths[row].sum() for row in shared])
         row_indices = np.array(balance(tokens, rows=rows, devices=devices))
         assert sorted(row_indices[row_indices >= 0]) == list(range(len(shared)))

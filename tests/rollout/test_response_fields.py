@@ -19,7 +19,7 @@ from rljax.errors import InputError
 from rljax.rewards import verifier
 from rljax.rollout import Collected, Response, Step, pack, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
-from rljax.training import reinforce
+from rljax.training import rl_phase
 from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.metrics import rollout_metrics
 from rljax.training.rollout_data import for_algorithm, next_rollout
@@ -245,7 +245,7 @@ def test_packed_rows_contain_tokens_and_policy_logp(fixed_rollout):
 def test_run_passes_the_same_values_to_prepare_and_update(tmp_path, monkeypatch):
     """Records the rollout that `prepare` gets, and the rows and the batch that the update gets."""
     engine, rollouts, batches, rows = FixedEngine(), [], [], []
-    originals = {"prepare": reinforce.make_prepare, "step": reinforce.make_policy_update}
+    originals = {"prepare": rl_phase.make_prepare, "step": rl_phase.make_policy_update}
 
     def record_prepare(algorithm, choices, **minibatches):
         prepared = originals["prepare"](algorithm, choices, **minibatches)
@@ -263,8 +263,8 @@ def test_run_passes_the_same_values_to_prepare_and_update(tmp_path, monkeypatch)
 
         return record_update
 
-    monkeypatch.setattr(reinforce, "make_prepare", record_prepare)
-    monkeypatch.setattr(reinforce, "make_policy_update", record_step)
+    monkeypatch.setattr(rl_phase, "make_prepare", record_prepare)
+    monkeypatch.setattr(rl_phase, "make_policy_update", record_step)
     generated = []
     generate = engine.generate
     engine.generate = lambda params, requests: generated.append(generate(params, requests)) or generated[-1]

@@ -19,7 +19,7 @@ from rljax.rollout import Response, Step, sequences_of, transcripts
 from rljax.rollout.transcripts import find_boundaries, observed_role
 from rljax.tracking.rollout_rows import check_rollout, read_rollouts
 from rljax.tracking.run_folder import RunFolder
-from rljax.training import reinforce
+from rljax.training import rl_phase
 from rljax.training.rollout_data import make_policy_scores
 from rljax.training.scoring import policy_params
 
@@ -58,7 +58,7 @@ class GuessingGame:
 
 def record_steps(monkeypatch):
     """Record each step's result, the log-probabilities of its responses after its update, and the worker."""
-    recorded, original = [], reinforce.one_step
+    recorded, original = [], rl_phase.one_step
 
     def one_step(run, tools, *arguments):
         result = original(run, tools, *arguments)
@@ -67,7 +67,7 @@ def record_steps(monkeypatch):
         recorded.append((result, np.asarray(after), run.setup.train))
         return result
 
-    monkeypatch.setattr(reinforce, "one_step", one_step)
+    monkeypatch.setattr(rl_phase, "one_step", one_step)
     return recorded
 
 

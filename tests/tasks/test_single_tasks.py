@@ -10,7 +10,7 @@ from rljax.data.problem import Problem
 from rljax.data.stages import StagedStream
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
-from rljax.rewards.protocol import judge
+from rljax.rewards.reward_scores import judge
 from rljax.tasks.brackets import DEEPEST, BracketsConfig, prefix_of, same_formula
 from rljax.tasks.countdown import CountdownConfig, solved, value_of
 from rljax.tasks.drift import DriftConfig

@@ -20,7 +20,7 @@ from rljax.models.model_folder import end_tokens, read_json
 from rljax.rollout.continuations import prefixes_of
 from rljax.rollout.search import Search, beam_search
 from rljax.training.config import ModelConfig
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.parts.tokenizer import all_ends
 
 TOKENIZER = CharacterTokenizer()
@@ -30,7 +30,7 @@ PROBLEMS = [Problem(f"1+{n}=", str(n + 1)) for n in range(8)]
 
 def write_model_folder(path, *, in_config=1, in_generation=None):
     """Write a random model whose files list these end tokens; its tokenizer's end token is 1."""
-    shape = make_shape(CONFIG.model, TOKENIZER.vocab_size)
+    shape = make_transformer_config(CONFIG.model, TOKENIZER.vocab_size)
     save_pretrained(path, shape, init_params(shape, jax.random.key(0)), bos=None, eos=1)
     raw = read_json(path / "config.json") | {"eos_token_id": in_config}
     (path / "config.json").write_text(json.dumps(raw))

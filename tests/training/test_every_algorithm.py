@@ -24,7 +24,7 @@ from rljax.programs.value_pretraining import critic_only, make_value_learner
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
-from rljax.training.reinforce import make_learner
+from rljax.training.rl_phase import make_learner
 from rljax.training.rollout_data import for_algorithm, make_rollout_scorer
 
 CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}

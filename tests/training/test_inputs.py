@@ -18,7 +18,7 @@ from rljax.errors import InputError
 from rljax.importing import sources_of
 from rljax.programs.seeds import check_inputs_of, is_finished
 from rljax.programs.trained_policy import load
-from rljax.rewards.protocol import COMBINATIONS, Weighted
+from rljax.rewards.reward_scores import COMBINATIONS, Weighted
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import accepted_changes, digest_of_name, digest_of_rows, recorded_inputs
 from rljax.training.config import TrainConfig

@@ -9,11 +9,11 @@ from run_states import first_state, learn_from, make_rl_state
 from small_runs import SMALL, even_length
 
 from rljax.errors import InputError
-from rljax.training import reinforce
+from rljax.training import rl_phase
 from rljax.training.lifecycle.initial_state import place_state
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import learning_rate_of, policy_optimizer
-from rljax.training.reinforce import make_learner, update_order
+from rljax.training.rl_phase import make_learner, update_order
 from rljax.training.rollout_data import make_rollout_scorer
 from rljax.training.update import make_policy_update
 
@@ -58,7 +58,7 @@ def recorded_updates(monkeypatch):
 
         return update
 
-    monkeypatch.setattr(reinforce, "make_policy_update", recording)
+    monkeypatch.setattr(rl_phase, "make_policy_update", recording)
     return found
 
 

@@ -26,7 +26,7 @@ from rljax.rollout import sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.memory_plan import parameter_shapes, sampler_bytes
 from rljax.training.parts.model_folder import companions, save_model
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.rollout_data import scored_rows
 from rljax.training.scoring import make_score, make_scores, policy_params
 
@@ -190,7 +190,7 @@ def test_a_plan_counts_the_copy_for_sampling(config):
     """The sampling copy has the dtype of the matrix products; over an unquantized base, a float32 copy is made first."""
     found = {}
     for dtype in ("float32", "bfloat16"):
-        shape = make_shape(config.replace(dtype=dtype).model, 128)
+        shape = make_transformer_config(config.replace(dtype=dtype).model, 128)
         mesh = make_mesh(1, 1)
         params = parameter_shapes(transformer_policy(shape, eos=0, mesh=mesh), mesh)
         for kind in (None, "nf4"):

@@ -22,7 +22,7 @@ from pathlib import Path
 import rljax
 import rljax.parallel
 import rljax.training.update as update
-from rljax.training import reinforce
+from rljax.training import rl_phase
 
 package = str(Path(rljax.__file__).parent) + "/"
 seen, inside = set(), set()
@@ -32,7 +32,7 @@ def record(frame, event, argument):
     file, name = frame.f_code.co_filename, frame.f_code.co_name
     if event != "call" or not file.startswith(package) or name == "<module>":
         return
-    if frame.f_code is reinforce.one_step.__code__ or inside:
+    if frame.f_code is rl_phase.one_step.__code__ or inside:
         inside.add(file)
     seen.add(file)
 

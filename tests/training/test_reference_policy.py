@@ -26,7 +26,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import LearnMetrics, UpdateMetrics
 from rljax.training.objective.optimizer import policy_optimizer
-from rljax.training.reinforce import make_learner
+from rljax.training.rl_phase import make_learner
 from rljax.training.rollout_data import make_prepare, make_rollout_scorer
 from rljax.training.run import StoppedBatch
 from rljax.training.setup import plan_setup

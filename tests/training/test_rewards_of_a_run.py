@@ -10,7 +10,7 @@ from small_runs import even_length
 import rljax
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed
-from rljax.rewards.protocol import Weighted
+from rljax.rewards.reward_scores import Weighted
 from rljax.tracking.plain_display import PlainDisplay
 from rljax.training import loop
 

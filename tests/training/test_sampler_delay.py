@@ -24,12 +24,12 @@ from rljax.programs.plan import Plan
 from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.rollout import sequences_of
 from rljax.rollout.sampling import decode_weights
-from rljax.training import reinforce
+from rljax.training import rl_phase
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.memory_plan import bytes_on_a_device, check_room, state_bytes, state_shapes
-from rljax.training.parts.policy import make_shape
-from rljax.training.reinforce import make_learner
+from rljax.training.parts.policy import make_transformer_config
+from rljax.training.rl_phase import make_learner
 from rljax.training.rollout_data import make_rollout_scorer, next_rollout, sampler_of, scored_rows
 from rljax.training.scoring import make_score, make_scores, policy_params
 from rljax.training.state import sampling_key
@@ -80,7 +80,7 @@ def train_once(tmp_path_factory):
 
         folder = tmp_path_factory.mktemp("runs") / name
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reinforce, "next_rollout", recording)
+            patch.setattr(rl_phase, "next_rollout", recording)
             rljax.train(VARIANTS[name].replace(run=str(folder)), **PARTS[name])
         runs[name] = Run(folder, found, first_state(VARIANTS[name], **PARTS[name])[0])
         return runs[name]
@@ -230,7 +230,7 @@ def test_sampler_decodes_equally_from_bfloat16_copy():
     """Decoding uses the same weights as from the full-precision parameters."""
     config = RUN.replace(dtype="bfloat16")
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
-    policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
+    policy = transformer_policy(make_transformer_config(config.model, 16), eos=0, mesh=mesh)
     params = put(policy.init(jax.random.key(0)), replicated(mesh))
     queue = first_queue(params, delay=2, cast=cast_of(policy, config))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(queue)} == {"bfloat16", "float32"}
@@ -245,7 +245,7 @@ def test_without_a_delay_no_old_parameters_are_kept(tmp_path, monkeypatch):
         is_current.append(params is state.params and version == int(state.step))
         return next_rollout(setup, state, *arguments)
 
-    monkeypatch.setattr(reinforce, "next_rollout", recording)
+    monkeypatch.setattr(rl_phase, "next_rollout", recording)
     config = RUN.replace(sampler_delay=0, steps=2, run=str(tmp_path / "run"))
     rljax.train(config, **PARTS["plain"])
     assert is_current == [True, True]
@@ -254,7 +254,7 @@ def test_without_a_delay_no_old_parameters_are_kept(tmp_path, monkeypatch):
 
 def test_new_entry_reuses_oldest_memory_and_keeps_sharding():
     mesh = make_mesh(1, 2, devices=jax.devices()[:2])
-    policy = transformer_policy(make_shape(SMALL.model, 16), eos=0, mesh=mesh)
+    policy = transformer_policy(make_transformer_config(SMALL.model, 16), eos=0, mesh=mesh)
     state, _ = state_shapes(RUN, plan_algorithm(RUN)[0], policy, mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, state.params)
     params = put(policy.init(jax.random.key(0)), places)
@@ -281,7 +281,7 @@ def test_the_memory_of_old_parameters_is_counted():
         config = RUN.replace(steps=9, **settings)
         mesh = make_mesh(1, config.devices.fsdp, devices=jax.devices()[: config.devices.fsdp])
         algorithm, config = plan_algorithm(config)
-        policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
+        policy = transformer_policy(make_transformer_config(config.model, 16), eos=0, mesh=mesh)
         options = shape_setup(config, algorithm, mesh, policy).options
         with_queue, without = (state_shapes(config, algorithm, policy, mesh, options=each) for each in (options, ()))
         queue = bytes_on_a_device(with_queue[0].options)
@@ -310,7 +310,7 @@ def test_old_parameters_that_do_not_fit_into_memory_are_refused():
     config = RUN.replace(steps=400, sampler_delay=300)
     algorithm, config = plan_algorithm(config)
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
-    policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
+    policy = transformer_policy(make_transformer_config(config.model, 16), eos=0, mesh=mesh)
     room = 2 * state_bytes(*state_shapes(config, algorithm, policy, mesh))
     with pytest.raises(
         InputError, match=r"\(with the parameters of 300 earlier steps, for sampler_delay=300\), and there is room"

@@ -16,7 +16,7 @@ from rljax.models import Model
 from rljax.models.language_model import logits
 from rljax.options.self_distillation import NAME, next_right_responses, teacher_problem, teacher_sequences, text_shown
 from rljax.rollout import sequences_of
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.rollout_data import ScoreInputs, make_rollout_scorer
 
 CONFIG = SMALL.replace(
@@ -34,7 +34,10 @@ def rollout_of(shows):
 
 def logp_by_hand(setup, params, prompt, response):
     """Log-probability of each response token after the prompt, computed from the logits at the sampling temperature."""
-    model, sequence = Model(make_shape(setup.config.model, setup.tokenizer.vocab_size)), jnp.array([[*prompt, *response]])
+    model, sequence = (
+        Model(make_transformer_config(setup.config.model, setup.tokenizer.vocab_size)),
+        jnp.array([[*prompt, *response]]),
+    )
     positions = jnp.arange(sequence.shape[1])[None]
     rows = np.asarray(logits(model, params, sequence, positions, jnp.ones_like(sequence)), np.float64)[0] / 0.7
     rows = rows - np.log(np.exp(rows - rows.max(-1, keepdims=True)).sum(-1, keepdims=True)) - rows.max(-1, keepdims=True)

@@ -28,7 +28,7 @@ from rljax.options.span_distributions import match_tokens
 from rljax.options.span_teacher import reencode
 from rljax.programs.batch_replay import loss_terms
 from rljax.rollout import pack, sequences_of
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.rollout_data import make_prepare, make_rollout_scorer
 
 PARTS = {"sorted": "teacher_divergence=sorted", "matched": "teacher_divergence=matched,beta=0.3"}
@@ -36,7 +36,7 @@ PARTS = {"sorted": "teacher_divergence=sorted", "matched": "teacher_divergence=m
 
 def save_model(make_tokenizer, folder, seed, scale=2):
     tokenizer = load_tokenizer(str(make_tokenizer(folder)))
-    config = make_shape(SMALL.replace(layers=1, width=16, hidden=32).model, tokenizer.vocab_size)
+    config = make_transformer_config(SMALL.replace(layers=1, width=16, hidden=32).model, tokenizer.vocab_size)
     params = jax.tree.map(lambda leaf: scale * leaf, init_params(config, jax.random.key(seed)))
     save_pretrained(folder, config, params, bos=None, eos=tokenizer.eos_token_id)
     return str(folder)

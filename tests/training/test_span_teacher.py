@@ -21,13 +21,13 @@ from rljax.models import Model, init_params
 from rljax.models.huggingface import read_config, save_pretrained
 from rljax.models.language_model import logits
 from rljax.options.span_teacher import add_span_ratios
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.rollout_data import make_rollout_scorer
 
 
 def save_model(make_tokenizer, folder, seed):
     tokenizer = load_tokenizer(str(make_tokenizer(folder)))
-    config = make_shape(SMALL.replace(layers=1, width=16, hidden=32).model, tokenizer.vocab_size)
+    config = make_transformer_config(SMALL.replace(layers=1, width=16, hidden=32).model, tokenizer.vocab_size)
     params = jax.tree.map(lambda leaf: 2 * leaf, init_params(config, jax.random.key(seed)))
     save_pretrained(folder, config, params, bos=None, eos=tokenizer.eos_token_id)
     return str(folder)

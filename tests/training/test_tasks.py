@@ -17,8 +17,8 @@ from rljax.data import reasoning_gym
 from rljax.data.tool_calls import parse_turn
 from rljax.errors import InputError
 from rljax.importing import check_optional
-from rljax.rewards.protocol import judge
 from rljax.rewards.reasoning_gym import final_answer
+from rljax.rewards.reward_scores import judge
 from rljax.rollout.environment import make_environment
 from rljax.settings.options import read_options, read_words
 from rljax.tasks.puzzles import ReasoningGymConfig

@@ -31,7 +31,7 @@ from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(
@@ -92,7 +92,7 @@ def test_the_update_of_gkd_is_the_gradient_of_the_full_divergence(teacher):
     state = make_rl_state(setup, state)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     packed, mask = pack(sequences_of(groups)), jnp.asarray(groups.rollout.mask.reshape(16, -1))
-    models = [Model(make_shape(setup.config.model, 20)), Model(read_config(teacher))]
+    models = [Model(make_transformer_config(setup.config.model, 20)), Model(read_config(teacher))]
 
     def objective(params):
         inputs = packed.tokens, packed.positions, packed.segments

@@ -14,13 +14,13 @@ from rljax.models.folder_notes import NOT_SAMPLING
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import init_params
 from rljax.training.config import ModelConfig, TrainConfig
-from rljax.training.parts.policy import make_shape
+from rljax.training.parts.policy import make_transformer_config
 from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
 
 
 @pytest.fixture
 def folder(tmp_path):
-    shape = make_shape(SMALL.model, CharacterTokenizer().vocab_size)
+    shape = make_transformer_config(SMALL.model, CharacterTokenizer().vocab_size)
     save_pretrained(tmp_path, shape, init_params(shape, jax.random.key(0)), bos=None, eos=1)
     save_tokenizer_files(CharacterTokenizer(), tmp_path)
     return tmp_path

@@ -21,7 +21,7 @@ from rljax.preference.config import RewardModelConfig
 from rljax.preference.reward_model import make_reward_function
 from rljax.programs.labeled_pairs import pairs_of
 from rljax.programs.reward_model_training import train_reward_model
-from rljax.rewards.protocol import combine, judge
+from rljax.rewards.reward_scores import combine, judge
 from rljax.tasks.outliers import OutliersConfig
 
 SCRIPT = "#? confidence: 0.?"

@@ -96,7 +96,7 @@ def rl_step(folder: Path, parent: ParentChannel) -> None:
 def updates(folder: Path) -> Callable[[], None]:
     """Build a function that makes one update on responses of equal length; each call continues from the previous one's state."""
     from rljax.rollout import Groups  # noqa: PLC0415
-    from rljax.training.reinforce import make_learner  # noqa: PLC0415
+    from rljax.training.rl_phase import make_learner  # noqa: PLC0415
     from rljax.training.rollout_data import make_rollout_scorer  # noqa: PLC0415
 
     step = work.step_of(folder)

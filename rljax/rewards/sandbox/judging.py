@@ -18,7 +18,7 @@ from typing import NamedTuple
 from rljax.errors import InputError
 from rljax.lazy import renamed_attributes
 from rljax.rewards.sandbox import seccomp, wire
-from rljax.rewards.sandbox.service import LauncherError, shared_service
+from rljax.rewards.sandbox.fork_server_client import LauncherError, shared_service
 from rljax.rewards.sandbox.threats import LEVELS, exposure, machine
 
 _LONGEST_PROGRAM = 2**20

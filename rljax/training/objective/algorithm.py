@@ -21,7 +21,7 @@ from rljax.importing import is_custom
 from rljax.models import Policy
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
-from rljax.rewards.protocol import Weighted
+from rljax.rewards.reward_scores import Weighted
 from rljax.rollout.worker import RolloutWorker
 from rljax.settings.checks import check_options, misfit_lengths, paper_lengths, run_lengths, warn_of_truncation
 from rljax.text import nearest_first

@@ -13,7 +13,7 @@ from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.parts.custom_parts import CustomParts
 
 
-def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
+def make_transformer_config(config: ModelConfig, vocab_size: int) -> TransformerConfig:
     """Return the built-in transformer's configuration: the model folder's, or that of the small transformer in the settings.
 
     Raises:
@@ -41,7 +41,7 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
     Raises:
         InputError: an optional part does not fit the tokenizer, or the mesh does not divide the transformer's axes.
     """
-    shape = make_shape(config, tokenizer.vocab_size)
+    shape = make_transformer_config(config, tokenizer.vocab_size)
     if config.images is not None:
         from rljax.models.patches import patch_policy, patches_of  # noqa: PLC0415  few runs read images
 

@@ -7,11 +7,11 @@ from jax.sharding import Mesh
 
 from rljax.algorithms import Algorithm
 from rljax.data.problem import Problem, chats_of
-from rljax.data.tokenizer_note import PREFIX
+from rljax.data.tokenizer_note import MODEL_PREFIX
 from rljax.errors import InputError
 from rljax.importing import is_custom
 from rljax.rewards import BY_NAME, REWARD_FAMILIES, RUN_PROGRAMS, resolve
-from rljax.rewards.protocol import combine, needs_all_hosts
+from rljax.rewards.reward_scores import combine, needs_all_hosts
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import Environment, RolloutWorker
 from rljax.rollout.environment import functions_in
@@ -19,7 +19,7 @@ from rljax.tracking.start_records import digest_of_parts
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import Problems
 
-NO_CODE = (*REWARD_FAMILIES, PREFIX.removesuffix(":"))
+NO_CODE = (*REWARD_FAMILIES, MODEL_PREFIX.removesuffix(":"))
 """Prefixes of rewards that are built from a file without executing code in it."""
 
 
@@ -33,10 +33,10 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
     all_problems = [*problems.train, *problems.heldout]
 
     def find_reward(name: str) -> Callable:
-        if name.startswith(PREFIX):
+        if name.startswith(MODEL_PREFIX):
             from rljax.preference.reward_model import make_reward_function  # noqa: PLC0415  most runs have no reward model
 
-            folder = name.removeprefix(PREFIX)
+            folder = name.removeprefix(MODEL_PREFIX)
             options = {"chat": config.model.chat, "chats": chats_of(all_problems), "dtype": config.model.dtype}
             return make_reward_function(folder, mesh, **options)
         return resolve(name)
@@ -101,7 +101,10 @@ def custom_part_names(config: TrainConfig) -> tuple[str, ...]:
         ('mine.py:judge', 'mine.py:algorithm')
     """
     others = (config.reward.step_reward or "", config.algorithm.name)
-    return (*custom_reward_names(config), *(name for name in others if is_custom(name) and not name.startswith(PREFIX)))
+    return (
+        *custom_reward_names(config),
+        *(name for name in others if is_custom(name) and not name.startswith(MODEL_PREFIX)),
+    )
 
 
 def reward_from_argument(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:

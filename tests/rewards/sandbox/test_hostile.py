@@ -11,7 +11,7 @@ import pytest
 from hostile_world import folders_left, hostile_world, processes_left, sandbox_processes, servers
 
 from rljax.rewards.sandbox import LEVELS, Limits, Program, judge, level
-from rljax.rewards.sandbox.service import shared_service
+from rljax.rewards.sandbox.fork_server_client import shared_service
 from rljax.rewards.sandbox.threats import THREATS, is_prevented, machine
 
 LEVEL = level()

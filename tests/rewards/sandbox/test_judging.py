@@ -27,7 +27,7 @@ LEVEL = level()
 LAUNCHER_MODULES = sorted(
     file
     for file in Path(judging.__file__).parent.glob("*.py")
-    if file.stem not in ("__init__", "judging", "service", "threats")
+    if file.stem not in ("__init__", "fork_server_client", "judging", "threats")
 )  # the modules that the launcher may load
 WORKING_LEVELS = LEVELS[LEVELS.index(LEVEL) :]
 

@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.sandbox import Program, judge, leftovers, service
+from rljax.rewards.sandbox import Program, fork_server_client, judge, leftovers
 
 RIGHT = Program("def f(x): return x + 1", ("assert f(1) == 2",))
 
@@ -91,7 +91,7 @@ def test_damaged_leftover_does_not_prevent_a_start(tmp_path, damage):
 
 
 def test_failed_server_start_is_retried_for_the_next_program(monkeypatch, tmp_path):
-    private_service = service.Service()
+    private_service = fork_server_client.Service()
     monkeypatch.setattr("rljax.rewards.sandbox.judging.shared_service", lambda: private_service)
     assert judge(RIGHT).pass_rates == (1.0,)
     private_service._server[0].kill()

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.sandbox import LEVELS, Limits, Program, driver, judge, judging, service, unavailable, wire
+from rljax.rewards.sandbox import LEVELS, Limits, Program, driver, fork_server_client, judge, judging, unavailable, wire
 
 # The text that the tests expect. It is random, so no mutation of a wrong program's messages contains it.
 WANTED = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz", k=40))
@@ -194,7 +194,7 @@ def test_mutated_reports_of_a_launcher_give_a_verdict_or_a_documented_error(monk
     """The trainer reads 10,000 mutated reports."""
     valid = [b'"confined"', b"", b"[1, 2]", b"[0, 1]", b'{"ended": "done", "reason": ""}', b'"a test is not Python"']
     rng = random.Random(3)
-    private_service = service.Service()
+    private_service = fork_server_client.Service()
     written = []
 
     def order(connection):
@@ -212,7 +212,7 @@ def test_mutated_reports_of_a_launcher_give_a_verdict_or_a_documented_error(monk
         written.append(bytes(lines))
         try:
             verdict = judge(Program("x = 1", ("assert x == 1", "assert x == 2")), at="seccomp")
-        except (service.LauncherError, InputError) as error:
+        except (fork_server_client.LauncherError, InputError) as error:
             seen.add(type(error).__name__)
             continue
         seen.add(verdict.ended)

@@ -15,9 +15,9 @@ import pytest
 from hostile_world import servers
 
 from rljax.errors import InputError
-from rljax.rewards.sandbox import Limits, Program, judge, judge_all, judging, leftovers, level, service, threats
+from rljax.rewards.sandbox import Limits, Program, fork_server_client, judge, judge_all, judging, leftovers, level, threats
 from rljax.rewards.sandbox.clock import Clock
-from rljax.rewards.sandbox.service import LauncherError, Service
+from rljax.rewards.sandbox.fork_server_client import LauncherError, Service
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are listed in /proc")
 RIGHT = Program("def f(x): return x + 1", ("assert f(1) == 2",))
@@ -203,7 +203,7 @@ def kinds():
 @LINUX
 def test_trainer_cannot_be_inspected_while_it_judges():
     def dumpable():
-        return service._control(3, 0)
+        return fork_server_client._control(3, 0)
 
     private_service = Service()
     assert dumpable() == 1
@@ -245,8 +245,8 @@ def read_memory(pid):
 def test_server_that_does_not_start_is_an_error(text, tmp_path, monkeypatch):
     script = tmp_path / "fork_server.py"
     script.write_text(text)
-    monkeypatch.setattr(service, "_SERVER", script)
-    monkeypatch.setattr(service, "_START_SECONDS", 0.5)
+    monkeypatch.setattr(fork_server_client, "_SERVER", script)
+    monkeypatch.setattr(fork_server_client, "_START_SECONDS", 0.5)
     reason = "no such thing" if "such" in text else "it does not answer"
     with pytest.raises(InputError, match=f"cannot start .*{reason}"):
         Service().judge({}, {})
@@ -271,9 +271,9 @@ while True:
 def test_dead_or_silent_launcher_is_an_error(action, tmp_path, monkeypatch):
     script = tmp_path / "fork_server.py"
     script.write_text(SERVER.format(action=action))
-    monkeypatch.setattr(service, "_SERVER", script)
-    monkeypatch.setattr(service, "_SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(service, "_END_SECONDS", 0.3)
+    monkeypatch.setattr(fork_server_client, "_SERVER", script)
+    monkeypatch.setattr(fork_server_client, "_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(fork_server_client, "_END_SECONDS", 0.3)
     private_service = Service()
     monkeypatch.setattr(judging, "shared_service", lambda: private_service)
     with pytest.raises(LauncherError):
@@ -288,7 +288,7 @@ def test_failure_before_the_program_is_read_is_reported(size, tmp_path, monkeypa
     script = tmp_path / "fork_server.py"
     report = 'os.write(files[0], b\'{{"ended": "not confined", "reason": "no more processes"}}\\n\')'
     script.write_text(SERVER.format(action=report.format()))
-    monkeypatch.setattr(service, "_SERVER", script)
+    monkeypatch.setattr(fork_server_client, "_SERVER", script)
     private_service = Service()
     monkeypatch.setattr(judging, "shared_service", lambda: private_service)
     with pytest.raises(InputError, match="no more processes"):

@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.rewards import BY_NAME
 from rljax.rewards.correctness import UNFINISHED, Failed, Failures, Unfinished, form_of, verifier
 from rljax.rewards.exact import exact
-from rljax.rewards.protocol import Weighted, forms_of, judge, score
+from rljax.rewards.reward_scores import Weighted, forms_of, judge, score
 from rljax.training.metrics import RolloutMetrics
 
 PROMPTS, COMPLETIONS = ["1+1=", "1+2="], ["#2", "#4"]
