@@ -437,5 +437,5 @@ def test_evaluate_accepts_the_same_settings_in_python(run):
     as_record = evaluate_in_code(run, EvalSettings(samples=2, temperature=1.5, limit=3))
     assert by_name.to_json() == as_record.to_json()
     assert by_name.whole.count == 3
-    with pytest.raises(TypeError, match="sampels"):
+    with pytest.raises(InputError, match="no setting 'sampels'; did you mean 'samples'"):
         evaluate_in_code(run, sampels=2)

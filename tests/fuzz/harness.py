@@ -92,7 +92,7 @@ def stop_before_computing(good: ValidInput) -> Generator[None]:
     def stop(*arguments: object) -> Any:
         raise Stopped
 
-    replacements = {"first_state": first_state_of, "new_folder": stop, "introduce": stop}
+    replacements = {"load_initial_state": first_state_of, "new_folder": stop, "introduce": stop}
     with contextlib.ExitStack() as stack:
         for name, function in replacements.items():
             stack.enter_context(mock.patch.object(loop, name, function))

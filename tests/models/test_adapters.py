@@ -193,7 +193,7 @@ def test_unsupported_adapters_of_expert_models_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"lora_targets: 'router' matches no parameter; .*feed_forward/expert_up"):
         init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("attention", "router"))
     adapter = init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("expert_up",))
-    with pytest.raises(InputError, match="peft adapts the matrices gate and up of experts as one parameter"):
+    with pytest.raises(InputError, match="peft adapts the experts' gate and up matrices as one parameter"):
         save_adapter(tmp_path / "adapter", config, adapter, alpha=3.0, base="a/base")
 
 

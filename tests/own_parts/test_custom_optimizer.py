@@ -109,7 +109,7 @@ NEEDS_EXTRA_ARGUMENT = optax.GradientTransformationExtraArgs(
 @pytest.mark.parametrize(
     ("optimizer", "message"),
     [
-        (optax.adam, "^optimizer: an optax.GradientTransformation is needed, such as .*; got <function adam"),
+        (optax.adam, "^optimizer: expected an optax.GradientTransformation, such as .*; got <function adam"),
         (
             optax.masked(optax.sgd(0.1), {"other": True}),
             "^optimizer.init: the state must be a pytree of arrays made from the policy's parameters, .*; got ",

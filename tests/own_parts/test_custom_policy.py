@@ -349,7 +349,7 @@ INVALID_POLICIES = {
         "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",
     ),
     "a small vocabulary": (gru_policy(5), f"tokenizer has ids up to {VOCABULARY - 1} and the model only 5"),
-    "a module": (jnp.tanh, "^policy: expected an rljax.models.policy.Policy; got "),
+    "a module": (jnp.tanh, "^policy: expected an rljax.Policy; got "),
 }
 
 
@@ -381,7 +381,7 @@ def test_critic_needs_a_value_function(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"algorithm": "dapo"}, "^algorithm: expected an rljax.algorithms.algorithm.Algorithm; got 'dapo'"),
+        ({"algorithm": "dapo"}, "^algorithm: expected an rljax.algorithms.Algorithm; got 'dapo'"),
         ({"optimizer": "adam"}, r"^optimizer: expected an optax.*\.GradientTransformation; got 'adam'\.$"),
         (
             {"optimizer": optax.sgd},

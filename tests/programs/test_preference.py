@@ -209,7 +209,7 @@ def test_nonfinite_updates_are_skipped(tmp_path):
     """After five skipped updates in a row, the run stops and keeps the model from before those updates."""
     config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
     with pytest.raises(
-        InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"
+        InputError, match=r"far too large, in 5 updates in a row, .* start again from it, .* lower --learning-rate"
     ):
         train_preference(config, preferences=DATA)
     assert [row["skipped_updates"] for row in read_rows(tmp_path / "model") if row["phase"] != "eval"] == [1.0] * 5

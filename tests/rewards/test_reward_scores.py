@@ -202,7 +202,7 @@ def test_a_missing_column_is_named():
 
 
 def test_column_with_the_name_of_an_argument_is_refused():
-    with pytest.raises(InputError, match="a column called 'completions' and 'prompts'"):
+    with pytest.raises(InputError, match="no column called 'completions' or 'prompts'"):
         ask(exact, {"prompts": [1, 2], "completions": [1, 2]})
 
 
@@ -384,7 +384,7 @@ def test_progress_is_passed_to_rewards_that_name_it():
     for reward in (named, unnamed):
         judge(reward, PROMPTS, COMPLETIONS, COLUMNS, progress=lambda done, count: seen.append((done, count)))
     assert seen == [(1, 2)]
-    with pytest.raises(InputError, match="a column called 'progress'"):
+    with pytest.raises(InputError, match="no column called 'progress'"):
         ask(exact, {"answer": ["2", "3"], "progress": [1, 2]})
 
 

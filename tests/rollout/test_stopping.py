@@ -157,6 +157,6 @@ def test_stop_setting_is_passed_on_or_rejected():
 def test_special_token_is_rejected_as_stop_string(stop):
     tokenizer = make_bpe_tokenizer("<tool>")
     assert stop not in tokenizer.decode(tokenizer.encode(stop))
-    with pytest.raises(InputError, match=r"is a special token of the tokenizer: .*`eos_token` of tokenizer_config\.json"):
+    with pytest.raises(InputError, match=r"includes the special token .*`eos_token` of tokenizer_config\.json"):
         make_sampling(TrainConfig.flat(stop=("</a>", stop)), tokenizer)
     assert make_sampling(TrainConfig.flat(stop=("</a>", "</", "s>")), tokenizer).stop == ("</a>", "</", "s>")

@@ -122,7 +122,7 @@ def test_a_run_takes_custom_problems_and_a_custom_algorithm(tmp_path):
         calls.append((prompts, level, columns))
         return [float(len(completion) > 3) for completion in completions]
 
-    config = TINY.replace(run=str(tmp_path / "own"), warm_start_steps=0, steps=1, minibatches=1)
+    config = TINY.replace(run=str(tmp_path / "own"), warm_start_steps=0, steps=1, minibatches=1, algorithm_options={})
     own = BY_NAME["dr_grpo"](max_length=8)._replace(keep_group=None)
     parts = {"policy": BIGRAM, "algorithm": own, "problems": (problems[:6], problems[6:])}
     result = rljax.train(config, reward, **parts)

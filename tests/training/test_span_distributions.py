@@ -165,7 +165,7 @@ def test_a_teacher_with_the_same_tokens_matches_all_of_them(config, tmp_path):
         ({"teacher": None}, "needs a teacher with a tokenizer of its own"),
         ({"algorithm": "minillm"}, "is the complete loss of gkd; use that algorithm"),
         ({"algorithm": "grpo"}, "is the complete loss of gkd; use that algorithm"),
-        ({"teacher_spans": False}, "except with --teacher-spans"),
+        ({"teacher_spans": False}, "unless --teacher-spans is set"),
     ],
 )
 def test_other_settings_are_refused(config, changes, message):

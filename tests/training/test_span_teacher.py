@@ -117,7 +117,7 @@ def test_student_approaches_a_teacher_with_another_tokenizer(config, tmp_path):
         ({"teacher": None}, "needs a teacher with a tokenizer of its own"),
         ({"algorithm": "gkd"}, "gkd compares distributions over the same tokens; choose"),
         ({"algorithm": "grpo"}, "is for on_policy_distillation and gkd, but the algorithm is grpo"),
-        ({"teacher_spans": False}, "except with --teacher-spans"),
+        ({"teacher_spans": False}, "unless --teacher-spans is set"),
     ],
 )
 def test_incompatible_settings_are_refused(config, changes, message):

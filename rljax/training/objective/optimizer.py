@@ -292,16 +292,12 @@ def learning_rate_of(opt_state: optax.OptState) -> float | None:
 
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params | PyTree[jax.ShapeDtypeStruct]) -> None:
-    """Reject anything but an optimizer for these parameters.
+    """Reject an optimizer that does not fit these parameters.
 
     Raises:
-        InputError: the argument is not an Optax transformation; `init` does not accept the parameters, or returns a state that
-            contains more than arrays and cannot be saved; or `update` does not accept exactly gradient, state and parameters.
+        InputError: `init` does not accept the parameters, or returns a state that contains more than arrays and cannot be saved;
+            or `update` does not accept exactly gradient, state and parameters.
     """
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise InputError(
-            f"optimizer: an optax.GradientTransformation is needed, such as optax.adam(1e-5); got {optimizer!r:.80}."
-        )
     try:
         state = jax.eval_shape(optimizer.init, params)
     except Exception as error:  # an optimizer is user code and may raise anything

@@ -92,9 +92,13 @@ def check_parts(custom: CustomParts) -> None:
     Raises:
         InputError: a part is not valid; the message names it.
     """
-    for name, kind in (("policy", Policy), ("algorithm", Algorithm), ("optimizer", optax.GradientTransformation)):
+    for name, kind, needed in (
+        ("policy", Policy, "an rljax.Policy"),
+        ("algorithm", Algorithm, "an rljax.algorithms.Algorithm"),
+        ("optimizer", optax.GradientTransformation, "an optax.GradientTransformation, such as optax.adam(1e-5)"),
+    ):
         if (part := custom._asdict()[name]) is not None and not isinstance(part, kind):
-            raise InputError(f"{name}: expected an {kind.__module__}.{kind.__qualname__}; got {part!r:.80}.")
+            raise InputError(f"{name}: expected {needed}; got {part!r:.80}.")
     if custom.engine is not None:
         check_engine(custom.engine)
     if custom.environment is not None:
