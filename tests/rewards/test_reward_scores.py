@@ -118,7 +118,7 @@ def test_invalid_return_value_is_refused(returned, message):
     def strange(completions):
         return returned
 
-    with pytest.raises(InputError, match=rf"the reward .*test_protocol\S*strange {message}"):
+    with pytest.raises(InputError, match=rf"the reward .*test_reward_scores\S*strange {message}"):
         ask(strange)
 
 
