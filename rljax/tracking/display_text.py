@@ -250,7 +250,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not finite:
         return "×" * len(means)
     low, span = min(finite), max(finite) - min(finite)
-    # Averages of equal values can differ in the last bits; that must not be drawn as a change.
+    # Averages of equal values can differ in the last bits; that must not look like a change.
     is_flat = span <= 1e-9 * max(abs(mean) for mean in finite)
     heights = [0.0 if is_flat else (mean - low) / span for mean in means]
     return "".join(
