@@ -65,8 +65,15 @@ SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
 FINGERPRINTS = "fingerprints"
 """Entry of settings.json with the hashes of the training's inputs."""
 CHANGEABLE_ON_RESUME = (
-    *("quiet", "eval_every", "checkpoint_every"),
-    *("microbatch_pairs", "remat", "replicas", "fsdp", "tensor", "context"),
+    "quiet",
+    "eval_every",
+    "checkpoint_every",
+    "microbatch_pairs",
+    "remat",
+    "replicas",
+    "fsdp",
+    "tensor",
+    "context",
 )
 """Settings that may change when training is resumed."""
 Settings = TypeVar("Settings", bound=PairConfig)

@@ -125,7 +125,7 @@ def _refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
         (
             custom.algorithm is not None,
             ("algorithm_options", "without"),
-            f"changes a built-in algorithm, but a record {passed}",
+            f"changes a built-in algorithm, but your own algorithm {passed}",
         ),
     )
     chosen, defaults = config.to_flat(), (None, "constant", {}, ())  # the defaults of the settings in `groups`

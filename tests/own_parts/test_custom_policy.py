@@ -439,7 +439,7 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
         make_setup(config.replace(critic_frozen_trunk=True), CustomParts(algorithm=algorithm, reward=even_length))
     for settings in ({"algorithm_options": {"clip_high": 0.5}}, {"without": ("token_level",)}):
         with pytest.raises(
-            InputError, match=r"^\w+=.* changes a built-in algorithm, but a record is passed to train\(\); leave \w+ out\.$"
+            InputError, match=r"^\w+=.* changes a built-in algorithm, but your own algorithm is passed to train\(\); leave"
         ):
             rljax.train(CONFIG.replace(run=str(tmp_path / "refused"), **settings), even_length, algorithm=algorithm)
 

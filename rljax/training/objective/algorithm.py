@@ -69,7 +69,7 @@ def list_misfits(config: TrainConfig) -> list[str]:
 
 
 def make_algorithm(config: TrainConfig, own: Algorithm | None = None) -> Algorithm:
-    """Build the algorithm, `own` or else the one that the settings name, with the settings' parts and value head.
+    """Build the algorithm, with the parts and the value head that the settings add to it.
 
     Raises:
         InputError: a name, option or part is unknown, the algorithm rejects a value, or the critic's settings do not apply to it.
@@ -87,7 +87,7 @@ def make_algorithm(config: TrainConfig, own: Algorithm | None = None) -> Algorit
 
 
 def _named_algorithm(config: TrainConfig) -> Algorithm:
-    """Build the algorithm that the settings name, without the parts to be removed."""
+    """Build the algorithm that the settings name, minus the parts in `without`."""
     name, options = config.algorithm.name, config.algorithm.options
     option_names(name)  # every argument must have a default
     check_options(name, options, factory_of(name))
