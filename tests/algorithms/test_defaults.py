@@ -116,7 +116,7 @@ def test_docstrings_describe_arguments_and_deviations(name):
         ("deepseek_v32", ("the paper states no value", "--sampling-mask", "the sampler itself computed")),
         ("gepo", ("0 removes the term",)),
         ("open_reasoner_zero", ("first over the tokens of each of its rows",)),
-        ("reinforce_pp", ("Eq. 1 of version 9", "a mean over the tokens of each response", "Eqs. 5 and 7")),
+        ("reinforce_pp", ("Eq. 1 of version 9", "takes the mean over the tokens of each response", "Eqs. 5 and 7")),
         ("reinforce_pp_baseline", ("Eq. 1 of version 9", "Eqs. 5 and 7")),
         ("kimi_k15", ("the paper gives no value", "divided by 2τ", "resets the optimizer")),
         ("rloo", ("Section 2.3",)),
