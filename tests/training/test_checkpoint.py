@@ -14,7 +14,6 @@ import pytest
 
 from rljax.data.history import no_history
 from rljax.errors import InputError
-from rljax.ops.unpublished.reward_history import empty_history
 from rljax.programs.trained_policy import find_run
 from rljax.tracking.run_folder import describe_content
 from rljax.training.checkpoints import checkpoint as checkpoints
@@ -28,7 +27,6 @@ from rljax.training.checkpoints.checkpoint import (
     restore,
     set_aside,
 )
-from rljax.training.checkpoints.compatibility import to_version_0_2_state
 from rljax.training.checkpoints.manifest import MANIFEST, Retention, fault_of, files_of, prune
 from rljax.training.state import create
 
@@ -136,10 +134,11 @@ def test_a_folder_without_a_complete_checkpoint_is_refused(folder, tmp_path):
         restore(tmp_path / "nowhere", lambda phase: state_of(-1))
 
 
-def test_a_checkpoint_of_an_earlier_version_gives_a_one_paragraph_error(tmp_path):
+@pytest.mark.parametrize("value", [None, jnp.float32(0.3)])
+def test_a_checkpoint_of_an_earlier_version_gives_a_one_paragraph_error(tmp_path, value):
     """The saved state has a field that later versions lack."""
     state = state_of(0)
-    fields = state._asdict() | {"temperature": None}
+    fields = state._asdict() | {"temperature": value}
     earlier = namedtuple("Earlier", fields)(**fields)
     save(tmp_path, Checkpoint(earlier, no_history(2)), FILE_STATES)
     with pytest.raises(
@@ -148,18 +147,6 @@ def test_a_checkpoint_of_an_earlier_version_gives_a_one_paragraph_error(tmp_path
         restore(tmp_path, lambda phase: state)
     assert "\n" not in str(refusal.value)
     assert "optimizer" not in str(refusal.value)
-
-
-def test_a_state_of_version_0_2_is_read_with_its_optional_parts(tmp_path):
-    """Version 0.2 had one field per optional part, None if the part was absent, and no field for `sampler_delay`."""
-    memory = empty_history(3, 2)._replace(size=jnp.array([1, 0, 2]))
-    state = state_of(5)._replace(options={"kl_coefficient": jnp.float32(0.3), "reward_history": memory})
-    save(tmp_path, Checkpoint(to_version_0_2_state(state), no_history(2)), FILE_STATES)
-    found = restore(tmp_path, lambda phase: jax.tree.map(jnp.zeros_like, state)).checkpoint.state
-    chex.assert_trees_all_equal(found, state)
-    delayed = state._replace(options={"sampler_delay": (state.params,)})
-    with pytest.raises(InputError, match="An earlier version of rljax saved this checkpoint"):
-        restore(tmp_path, lambda phase: delayed)
 
 
 CLIPPED = optax.chain(optax.clip(1.0), optax.scale(-0.1))

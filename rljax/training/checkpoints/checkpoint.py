@@ -37,10 +37,7 @@ from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import FileState
 from rljax.training.checkpoints.compatibility import (
     check_same_state,
-    from_earlier,
-    is_earlier,
     reject_structures,
-    to_version_0_2_state,
 )
 from rljax.training.checkpoints.manifest import (
     MANIFEST,
@@ -356,14 +353,9 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
         file_states = {name: FileState(*state) for name, state in notes.pop("files").items()}
-        journal, remedies = notes.pop("journal", {}), notes.pop("remedies", None)
-        if remedies:  # the format of version 0.2
-            journal["remedies"] = remedies
+        journal = notes.pop("journal", {})
         saved = manager.item_metadata(number)
         saved_state = dict(saved["state"])
-        earlier = is_earlier(saved_state)
-        if earlier:
-            state = to_version_0_2_state(state)
         wanted = {
             "state": ocp.args.StandardRestore(state),
             "history": ocp.args.StandardRestore(_abstract(saved["history"])),
@@ -379,7 +371,6 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     state = found["state"]._replace(reference=found[REFERENCE]) if REFERENCE in wanted else found["state"]
-    state = from_earlier(state) if earlier else state
     checkpoint = Checkpoint(state, History(**found["history"]), carried, Notes.from_json(notes), journal)
     return Restoration(checkpoint, file_states, damaged)
 

@@ -1,10 +1,10 @@
-"""Reject checkpoints that do not match this run's state, before and while Orbax reads them; convert checkpoints of version 0.2."""
+"""Reject checkpoints that do not match this run's state, before and while Orbax reads them."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jax.tree_util import tree_leaves_with_path
 from jaxtyping import PyTree
@@ -23,54 +23,6 @@ LONGEST_STRUCTURE = 120
 """Maximum number of characters of a structure that a message shows."""
 
 
-class EarlierState(NamedTuple):
-    """The training state as version 0.2 saved it, with one field per optional part."""
-
-    params: Any
-    opt_state: Any
-    reference: Any
-    anchor: Any
-    critic: Any
-    remembered: Any
-    kl_coefficient: Any
-    key: Any
-    phase: Any
-    warm_step: Any
-    value_step: Any
-    step: Any
-    draws: Any
-    position: Any
-
-
-OPTIONS = MappingProxyType({"anchor": "fisher_anchor", "remembered": "reward_history", "kl_coefficient": "kl_coefficient"})
-"""Field of an `EarlierState` -> name of the option that now stores the field's arrays."""
-
-
-def is_earlier(saved: Mapping[str, object]) -> bool:
-    """Return True if a checkpoint's state has the fields of version 0.2."""
-    return "remembered" in saved
-
-
-def to_version_0_2_state(state: TrainState) -> EarlierState:
-    """Convert a state, or its shapes, to the fields of version 0.2.
-
-    Raises:
-        InputError: the state has an option that has no field in version 0.2.
-    """
-    fields = state._asdict()
-    options = fields.pop("options")
-    if set(options) - set(OPTIONS.values()):
-        raise InputError(EARLIER_VERSION)
-    return EarlierState(**fields, **{field: options.get(name) for field, name in OPTIONS.items()})
-
-
-def from_earlier(earlier: EarlierState) -> TrainState:
-    """Convert a state that version 0.2 saved."""
-    fields = earlier._asdict()
-    found = {name: fields.pop(field) for field, name in OPTIONS.items()}
-    return TrainState(**fields, options={name: arrays for name, arrays in found.items() if arrays is not None})
-
-
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array, by path."""
     return {"/".join(path_names(path)): tuple(leaf.shape) for path, leaf in tree_leaves_with_path(tree)}
@@ -80,8 +32,13 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
     """Reject a checkpoint whose arrays do not match this run's state.
 
     Raises:
-        InputError: arrays differ. The message names the first of them, and whether the policy or the optimizer is the cause.
+        InputError: an earlier version saved the checkpoint, or arrays differ. The message then names the first of them, and whether
+            the policy or the optimizer is the cause.
     """
+    if isinstance(like, TrainState) and not set(saved) <= set(TrainState._fields):
+        raise InputError(
+            f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {EARLIER_VERSION}"
+        )
     saved_shapes, own_shapes = _shapes(dict(saved)), _shapes(like)
     names = {*saved_shapes, *own_shapes}
     different = sorted(name for name in names if saved_shapes.get(name) != own_shapes.get(name))
