@@ -107,17 +107,17 @@ _ALGORITHMS = {
     "vc_ppo": "vc_ppo",
     "vespo": "vespo",
 }
-"""Module -> names of its algorithms."""
-_SOURCES = {
+"""Module -> names of the algorithms that it builds, separated by spaces."""
+_MODULES = {
     name: f"rljax.algorithms.{module}"
     for module, names in {**_ALGORITHMS, **_OTHER_NAMES}.items()
     for name in names.split()
 }
 
 BY_NAME: LazyTable["Callable[..., Algorithm]"] = LazyTable(
-    {name: f"{_SOURCES[name]}:{name}" for name in sorted(" ".join(_ALGORITHMS.values()).split())}
+    {name: f"{_MODULES[name]}:{name}" for name in sorted(" ".join(_ALGORITHMS.values()).split())}
 )
-"""Map an algorithm's name, as in `--algorithm NAME`, to the function that builds its record."""
+"""Name of an algorithm, as passed to `--algorithm` -> the function that builds its record."""
 
 __all__ = [
     "ABLATIONS",
@@ -188,4 +188,4 @@ __all__ = [
     "xpo",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _SOURCES, renamed={"Past": "EarlierRewards"})
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, renamed={"Past": "EarlierRewards"})

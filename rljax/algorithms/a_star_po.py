@@ -34,7 +34,7 @@ def a_star_po(*, beta1: float = 0.5, beta2: float = 1e-3) -> Algorithm:
     check_positive(beta1=beta1, beta2=beta2)
     return Algorithm(
         advantage=Credit(
-            partial(_credit, beta1=beta1, beta2=beta2),
+            partial(_penalized_advantage, beta1=beta1, beta2=beta2),
             needs=("rewards", "policy_logp", "ref_logp", "mask"),
             optional=("valid",),
         ),
@@ -44,7 +44,7 @@ def a_star_po(*, beta1: float = 0.5, beta2: float = 1e-3) -> Algorithm:
     )
 
 
-def _credit(
+def _penalized_advantage(
     rewards: Array,
     policy_logp: Array,
     ref_logp: Array,

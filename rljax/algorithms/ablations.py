@@ -15,7 +15,7 @@ from rljax.ops.weights import overlong_filter, sequence_mean
 
 def _require_critic(algorithm: Algorithm) -> Critic:
     if algorithm.critic is None:
-        raise ValueError("algorithm must have a critic, because the ablation removes a part of the critic, got critic=None")
+        raise ValueError("algorithm must have a critic for this ablation to change, got critic=None")
     return algorithm.critic
 
 
@@ -32,7 +32,7 @@ def _couple_lambdas(algorithm: Algorithm) -> Algorithm:
     critic = _require_critic(algorithm)
     if not isinstance(critic.target, partial):
         raise ValueError(
-            f"critic.target must be a functools.partial with lambda_, from which the policy takes its λ, got {critic.target}"
+            f"critic.target must be a functools.partial with the keyword lambda_, which the policy will use, got {critic.target}"
         )
     lambda_ = float(critic.target.keywords["lambda_"])
 
@@ -89,7 +89,7 @@ def without(name: str, algorithm: Algorithm, part: str) -> Algorithm:
         part: the part to remove, a key of `ABLATIONS[name]`.
 
     Returns:
-        The record with one slot changed; for a part of the critic, one slot of its `Critic`.
+        The record with one slot changed; if the part belongs to the critic, a slot of the record's `Critic`.
 
     Raises:
         ValueError: an unknown algorithm or part; the message lists the known ones.

@@ -1,8 +1,8 @@
 """The record `Algorithm`, with one slot per idea in an algorithm's paper, and the records that the slots' functions read.
 
 An algorithm runs in two phases. `prepare` runs once per rollout and sees all of it; without gradients, it computes the shaped
-rewards, the kept groups, the advantages, the loss weights and the value targets. `loss` and `value_loss` then work row by row and
-are linear in the weights, so micro-batches, padding, row order and device mesh cannot change their sums.
+rewards, the groups to train on, the advantages, the loss weights and the value targets. `loss` and `value_loss` then work row by
+row and are linear in the weights, so micro-batches, padding, row order and device mesh cannot change their sums.
 
 Axes: P prompts, G responses per prompt, T tokens; B = P G rows when flattened, with the responses to a prompt adjacent.
 """
@@ -64,7 +64,7 @@ class Rollout(NamedTuple, Generic[Data]):
     square_sum: Float[Data, "P G T"] | None = None
     """Σ_v π(v)² of the policy before the update, at each token; for algorithms whose weights depend on the policy's certainty."""
     greedy_rewards: Float[Data, "P"] | None = None
-    """Reward of an extra response to each prompt, decoded greedily and not trained on; for algorithms that use it as baseline."""
+    """Reward of an extra response to each prompt, decoded greedily and not trained on; for algorithms that use it as a baseline."""
     reward_parts: dict[str, Float[Data, "P G"]] | None = None
     """Each of several rewards, by its name: unweighted, before any shaping, and NaN if the reward abstains. For algorithms
     that read the rewards separately."""
@@ -88,7 +88,7 @@ class RolloutField(NamedTuple):
 
 
 def _read_annotation(annotation: Any) -> RolloutField | None:
-    """Read the axes and the type from a jaxtyping annotation, which may be nested."""
+    """Read the axes and the type from a jaxtyping annotation, which may be nested in another type."""
     if hasattr(annotation, "dim_str"):
         return RolloutField(annotation.dim_str, {Bool: bool, Int: int, Float: float}[annotation.dtype])
     return next(filter(None, map(_read_annotation, get_args(annotation))), None)
@@ -124,7 +124,7 @@ def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
 
 
 class EarlierRewards(NamedTuple):
-    """Earlier rewards of a rollout's prompts, which join the groups in which the new responses are compared."""
+    """Earlier rewards of a rollout's prompts; each joins the group of its prompt's new responses when they are compared."""
 
     memory: RewardHistory
     """The most recent rewards of every prompt."""
@@ -168,8 +168,8 @@ class Term(NamedTuple):
     """(advantage, policy_logp, mask) of the full rollout -> tokens to which the term applies; its weights are 0 on all others.
     None: all."""
     follow: Callable[[Number, Number], tuple[Number, Number]] | None = None
-    """For a bonus whose coefficient follows the entropy: (absolute coefficient, mean entropy of a step) -> (coefficient after that
-    step, coefficient in the loss of the next step). None: the coefficient is constant."""
+    """For a bonus whose coefficient adapts to the entropy: (|coefficient|, mean entropy of a step) -> (|coefficient| after that
+    step, |coefficient| in the loss of the next step). None: the coefficient is constant."""
 
 
 class Correction(NamedTuple):
@@ -232,7 +232,7 @@ class Critic(NamedTuple):
 
     @property
     def credit(self) -> Credit:
-        """The function in `advantage`, as a `Credit` that names what it reads."""
+        """The function in `advantage`, as a `Credit` that names the function's inputs."""
         if isinstance(self.advantage, Credit):
             if self.policy_lambda is not None:
                 raise ValueError("critic.policy_lambda must be None: critic.advantage is a Credit, which takes no lambda_")
@@ -265,7 +265,7 @@ class Algorithm(NamedTuple):
 
     advantage: Credit | Callable[..., Float[Array, "P G"]] | None
     """Rewards of a prompt's responses (and `valid=`, if the rollout has it) -> their advantages; a `Credit` can read other
-    parts of the rollout."""
+    fields of the rollout."""
     log_ratio: Callable[[Array, Array, Array], Float[Array, "B T"]]
     """(logp, old_logp, mask) -> log importance ratio of each token; `old_logp` is the log of its denominator."""
     surrogate: Callable[[Array, Array], Float[Array, "B T"]]
@@ -285,7 +285,7 @@ class Algorithm(NamedTuple):
     denominator: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(policy_logp, behaviour_logp, mask) -> `old_logp`, the log of the ratio's denominator; None uses `policy_logp`."""
     normalize: Callable[[Float[Array, "P G T"], Bool[Array, "P G T"]], Float[Array, "P G T"]] | None = None
-    """(advantage, mask) -> advantage, over the full rollout."""
+    """(advantage, mask) -> advantage normalized over the full rollout."""
     terms: tuple[Term, ...] = ()
     """Extra loss terms, added to the surrogate."""
     critic: Critic | None = None
@@ -296,16 +296,17 @@ class Algorithm(NamedTuple):
     mix: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
     """(critic's advantage, group's advantage, fraction of training completed) -> advantage."""
     keep_tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
-    """(normalized advantage with its bonus, policy_logp, mask) -> tokens whose advantage counts; on all others it is 0, so they
-    get no gradient."""
+    """(normalized advantage with its bonus, policy_logp, mask) -> tokens that keep their advantage; all others get an advantage of
+    0, and so no gradient."""
     bonus: Callable[[Array, Array, Array], Float[Array, "P G T"]] | None = None
-    """(advantage, behaviour_entropy, mask) -> advantage with an exploration bonus, or 0 on tokens of low entropy."""
+    """(advantage, behaviour_entropy, mask) -> advantage plus an exploration bonus, or an advantage that is 0 on tokens of low
+    entropy."""
     scale: Callable[..., Float[Array, ""]] | None = None
     """Unshaped rewards of an optimizer batch -> factor on its surrogate weights."""
     correction: Correction | None = None
-    """Factor on each weight, for a sampling engine that computes different log-probabilities."""
+    """Factor on each token's weight, for a sampler whose log-probabilities differ from the learner's."""
     surrogate_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
-    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. The function
+    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate enters the loss; None: all. The function
     sees complete rows and may depend on the policy being trained. Weights and terms stay unchanged."""
     reference_rate: float = 0.0
     """Weight of the policy's parameters in the reference's moving average, per rollout (`ops.divergence.ema_update`)."""
@@ -323,7 +324,7 @@ class Algorithm(NamedTuple):
 
     @property
     def compares_groups(self) -> bool:
-        """True if a credit reads only the rewards of a prompt's responses, so that earlier rewards can be added to these."""
+        """True if a credit reads only the rewards of a prompt's responses, so that the prompt's earlier rewards can join them."""
         return any(credit.needs == ("rewards",) for credit in self.credits)
 
     def reads(self) -> dict[str, str]:

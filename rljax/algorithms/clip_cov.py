@@ -25,7 +25,7 @@ def clip_cov(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """Clip-Cov (arXiv:2505.22617): no gradient for a few random tokens with high covariance.
+    """Clip-Cov (arXiv:2505.22617): no gradient for a few random tokens whose log-probability and advantage covary highly.
 
     ::
 
@@ -43,7 +43,7 @@ def clip_cov(
 
     Deviations: covariances and their means are computed once per rollout, before its updates. The authors' code computes them in
     each update, with the policy being trained, and only from the update's tokens that PPO would not clip; in the first
-    update both agree. The random numbers are derived from a response's log-probabilities, so they need no random key and do not
+    update, the two agree. The random numbers are derived from a response's log-probabilities, so they need no random key and do not
     depend on the order of the responses; responses with identical log-probabilities get the same random numbers.
     """
     check_between(-jnp.inf, upper, lower=lower)
@@ -105,7 +105,7 @@ def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: i
 
     Deviations: the penalty is the |log ρ| of the authors' code; the paper writes the KL divergence from the sampling policy.
     Covariances are computed once per rollout, before its updates. The authors' code computes them in each update, with the policy
-    being trained and the update's tokens; in the first update both agree. In that update the penalty is 0, so it has an effect
+    being trained and the update's tokens; in the first update, the two agree. In that update, the penalty is 0, so it has an effect
     only with more than one update per rollout.
     """
     check_between(0, 1, share=share)

@@ -87,7 +87,7 @@ BY_NAME: Mapping[str, Callable[..., Correction]] = MappingProxyType(
         "geometric": geometric,
     }
 )
-"""Name -> factory; its arguments are the correction's bounds."""
+"""Name -> factory, whose arguments are the correction's bounds."""
 
 
 def sampling_denominator(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Float[Array, "P G T"]:
@@ -102,7 +102,8 @@ def off_policy_mask(delta: float) -> Callable[[TermInputs, Array, Array], Array]
     The sampler's log-probability is the paper's π_old, so the mask accounts for differences between engines as well as for updates.
 
     Args:
-        delta: δ, nats per token, not negative.
+        delta: δ, largest mean log-ratio log(π_old/π) at which a response with a negative advantage is still trained on; nats per
+            token, not negative.
     """
     check_nonnegative(delta=delta)
 

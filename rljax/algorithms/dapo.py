@@ -63,7 +63,7 @@ def _add_exploration_bonus(
 def dapo_grpo(
     *, clip_low: float = 0.2, clip_high: float = 0.28, beta: float = 0.01, eps: float = 1e-6, ddof: int = 1
 ) -> Algorithm:
-    """DAPO-GRPO hybrid (unpublished: a design document, Algorithm 9): GRPO with DAPO's clip and sampling and an exploration bonus.
+    """DAPO-GRPO hybrid (unpublished: a design document, Algorithm 9): GRPO plus DAPO's clip and sampling and an exploration bonus.
 
     ::
 
@@ -78,8 +78,8 @@ def dapo_grpo(
         ddof: delta degrees of freedom of the standard deviation.
 
     Deviations: the document leaves the bonus undefined; `rljax.ops.unpublished.mixture.entropy_bonus` is our interpretation.
-    Apart from the bonus, it mentions only groups, the asymmetric clip and dynamic sampling, so the weights are GRPO's, and there
-    is no KL or overlong penalty.
+    Apart from the bonus, the document mentions only groups, the asymmetric clip and dynamic sampling, so the weights are GRPO's,
+    and there is no KL or overlong penalty.
     """
     return dapo(clip_low=clip_low, clip_high=clip_high, eps=eps, ddof=ddof)._replace(
         shape_reward=None, weights=sequence_mean, bonus=partial(_add_exploration_bonus, beta=beta), group_size=None

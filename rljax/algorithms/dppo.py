@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms.algorithm import Algorithm, TermInputs
 from rljax.algorithms.corrections import sampling_denominator
-from rljax.ops.arrays import check_at_least, check_nonnegative
+from rljax.ops.arrays import Number, check_at_least, check_nonnegative
 from rljax.ops.group import group_centered
 from rljax.ops.off_policy import binary_total_variation, in_trust_region
 from rljax.ops.ratio import token_log_ratio
@@ -14,9 +14,10 @@ from rljax.ops.surrogate import cispo
 from rljax.ops.weights import token_mean
 
 
-def _near_in_total_variation(
-    inputs: TermInputs, advantage: Float[Array, "B T"], mask: Bool[Array, "B T"], *, threshold: float
+def within_total_variation(
+    inputs: TermInputs, advantage: Float[Array, "B T"], mask: Bool[Array, "B T"], *, threshold: Number
 ) -> Bool[Array, "B T"]:
+    """Tokens whose total variation from the sampling policy is at most the threshold, or whose update reduces it."""
     log_ratio = token_log_ratio(inputs.logp, inputs.behaviour_logp, mask)
     divergence = binary_total_variation(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(log_ratio, advantage, divergence, threshold=threshold)
@@ -52,5 +53,5 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
         log_ratio=token_log_ratio,
         surrogate=partial(cispo, low=1.0, high=cap - 1),
         weights=token_mean,
-        surrogate_mask=partial(_near_in_total_variation, threshold=threshold),
+        surrogate_mask=partial(within_total_variation, threshold=threshold),
     )

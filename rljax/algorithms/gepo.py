@@ -19,7 +19,7 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
 
         J = (1/G) Σ_i [min(w_i A_i, clip(w_i, 1-ε, 1+ε) A_i) - c (1/|o_i|) Σ_t k3_it]      A_i = r_i - mean r
         w_i = p_i / E      E = Σ_j q_j² / Σ_j q_j      p, q = exp((1/|o|) Σ_t log π(o_t)) under the learner and the sampler
-        k3_it = q_it / p_it - log(q_it / p_it) - 1      p_it, q_it: of one token
+        k3_it = q_it / p_it - log(q_it / p_it) - 1      p_it, q_it: probabilities of one token
 
     Args:
         clip: ε = 0.2 (the authors' code; the paper defines only the weight).
@@ -27,12 +27,12 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
             recipes for a sampler with older parameters use 0.005; the default is 0.
 
     Deviations: p and q are length-normalized as in the authors' code; the paper's full-response probabilities underflow
-    (`rljax.ops.ratio.group_expectation_log_ratio_unnormalized`). Even on-policy, w is not 1. Other settings of the paper: 8
+    (`rljax.ops.ratio.group_expectation_log_ratio_unnormalized`). w is not 1 even on-policy. Other settings of the paper: 8
     responses per prompt, learning rate 1e-6, 3 % warm-up.
     """
     return Algorithm(
         advantage=group_centered,
-        denominator=_expected_over_group,
+        denominator=_group_log_denominator,
         log_ratio=sequence_log_ratio,
         surrogate=partial(clipped, low=clip, high=clip),
         weights=sequence_mean,
@@ -41,6 +41,6 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
     )
 
 
-def _expected_over_group(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Float[Array, "P G T"]:
+def _group_log_denominator(policy_logp: Array, behaviour_logp: Array, mask: Array) -> Float[Array, "P G T"]:
     del behaviour_logp  # other denominators use the sampler's probability
     return group_expectation_log_denominator(policy_logp, mask)

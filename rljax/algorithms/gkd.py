@@ -15,7 +15,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def gkd(*, beta: float = 0.5) -> Algorithm:
-    """GKD (arXiv:2306.13649, with λ = 1): the student samples, and at each token moves towards the teacher's full distribution.
+    """GKD (arXiv:2306.13649, with λ = 1): the student generates and moves towards the teacher's full distribution at each token.
 
     ::
 
@@ -27,8 +27,8 @@ def gkd(*, beta: float = 0.5) -> Algorithm:
             they are not the limits of D_β, which approaches 0 at both ends.
 
     Deviations: every response is the student's own and gets one update (λ = 1 in the paper's mix with a fixed dataset). The
-    task's reward is measured but not learned from; the paper's mix of both objectives (its Eq. 5) is left out. The teacher's logits
-    are recomputed for every update, one chunk of tokens at a time, so none are stored. No gradient flows through the
+    task's reward is measured but not learned from; the paper's mix of the two objectives (its Eq. 5) is left out. The teacher's
+    logits are recomputed for every update, one chunk of tokens at a time, so none are stored. No gradient flows through the
     sampling, as in the paper.
     """
     check_between(0, 1, beta=beta)

@@ -11,10 +11,12 @@ from rljax.ops.surrogate import gmpo as gmpo_surrogate
 from rljax.ops.weights import sequence_mean
 
 
-def geometric_mean(log_ratio: Float[Array, "B T"], advantage: Float[Array, "B T"], *, clip: float) -> Float[Array, "B T"]:
+def geometric_mean_surrogate(
+    log_ratio: Float[Array, "B T"], advantage: Float[Array, "B T"], *, clip: float
+) -> Float[Array, "B T"]:
     """`rljax.ops.surrogate.gmpo` with the signature of the slot `surrogate`."""
-    # The slot passes no mask and needs none: `prepare` sets the advantage to 0 outside the trained tokens, and on them it
-    # is one number per response. If that number is 0, so are the surrogate and its gradient, whatever the mask.
+    # The slot passes no mask and needs none: `prepare` sets the advantage to 0 outside the trained tokens, and a
+    # response's trained tokens share one advantage. If it is 0, so are the surrogate and its gradient, whatever the mask.
     return gmpo_surrogate(log_ratio, advantage, advantage != 0, clip=clip)
 
 
@@ -36,6 +38,6 @@ def gmpo(*, clip: float = 0.4, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),
         log_ratio=token_log_ratio,
-        surrogate=partial(geometric_mean, clip=clip),
+        surrogate=partial(geometric_mean_surrogate, clip=clip),
         weights=sequence_mean,
     )

@@ -13,7 +13,7 @@ from rljax.ops.surrogate import reinforce
 from rljax.ops.weights import token_mean
 
 
-def _centered_and_scaled(rewards: Float[Array, "P G"], *, norm: float, valid: Array | None = None) -> Float[Array, "P G"]:
+def _center_and_scale(rewards: Float[Array, "P G"], *, norm: float, valid: Array | None = None) -> Float[Array, "P G"]:
     return group_centered(rewards, valid=valid) / norm
 
 
@@ -33,7 +33,7 @@ def gpg(*, norm: float = 1.0) -> Algorithm:
     """
     check_positive(norm=norm)
     return Algorithm(
-        advantage=partial(_centered_and_scaled, norm=norm),
+        advantage=partial(_center_and_scale, norm=norm),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=token_mean,

@@ -19,7 +19,7 @@ def kimi_k15(*, tau: float = 0.1) -> Algorithm:
 
     Args:
         tau: τ, weight of the penalty in reward per nat; the paper gives no value. With our default of 0.1, the log-ratio of
-            a response with A = 0.5 converges to 5 nats; 0 is REINFORCE with a group baseline.
+            a response with A = 0.5 converges to 5 nats; τ = 0 is REINFORCE with a group baseline.
 
     Deviations: the loss is the paper's surrogate loss divided by 2τ, up to a constant, because the gradient of
     (A_i - τ log ρ_i)², with ρ_i = π/π_old, is -2τ times the one above. The paper resets the optimizer at each rollout; here the

@@ -23,7 +23,7 @@ def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
     if len(batch.term_weights) != len(algorithm.terms):
         raise ValueError(
             f"batch must have weights for the algorithm's {len(algorithm.terms)} terms, got {len(batch.term_weights)}: "
-            "it was prepared by another algorithm"
+            "prepare it with this algorithm"
         )
     names = [term.name for term in algorithm.terms]
     for name in names:
@@ -41,29 +41,29 @@ def term_inputs(
 ) -> TermInputs:
     """Build the inputs of the loss terms, which `TermInputs` defines; the arguments are those of `loss`."""
 
-    def inside(values: Array | None) -> Array | None:
+    def zero_if_present(values: Array | None) -> Array | None:
         return None if values is None else zero_outside(values, batch.mask)
 
     return TermInputs(
         logp=zero_outside(logp, batch.mask),
-        entropy=inside(entropy),
+        entropy=zero_if_present(entropy),
         ref_logp=batch.ref_logp,
         policy_logp=zero_outside(batch.policy_logp, batch.mask),
         old_logp=zero_outside(batch.old_logp, batch.mask),
         behaviour_logp=zero_outside(batch.behaviour_logp, batch.mask),
-        teacher_divergence=inside(teacher_divergence),
+        teacher_divergence=zero_if_present(teacher_divergence),
     )
 
 
 def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Float[Array, ""]:
     """Return the weighted sum of a term over the tokens in `mask`."""
     if inputs._asdict()[term.needs] is None:
-        raise ValueError(f"{term.needs} must be given: the algorithm's term {term.name!r} reads it; got None")
+        raise ValueError(f"pass {term.needs}= to the loss: the algorithm's term {term.name!r} reads it, got None")
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
 
 
 def _select_trained(algorithm: Algorithm, inputs: TermInputs, batch: Batch[Array]) -> Bool[Array, "B T"]:
-    """Return the tokens whose surrogate counts."""
+    """Return the tokens whose surrogate enters the loss."""
     if algorithm.surrogate_mask is None:
         return batch.mask
     return batch.mask & algorithm.surrogate_mask(jax.lax.stop_gradient(inputs), batch.advantage, batch.mask)
@@ -89,8 +89,8 @@ def loss(
         logp: log-probabilities of the response tokens under the policy being trained, `[B, T]`, nats.
         batch: all or some rows of a mini-batch.
         entropy: entropy of the policy at each token, `[B, T]`, nats; for algorithms with an entropy term.
-        teacher_divergence: `algorithm.teacher_divergence` of each token, `[B, T]`; for algorithms with a term that reads it. The
-            loss is differentiated with respect to this argument.
+        teacher_divergence: `algorithm.teacher_divergence` of each token, `[B, T]`; for algorithms with a term that reads it.
+            Gradients flow through this argument.
 
     Returns:
         The loss and its metrics.
@@ -153,8 +153,8 @@ def value_loss(
 
     Args:
         algorithm: the algorithm that prepared the batch; it must have a critic.
-        values: the critic's estimates before each token, `[B, T]`, in the reward's unit. The loss is differentiated with respect to
-            them, or to `outputs` for a categorical head.
+        values: the critic's estimates before each token, `[B, T]`, in the reward's unit. Gradients flow through
+            these values or, for a categorical head, through `outputs`.
         batch: all or some rows of a critic's mini-batch.
         outputs: the logits of a categorical head, `[B, T, N]`. Other heads do not need them.
 
@@ -179,7 +179,7 @@ def value_loss(
         raise ValueError("algorithm must have a critic to have a value loss, got critic=None")
     old_values, target, weights = batch.old_values, batch.value_target, batch.value_weights
     if old_values is None or target is None or weights is None:
-        raise ValueError("batch must have value targets, got None: it was prepared by an algorithm without a critic")
+        raise ValueError("batch must have value targets, got None: prepare it with an algorithm that has a critic")
     _check_rows(batch, values=values)
     head = algorithm.critic.head
     if head.distribution is None:
@@ -203,5 +203,7 @@ def _categorical_loss(distribution: Float[Array, "B T N"], outputs: Array | None
     """Cross-entropy between a categorical head and its target distributions."""
     if outputs is None or outputs.shape != distribution.shape:
         shown = None if outputs is None else list(outputs.shape)
-        raise ValueError(f"outputs must be given for a categorical head, of shape {list(distribution.shape)}, got {shown}")
+        raise ValueError(
+            f"outputs must be the logits of the categorical head, of shape {list(distribution.shape)}, got {shown}"
+        )
     return categorical_cross_entropy(outputs, distribution, mask)

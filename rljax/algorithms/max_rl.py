@@ -10,7 +10,7 @@ from rljax.ops.weights import sequence_sum
 
 
 def max_rl(*, eps: float = 0.0) -> Algorithm:
-    """MaxRL (arXiv:2602.02710): maximize the log of the pass rate instead of the pass rate, as well as G responses can estimate it.
+    """MaxRL (arXiv:2602.02710): maximize the log of the pass rate, as far as G responses can estimate it, not the pass rate.
 
     ::
 

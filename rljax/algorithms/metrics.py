@@ -14,7 +14,7 @@ class LossMetrics(NamedTuple):
     loss: Float[Array, ""]
     """The loss itself."""
     share: Float[Array, ""]
-    """Fraction of the optimizer batch's trained tokens in these rows: 1 over all rows, 0 for a batch without trained tokens."""
+    """Fraction of the optimizer batch's trained tokens that are in these rows: 1 over all rows, 0 if the batch has none."""
     clip_fraction: Float[Array, ""]
     """Fraction of tokens at which the surrogate does not change with the log-ratio, although the advantage is not 0."""
     kl: Float[Array, ""]

@@ -24,9 +24,9 @@ def minillm(*, clip: float = 0.2) -> Algorithm:
 
     Deviations: the paper divides the sum over the T - t later tokens by T - t - 1, which is 0 if one token is left; here the
     divisor is T - t. The authors' code includes token t in the mean and normalizes over the batch; the paper does neither. Only
-    the student samples; the paper mixes in the teacher (its Eq. 4), with importance weights that are 1 here. The paper's loss on
-    pretraining data is left out; --auxiliary adds one. The task's reward is measured but not learned from. The second term is
-    computed as PPO's surrogate, which has the same gradient at the sampling policy but a different value.
+    the student generates responses; the paper mixes in the teacher (its Eq. 4), with importance weights that are 1 here. The
+    paper's loss on pretraining data is left out; --auxiliary adds one. The task's reward is measured but not learned from. The
+    second term is computed as PPO's surrogate, which has the same gradient at the sampling policy but a different value.
     """
     return Algorithm(
         advantage=Credit(mean_later_log_ratio, needs=("policy_logp", "teacher_logp", "mask")),

@@ -29,17 +29,17 @@ def nash_md(*, mixture: float = 0.125, tau: float = 0.008) -> Algorithm:
         tau: τ = 0.008 (the paper's), weight of the KL penalty, in win probability per nat.
 
     Deviations: the paper's preference model reads two texts, so its preferences may be circular; here the response with the
-    higher reward wins, and P = 1/2 for equal rewards. The paper samples y' token by token from the mixture of both
-    distributions; here the other responses of the group serve as samples of the mixture of complete responses (the paper's Eq. 3),
-    with self-normalized importance weights. With G = 2 there is only one other response, so `mixture` has no effect; take at least
-    4. The algorithm is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which changes its
-    value but not its gradient.
+    higher reward wins, and P = 1/2 for equal rewards. The paper samples y' token by token from the mixture of the two
+    distributions; here the other responses of the group serve as samples of the mixture of complete responses (the paper's Eq.
+    3), with self-normalized importance weights. With G = 2 there is only one other response, so `mixture` has no effect; use G of
+    at least 4. The algorithm is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which
+    changes its value but not its gradient.
     """
     check_between(0, 1, mixture=mixture)
     check_nonnegative(tau=tau)
     return Algorithm(
         advantage=Credit(
-            partial(_credit, mixture=mixture, tau=tau),
+            partial(_advantage_minus_kl, mixture=mixture, tau=tau),
             needs=("rewards", "policy_logp", "ref_logp", "mask"),
             optional=("valid",),
         ),
@@ -49,7 +49,7 @@ def nash_md(*, mixture: float = 0.125, tau: float = 0.008) -> Algorithm:
     )
 
 
-def _credit(
+def _advantage_minus_kl(
     rewards: Array,
     policy_logp: Array,
     ref_logp: Array,

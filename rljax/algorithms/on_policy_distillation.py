@@ -1,4 +1,4 @@
-"""On-policy distillation: the student samples, and a teacher scores every token (after arXiv:2306.13649)."""
+"""On-policy distillation: the student generates, and a teacher scores every token (after arXiv:2306.13649)."""
 
 from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.distillation import teacher_log_ratio
@@ -14,9 +14,6 @@ def on_policy_distillation() -> Algorithm:
 
         ∇J = (1/G) Σ_i Σ_t A_it ∇ log π(o_it)      A_it = log π_T(o_it) - log π(o_it)
         E_{o_it ~ π} [A_it ∇ log π(o_it)] = -∇ KL(π‖π_T) at the context of token t
-
-    Args:
-        no options.
 
     Deviations: GKD computes each KL from the logits of both models; here one sampled token gives an unbiased estimate of the KL
     and of its gradient (the reward form of Lu, "On-Policy Distillation", 2025). `gkd` has the loss form over the full

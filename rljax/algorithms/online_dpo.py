@@ -24,13 +24,13 @@ def online_dpo(*, beta: float = 0.1) -> Algorithm:
     Args:
         beta: β = 0.1 (the paper's value for DPO), strength of the pull towards the reference.
 
-    Deviations: the paper's annotator compares two responses; here the rewards do, for all pairs of a group, with no preference
-    between equal rewards. σ(-β (ℓ_w - ℓ_l)) is computed once per rollout, so the gradient is DPO's only at the policy that sampled
-    the responses; take one update per rollout. The objective has log ρ in place of log π, which changes its value but not its
-    gradient.
+    Deviations: the paper's annotator compares two responses; here the rewards decide, for all pairs of a group, with no
+    preference between equal rewards. σ(-β (ℓ_w - ℓ_l)) is computed once per rollout, so the gradient is DPO's only at the policy
+    that sampled the responses; take one update per rollout. The objective has log ρ in place of log π, which changes its value
+    but not its gradient.
     """
     check_positive(beta=beta)
-    return _policy_gradient(online_dpo_credit, beta=beta)
+    return _preference_algorithm(online_dpo_credit, beta=beta)
 
 
 def xpo(*, beta: float = 0.1, alpha: float = 1e-5) -> Algorithm:
@@ -46,12 +46,12 @@ def xpo(*, beta: float = 0.1, alpha: float = 1e-5) -> Algorithm:
 
     Deviations: the paper compares a response of the policy with one of the reference, which is ỹ. Here all responses are the
     policy's: pairs are compared as in `online_dpo`, and the mean over ỹ is estimated with self-normalized importance weights
-    π_ref/π within the group, minus a term whose mean is 0. The paper minimizes over all pairs seen so far, here only over the
-    rollout's, so take one update per rollout. The objective has log ρ in place of log π, which changes its value.
+    π_ref/π within the group, minus a term whose mean is 0. The paper's mean is over all pairs seen so far; here it is over the
+    rollout's pairs only, so take one update per rollout. The objective has log ρ in place of log π, which changes its value.
     """
     check_positive(beta=beta)
     check_nonnegative(alpha=alpha)
-    return _policy_gradient(xpo_credit, beta=beta, alpha=alpha)
+    return _preference_algorithm(xpo_credit, beta=beta, alpha=alpha)
 
 
 def log_ratio_to_reference(policy_logp: Array, ref_logp: Array, mask: Array) -> Float[Array, "P G"]:
@@ -73,7 +73,7 @@ def _credit(
     return equation(rewards, log_ratio_to_reference(policy_logp, ref_logp, mask), valid=valid, **options)
 
 
-def _policy_gradient(equation: Callable[..., Array], **options: Number) -> Algorithm:
+def _preference_algorithm(equation: Callable[..., Array], **options: Number) -> Algorithm:
     """Build the record whose gradient is each response's score function times its credit, averaged over the responses."""
     return Algorithm(
         advantage=Credit(

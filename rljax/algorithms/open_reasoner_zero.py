@@ -35,7 +35,7 @@ def open_reasoner_zero(
         eps: added to the standard deviation of the rollout's advantages (not stated in the paper).
         ddof: delta degrees of freedom of that standard deviation (not stated in the paper).
 
-    Deviations: the authors' code averages both losses first over the tokens of each of its rows, then over the rows; here every
+    Deviations: the authors' code averages both losses first over the tokens of each row, then over the rows; here every
     token has the same weight. The advantages' mean and standard deviation are over all tokens of the rollout. Other settings of the
     paper: learning rates of 1e-6 for the policy and 5e-6 for the critic (`learning_rate_ratio`), 50 warm-up steps, 128 prompts of
     64 responses, and 12 critic updates per policy update (`updates`; pass that many `value_minibatches` to `prepare`).

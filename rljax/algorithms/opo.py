@@ -14,9 +14,6 @@ def opo() -> Algorithm:
 
         ∇J = (1/G) Σ_i A_i ∇ log π(o_i | q)      A_i = r_i - Σ_j |o_j| r_j / Σ_j |o_j|
 
-    Args:
-        no options.
-
     Deviations: none known. OPO is on-policy, so take one update per rollout. Other settings of the paper: 8 responses per prompt,
     neither KL nor entropy bonus. The objective has log ρ in place of log π, which changes its value but not its gradient.
     """

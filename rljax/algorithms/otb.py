@@ -9,8 +9,6 @@ from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import reinforce
 from rljax.ops.weights import sequence_sum
 
-READS = ("token_rewards", "policy_logp", "square_sum", "mask", "correction_weight")
-
 
 def otb() -> Algorithm:
     """Optimal token baseline (arXiv:2602.07078): REINFORCE with a separate baseline for each token position within a group.
@@ -20,10 +18,7 @@ def otb() -> Algorithm:
         ∇J = (1/G) Σ_i Σ_t (G_it - B_t) ∇ log π(o_it)      G_it = Σ_{k≥t} r_ik      B_t = Σ_j W_jt G_jt / Σ_j W_jt
         W_it = Σ_{k≤t} w_ik² (1 - 2 π(o_ik) + Σ_v π(v | o_i,<k)²)
 
-    w is the weight from the algorithm's `correction`, 1 without one.
-
-    Args:
-        no options.
+    w is the weight from the algorithm's `correction`, or 1 without a correction.
 
     Deviations: the squared norm of a token's gradient is approximated by the logit-gradient proxy, as in verl. If only one response
     reaches a position, its advantage there is 0; verl uses the return. Positions count response tokens only, so observations
@@ -31,14 +26,17 @@ def otb() -> Algorithm:
     in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
-        advantage=Credit(_return_over_baseline, needs=READS),
+        advantage=Credit(
+            _subtract_token_baseline,
+            needs=("token_rewards", "policy_logp", "square_sum", "mask", "correction_weight"),
+        ),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=sequence_sum,
     )
 
 
-def _return_over_baseline(
+def _subtract_token_baseline(
     token_rewards: Float[Array, "P G T"],
     logp: Float[Array, "P G T"],
     square_sum: Float[Array, "P G T"],

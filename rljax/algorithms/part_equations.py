@@ -10,7 +10,7 @@ from rljax.ops.arrays import Number, ratio_or_zero
 from rljax.ops.gae import td_errors
 from rljax.ops.length_reward import cosine_length_reward, group_length_reward
 from rljax.ops.masked import zero_outside
-from rljax.ops.off_policy import binary_kl, binary_total_variation, in_trust_region
+from rljax.ops.off_policy import binary_kl, in_trust_region
 from rljax.ops.ratio import clamp_log_ratio, token_log_ratio
 from rljax.ops.shaping import rule_reward
 from rljax.ops.token_choice import high_entropy_tokens
@@ -38,7 +38,7 @@ def center_by_confidence(
 def center_by_reliability(
     rewards: Float[Array, "P G"], reward_parts: Mapping[str, Array], *, floor: Number, valid: Array | None = None
 ) -> Float[Array, "P G"]:
-    """Reward minus a mean in which a response has more weight, the more closely its several rewards agree.
+    """Reward minus a mean in which a response has more weight the more closely its several rewards agree.
 
     The rewards are treated as raters on one scale, and their own weights are ignored. A response with fewer than two verdicts has
     no weight in the mean.
@@ -47,14 +47,16 @@ def center_by_reliability(
         ValueError: the rollout has fewer than two rewards per response.
     """
     if len(reward_parts) < 2:
-        raise ValueError(f"the reliability of a reward needs at least two rewards per response, got {len(reward_parts)}")
+        raise ValueError(
+            f"the advantage reliability_quality needs at least two rewards, set by --reward, got {len(reward_parts)}"
+        )
     scores = jnp.stack([reward_parts[name] for name in sorted(reward_parts)], axis=-1)
     weights = reliability_quality(scores, floor=floor, valid=~jnp.isnan(scores))
     return weighted_centered(rewards, weights.astype(rewards.dtype), valid=valid)
 
 
 def select_most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
-    """Tokens with the largest advantages of either sign: their choice changed the expected reward most."""
+    """Tokens with the largest advantages of either sign: choosing these tokens changed the expected reward most."""
     del policy_logp  # other selection rules read how likely the tokens were
     return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection rule, applied to |advantage|
 
@@ -86,20 +88,10 @@ def tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
     return length_reweighted(token_mean(mask), mask, alpha=alpha, reference=median_length(mask))
 
 
-def within_variation(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    """Tokens whose total variation from the sampling policy is at most the threshold, or whose update reduces it."""
-    divergence = binary_total_variation(inputs.logp, inputs.behaviour_logp)
-    return in_trust_region(_sampler_log_ratio(inputs, mask), advantage, divergence, threshold=threshold)
-
-
-def within_divergence(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    """Tokens whose divergence from the sampling policy is at most the threshold, or whose update reduces it."""
-    divergence = binary_kl(inputs.logp, inputs.behaviour_logp)
-    return in_trust_region(_sampler_log_ratio(inputs, mask), advantage, divergence, threshold=threshold)
-
-
-def _sampler_log_ratio(inputs: TermInputs, mask: Array) -> Float[Array, "B T"]:
-    return token_log_ratio(inputs.logp, inputs.behaviour_logp, mask)
+def within_binary_kl(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
+    """Tokens whose binary KL from the sampling policy is at most the threshold, or whose update reduces it."""
+    log_ratio = token_log_ratio(inputs.logp, inputs.behaviour_logp, mask)
+    return in_trust_region(log_ratio, advantage, binary_kl(inputs.logp, inputs.behaviour_logp), threshold=threshold)
 
 
 def bound_token_ratio(logp: Array, old_logp: Array, mask: Array, *, bound: float) -> Float[Array, "B T"]:
@@ -134,8 +126,8 @@ def relative_entropy(entropy: Array, mask: Array) -> Float[Array, "P G T"]:
     The design document says only that a state's complexity is "syntactic/semantic". A state is hard for a policy that is uncertain
     how to continue; unlike syntax, this uncertainty can be measured in every state of every task.
     """
-    inside = zero_outside(entropy, mask)
-    return ratio_or_zero(inside, inside.max())
+    entropy = zero_outside(entropy, mask)
+    return ratio_or_zero(entropy, entropy.max())
 
 
 def complexity_lambda_gae(

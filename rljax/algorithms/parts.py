@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rljax.algorithms.algorithm import Algorithm, Credit, Critic, Term
-from rljax.algorithms.critic import blend_pretrained_value
+from rljax.algorithms.critic_functions import blend_pretrained_value
+from rljax.algorithms.dppo import within_total_variation
 from rljax.algorithms.part_checks import check_fit
 from rljax.algorithms.part_equations import (
     add_brevity,
@@ -23,8 +24,7 @@ from rljax.algorithms.part_equations import (
     select_most_credited,
     shape_by_length,
     tilted_token_mean,
-    within_divergence,
-    within_variation,
+    within_binary_kl,
 )
 from rljax.algorithms.plan_credit import plan_and_answer
 from rljax.algorithms.terms import (
@@ -76,7 +76,7 @@ class Part(NamedTuple):
         """Return the slot's content, with these hyperparameters in place of their defaults.
 
         Raises:
-            ValueError: the part has no such hyperparameter, or a value is not an integer and must be one.
+            ValueError: the part has no such hyperparameter, or a value must be an integer but is not.
         """
         defaults = self.hyperparameters
         unknown = sorted(set(hyperparameters) - set(defaults))
@@ -206,14 +206,14 @@ PARTS: tuple[Part, ...] = (
     _part(
         "surrogate_mask",
         "total_variation",
-        within_variation,
+        within_total_variation,
         "No surrogate where a token's probability has moved too far (DPPO)",
         threshold=0.15,
     ),
     _part(
         "surrogate_mask",
         "binary_kl",
-        within_divergence,
+        within_binary_kl,
         "No surrogate where a token's divergence from the sampler is too large (DPPO)",
         threshold=0.05,
     ),
@@ -246,7 +246,7 @@ PARTS: tuple[Part, ...] = (
         "critic.blend",
         "pretrained_value",
         blend_pretrained_value,
-        "Pretrained critic's values, with a weight that falls with training and with the critic's explained variance",
+        "Pretrained critic's values, with a weight that falls during training and as the critic's explained variance rises",
         **{"initial": 0.8, "decay": 2.0, "eta": 1.0},
     ),
     _part(
@@ -313,7 +313,7 @@ def find_part(slot: str, name: str) -> Part:
     slot = FORMER_SLOTS.get(slot, slot)
     candidates = {part.name: part for part in PARTS if part.slot == slot}
     if not candidates:
-        advice = nearest_first(slot, {part.slot for part in PARTS}, f"there are some for {_slot_names()}")
+        advice = nearest_first(slot, {part.slot for part in PARTS}, f"the slots with parts are {_slot_names()}")
         raise ValueError(f"there are no parts for the slot {slot!r}{advice}")
     if name not in candidates:
         advice = f"it has {', '.join(candidates)}"
@@ -397,7 +397,7 @@ def _place_part(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
     if part.slot == TERM:
         return algorithm._replace(terms=(*algorithm.terms, *_new_terms(algorithm, part, value())))
     if inner:
-        return algorithm._replace(critic=_critic_with(algorithm.critic, part, value))
+        return algorithm._replace(critic=_replace_in_critic(algorithm.critic, part, value))
     needed = {name for credit in algorithm.credits for name in credit.needs}
     if part.slot in SLOTS_THAT_NEED_CREDIT and not needed:
         raise ValueError(f"the algorithm uses no advantages, so {part.spec} would have no effect")
@@ -423,7 +423,7 @@ def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tup
     return terms
 
 
-def _critic_with(critic: Critic | None, part: Part, value: Any) -> Critic:
+def _replace_in_critic(critic: Critic | None, part: Part, value: Any) -> Critic:
     if critic is None:
         raise ValueError(f"the algorithm has no critic, so it cannot use {part.spec}")
     if part.slot == "critic.advantage" and critic.policy_lambda is not None:

@@ -20,10 +20,10 @@ def pkpo(*, k: int = 2) -> Algorithm:
         k: number of responses among which only the best counts, from 2 to G; 2 is possible with every group size; the paper
             compares 2, 4 and 8 and anneals k. For k = 1, use `rloo`.
 
-    Deviations: the paper's training runs pass these rewards to PPO; here REINFORCE uses them, as in the paper's estimator. Of its
-    three estimators, this one has the least variance; `rljax.ops.pass_at_k` has the others. PKPO is on-policy, so take one update
-    per rollout. The objective has log ρ in place of log π, which changes its value but not its gradient. The paper uses 16
-    responses per prompt.
+    Deviations: the paper's training runs pass these rewards to PPO; here REINFORCE uses them, as in the paper's estimator. Of the
+    paper's three estimators, this one has the least variance; `rljax.ops.pass_at_k` has the others. PKPO is on-policy, so take
+    one update per rollout. The objective has log ρ in place of log π, which changes its value but not its gradient. The paper
+    uses 16 responses per prompt.
     """
     return Algorithm(
         advantage=partial(pass_at_k_marginal, k=k),

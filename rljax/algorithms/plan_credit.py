@@ -91,7 +91,7 @@ def nested_group_advantage(
         A_it = f(r_k1, ..., r_kM)_j              for the tokens of the answer
 
     Args:
-        rewards: r, `[..., G]`.
+        rewards: r, one number per response, `[..., G]`.
         step_end: the ends of the plan and of the answer, bool or 0/1, `[..., G, T]`; a response with one end has no plan.
         plans: N, number of plans per prompt, at least 2. It must divide G and leave at least 2 answers per plan.
         advantage: f, such as `rljax.ops.group.group_centered`.
@@ -101,7 +101,7 @@ def nested_group_advantage(
         `[..., G, T]`, in the unit of f.
 
     Raises:
-        ValueError: the responses cannot be divided, or the shapes do not match.
+        ValueError: the responses cannot be divided equally among the plans, or the shapes do not match.
 
     Example:
         >>> from rljax.ops.group import group_centered
@@ -119,7 +119,8 @@ def nested_group_advantage(
     answers = size // plans
     if plans < 2 or answers < 2 or plans * answers != size:
         raise ValueError(
-            f"{size} responses cannot be divided into plans={plans}: at least 2 plans with at least 2 answers each are needed"
+            f"{size} responses per prompt cannot be divided into plans={plans}: plans must be at least 2, and each must get "
+            "the same number of answers, at least 2"
         )
     if step_end.shape[:-1] != rewards.shape:
         raise ValueError(f"step_end must have the shape {[*rewards.shape, 'T']}, got {list(step_end.shape)}")

@@ -39,7 +39,7 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
             raise ValueError(f"{field} must have shape {list(shape)} to match the mask, got {list(array.shape)}")
     for name, slot in algorithm.reads().items():
         if name in ROLLOUT_FIELDS and getattr(rollout, name) is None:
-            raise ValueError(f"rollout.{name} must be given: the algorithm's slot {slot} reads it; got None")
+            raise ValueError(f"rollout.{name} must be set: the algorithm's slot {slot} reads it, got None")
 
 
 def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: EarlierRewards | None) -> None:
@@ -51,11 +51,11 @@ def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Ea
     if algorithm.mix is not None and len(sources) != 2:
         raise ValueError(f"algorithm must have both advantage and critic for its mix, got {', '.join(sources) or 'none'}")
     if algorithm.mix is not None and progress is None:
-        raise ValueError("progress must be given: the algorithm's mix of two advantages depends on it; got None")
+        raise ValueError("progress must be set: the algorithm's mix of two advantages depends on it, got None")
     if progress is not None:
         check_between(0, 1, progress=progress)
     if past is not None and not algorithm.compares_groups:
-        raise ValueError("past must be None: the algorithm does not compare the responses to a prompt; got earlier rewards")
+        raise ValueError("past must be None: the algorithm does not compare the responses to a prompt, got earlier rewards")
 
 
 def _check_minibatches(prompts: int, **counts: int) -> None:
@@ -71,22 +71,22 @@ def _drop_abstentions(rollout: Rollout[Array] | Rollout[np.ndarray]) -> Rollout[
     return arrays._replace(mask=mask if arrays.valid is None else mask & arrays.valid.astype(bool)[..., None])
 
 
-def _present(**arrays: Array | None) -> dict[str, Array]:
+def _omit_none(**arrays: Array | None) -> dict[str, Array]:
     """Keep the arguments that are not None, so that a slot need not accept inputs that the rollout lacks."""
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array, "P G T"]:
+def _select_trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array, "P G T"]:
     """Return the tokens of kept groups that are not filtered out."""
     mask = rollout.mask
     if algorithm.keep_group is not None:
-        mask = mask & algorithm.keep_group(outcomes(rollout), **_present(valid=rollout.valid))[:, None, None]
+        mask = mask & algorithm.keep_group(outcomes(rollout), **_omit_none(valid=rollout.valid))[:, None, None]
     if algorithm.filter_tokens is not None:
         mask = algorithm.filter_tokens(mask, required(rollout.truncated, "rollout.truncated"))
     return mask
 
 
-def _rewards(
+def _shape_rewards(
     algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array
 ) -> tuple[Float[Array, "P G"], Float[Array, "P G T"] | None]:
     """Return each response's shaped reward, and what the KL penalty adds to each token's reward (None without a penalty)."""
@@ -118,17 +118,17 @@ def _token_rewards(
     if rollout.turn_rewards is None:
         token_rewards = rewards_at_last_token(rewards, rollout.mask)
     else:
-        of_turns = zero_outside(rollout.turn_rewards, rollout.mask)
-        token_rewards = of_turns + rewards_at_last_token(rewards - of_turns.sum(-1), rollout.mask)
+        turn_rewards = zero_outside(rollout.turn_rewards, rollout.mask)
+        token_rewards = turn_rewards + rewards_at_last_token(rewards - turn_rewards.sum(-1), rollout.mask)
     return token_rewards if kl_rewards is None else token_rewards + kl_rewards
 
 
 @in_float32
 def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.ndarray]) -> Float[Array, "P G"]:
-    """Rewards by which the responses of a rollout are compared: shaped by length, minus the KL penalty.
+    """Rewards by which the responses of a rollout are compared: the shaped rewards minus the KL penalty.
 
     Args:
-        algorithm: the record of functions; it shapes the rewards.
+        algorithm: the algorithm, whose slots shape the rewards.
         rollout: P prompts with G responses each.
 
     Returns:
@@ -148,7 +148,7 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.
     """
     _check_rollout(algorithm, rollout)
     rollout = _drop_abstentions(rollout)
-    return _add_kl_rewards(*_rewards(algorithm, rollout, _policy_logp(rollout)))
+    return _add_kl_rewards(*_shape_rewards(algorithm, rollout, _policy_logp(rollout)))
 
 
 def _policy_logp(rollout: Rollout[Array]) -> Float[Array, "P G T"]:
@@ -157,7 +157,7 @@ def _policy_logp(rollout: Rollout[Array]) -> Float[Array, "P G T"]:
     return zero_outside(logp, rollout.mask)
 
 
-def _credit(
+def _compute_credit(
     algorithm: Algorithm,
     rollout: Rollout[Array],
     rewards: Array,
@@ -182,12 +182,12 @@ def _credit(
 
 
 def _call_credit(credit: Credit, inputs: Mapping[str, Any], past: EarlierRewards | None) -> Float[Array, "P G T"]:
-    """Call a credit's function with its inputs; if there are earlier rewards of the prompts, they join the compared groups."""
+    """Call a credit's function with its inputs; earlier rewards of a prompt, if passed, join the group that is compared."""
     arguments = [required(inputs[name], f"rollout.{name}") for name in credit.needs]
-    function, present = credit.function, _present(**{name: inputs[name] for name in credit.optional})
+    function, optional = credit.function, _omit_none(**{name: inputs[name] for name in credit.optional})
     if past is not None and credit.needs == ("rewards",):
         function = partial(temporal_advantage, past.memory, jnp.asarray(past.prompt_ids), advantage=function)
-    advantage = function(*arguments, **present)
+    advantage = function(*arguments, **optional)
     per_token = advantage if advantage.ndim == inputs["mask"].ndim else advantage[..., None]
     return jnp.broadcast_to(per_token, inputs["mask"].shape)
 
@@ -226,7 +226,7 @@ def _surrogate_weights(
         weights = algorithm.weights(minibatch.mask)
         if algorithm.scale is None:
             return weights
-        return weights * algorithm.scale(minibatch.rewards, **_present(valid=minibatch.valid))
+        return weights * algorithm.scale(minibatch.rewards, **_omit_none(valid=minibatch.valid))
 
     weights = _for_each_minibatch(rollout, minibatches, weigh)
     return weights * _correction_weight(algorithm, policy_logp, rollout)
@@ -265,11 +265,11 @@ def _critic_data(
         return {}
     values, weights = required(rollout.values, "rollout.values"), critic.weights
     rewards = required(token_rewards, "token_rewards")
-    target = critic.target(rewards, values, rollout.mask, **_present(bootstrap=rollout.bootstrap))
+    target = critic.target(rewards, values, rollout.mask, **_omit_none(bootstrap=rollout.bootstrap))
     return {
         "old_values": zero_outside(values, trained.mask),
         "value_target": zero_outside(target, trained.mask),
-        "value_weights": _for_each_minibatch(trained, minibatches, lambda part: weights(part.mask)),
+        "value_weights": _for_each_minibatch(trained, minibatches, lambda minibatch: weights(minibatch.mask)),
     }
 
 
@@ -286,10 +286,10 @@ def prepare(
     """Compute everything that depends on full groups or the full batch, once per rollout.
 
     Args:
-        algorithm: the record of functions.
+        algorithm: the algorithm.
         rollout: P prompts with G responses each.
-        minibatches: optimizer updates per rollout; P must be a multiple of this. Each update uses the next P / minibatches
-            prompts, with their own weights.
+        minibatches: optimizer updates per rollout; P must be a multiple of this number. Each update uses the next P / minibatches
+            prompts, and weights computed from these prompts alone.
         value_minibatches: the same for the critic's updates; None: as many as for the policy.
         progress: fraction of training completed, in [0, 1]; for algorithms that mix two advantages.
         past: earlier rewards of the prompts, from before this rollout; they join the groups in which responses are
@@ -317,12 +317,13 @@ def prepare(
     value_minibatches = minibatches if value_minibatches is None else value_minibatches
     _check_minibatches(prompts, minibatches=minibatches, value_minibatches=value_minibatches)
     rollout = _drop_abstentions(rollout)
-    trained = rollout._replace(mask=_trained_tokens(algorithm, rollout))
+    trained = rollout._replace(mask=_select_trained_tokens(algorithm, rollout))
     policy_logp = _policy_logp(rollout)
     progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)
-    rewards, kl_rewards = _rewards(algorithm, rollout, policy_logp)
+    rewards, kl_rewards = _shape_rewards(algorithm, rollout, policy_logp)
     token_rewards = _token_rewards(algorithm, rewards, kl_rewards, rollout)
-    credit = _credit(algorithm, rollout, _add_kl_rewards(rewards, kl_rewards), token_rewards, progress=progress, past=past)
+    compared_rewards = _add_kl_rewards(rewards, kl_rewards)
+    credit = _compute_credit(algorithm, rollout, compared_rewards, token_rewards, progress=progress, past=past)
     advantage = _advantage(algorithm, rollout, trained, credit)
     batch = Batch(
         mask=trained.mask,
@@ -335,7 +336,7 @@ def prepare(
         behaviour_logp=zero_outside(rollout.behaviour_logp, rollout.mask),
         ref_logp=None if rollout.ref_logp is None else zero_outside(rollout.ref_logp, rollout.mask),
         term_weights=_term_weights(algorithm, trained, advantage, minibatches),
-        token_share=_for_each_minibatch(trained, minibatches, lambda part: token_mean(part.mask)),
+        token_share=_for_each_minibatch(trained, minibatches, lambda minibatch: token_mean(minibatch.mask)),
         correction_cut=None
         if algorithm.correction is None
         else algorithm.correction.cut(policy_logp, trained.behaviour_logp, trained.mask),

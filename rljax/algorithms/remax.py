@@ -1,4 +1,4 @@
-"""ReMax: the greedy response's reward as baseline (arXiv:2310.10505)."""
+"""ReMax: the greedy response's reward as the baseline (arXiv:2310.10505)."""
 
 from rljax.algorithms.algorithm import Algorithm, Credit
 from rljax.ops.baseline import greedy_centered
@@ -13,9 +13,6 @@ def remax() -> Algorithm:
     ::
 
         ∇J = (1/B) Σ_i (r_i - r(greedy)) ∇ log π(o_i | q)      greedy_t = argmax π(· | q, greedy_<t)
-
-    Args:
-        no options.
 
     Deviations: the paper's KL penalty in the reward is left out. A penalty that you add with `_replace(reward_kl=...)` or
     `shape_reward` applies to the rewards of the sampled responses but not to the greedy one's. The greedy response is generated

@@ -16,7 +16,7 @@ def rloo(*, beta: float = 0.0) -> Algorithm:
         ∇J = (1/G) Σ_i (R_i - (1/(G-1)) Σ_{j≠i} R_j) ∇ log π(o_i | q)      R_i = r_i - β log(π/π_ref)(o_i | q)
 
     Args:
-        beta: β of the KL penalty in the reward; the paper tunes it per task. 0, for verifiable rewards, removes the penalty.
+        beta: β of the KL penalty in the reward; the paper tunes it per task. 0 removes the penalty, which suits verifiable rewards.
 
     Deviations: none known. RLOO is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which
     changes its value but not its gradient.

@@ -19,8 +19,8 @@ def sapo(*, tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 
 
     Args:
         tau_positive: τ_positive = 1, how fast the gate closes if A > 0.
-        tau_negative: τ_negative = 1.05, the same for other tokens. It is larger because a negative advantage raises the probability
-            of all the tokens that were not sampled, which is less stable.
+        tau_negative: τ_negative = 1.05, how fast the gate closes otherwise. It is larger because a negative advantage raises the
+            probability of all the tokens that were not sampled, which is less stable.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 

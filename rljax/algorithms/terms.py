@@ -26,7 +26,7 @@ def _negative_logp(inputs: TermInputs) -> Array:
     return -inputs.logp
 
 
-def _on_correct_tokens(rollout: Rollout[Array]) -> Array:
+def _correct_token_weights(rollout: Rollout[Array]) -> Array:
     right = rollout.rewards if rollout.correct is None else rollout.correct  # NaN, which means no verdict, is not above 0
     return positive_example_weights(right > 0, rollout.mask)
 
@@ -89,7 +89,7 @@ def kl_coefficient(algorithm: Algorithm) -> Number:
         >>> kl_coefficient(BY_NAME["grpo"](beta=0.04)), kl_coefficient(BY_NAME["ppo"](beta=0.1))
         (0.04, 0.1)
     """
-    found = {f"the term {term.name!r}": term.coefficient for term in algorithm.terms if _reads_reference(term)}
+    coefficients = {f"the term {term.name!r}": term.coefficient for term in algorithm.terms if _reads_reference(term)}
     if algorithm.reward_kl is not None:
         keywords = algorithm.reward_kl.keywords if isinstance(algorithm.reward_kl, partial) else {}
         if "beta" not in keywords:
@@ -97,10 +97,10 @@ def kl_coefficient(algorithm: Algorithm) -> Number:
                 "algorithm.reward_kl must be a partial function with the keyword beta to have a coefficient that can change, "
                 f"got {algorithm.reward_kl!r:.80}"
             )
-        found["reward_kl"] = keywords["beta"]
-    if len(found) != 1:
-        raise ValueError(f"algorithm must have one KL penalty to the reference, got {' and '.join(found) or 'none'}")
-    (beta,) = found.values()
+        coefficients["reward_kl"] = keywords["beta"]
+    if len(coefficients) != 1:
+        raise ValueError(f"algorithm must have one KL penalty to the reference, got {' and '.join(coefficients) or 'none'}")
+    (beta,) = coefficients.values()
     check_positive(**{"coefficient of the KL penalty": beta})
     return beta
 
@@ -165,4 +165,4 @@ def positive_examples(coefficient: float) -> tuple[Term, ...]:
     check_nonnegative(**{"coefficient of the loss on correct responses": coefficient})
     if not coefficient:
         return ()
-    return (Term("positive_examples", coefficient, _negative_logp, weights=_on_correct_tokens),)
+    return (Term("positive_examples", coefficient, _negative_logp, weights=_correct_token_weights),)

@@ -5,7 +5,7 @@ from functools import partial
 from jaxtyping import Array, Float
 
 from rljax.algorithms.algorithm import Algorithm, Critic
-from rljax.algorithms.critic import squared_error
+from rljax.algorithms.critic_functions import squared_error
 from rljax.algorithms.terms import positive_examples
 from rljax.ops.gae import gae, lambda_returns, length_adaptive_lambda
 from rljax.ops.group import group_normalized

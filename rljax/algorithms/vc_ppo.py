@@ -3,7 +3,7 @@
 from functools import partial
 
 from rljax.algorithms.algorithm import Algorithm, Critic
-from rljax.algorithms.critic import squared_error
+from rljax.algorithms.critic_functions import squared_error
 from rljax.ops.gae import gae, lambda_returns
 from rljax.ops.ratio import token_log_ratio
 from rljax.ops.surrogate import clipped
@@ -29,13 +29,13 @@ def vc_ppo(
         clip: ε = 0.2, as in PPO.
         gamma: γ = 1.
         policy_lambda: λ_policy = 0.95, for the policy's advantages only; in the paper's sweep, 0.99 did as well and 1 far worse.
-        value_lambda: λ_value = 1: the target is the Monte-Carlo return, which is unbiased.
+        value_lambda: λ_value = 1, which makes the target the Monte-Carlo return, without bias.
         pretraining_steps: number of rollouts of the fixed initial policy, before RL, from which only the critic learns. The paper
             continues until value loss and explained variance settle; 50 is VAPO's value.
 
     Deviations: written from descriptions of the paper, including one by VAPO's authors. So the ratio of the critic's learning
     rate to the policy's (2, as in VAPO) and the unclipped value loss are not verified against the paper. Value pretraining uses
-    the Monte-Carlo return as target, whatever λ_value is.
+    the Monte-Carlo return as its target, whatever λ_value is.
     """
     return Algorithm(
         advantage=None,

@@ -39,7 +39,7 @@ def vespo(
 
     Deviations: the mean over the tokens of the optimizer batch is from the authors' code. That code also clamps log W and each
     log ρ to ±20; this is left out, because φ already damps such weights. The objective has log W in place of log π,
-    which changes its value but not its gradient, and the reported ratio is W.
+    which changes its value but not its gradient, and the metric `ratio` is the mean of W.
     """
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),

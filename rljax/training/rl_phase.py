@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from rljax.algorithms import Batch
-from rljax.algorithms.skipped_updates import advance_schedules
+from rljax.algorithms.advance_schedules import advance_schedules
 from rljax.models import Params
 from rljax.parallel import is_first, mini_batches, return_freed_memory, row_shards, run_on_first
 from rljax.records import required

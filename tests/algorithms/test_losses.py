@@ -53,14 +53,16 @@ def test_invalid_arguments_are_refused(rollout):
         value_loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))
     with_bonus = BY_NAME["ppo"](entropy=0.1)
     with pytest.raises(
-        ValueError, match="batch must have weights for the algorithm's 0 terms, got 1: it was prepared by another"
+        ValueError, match="batch must have weights for the algorithm's 0 terms, got 1: prepare it with this algorithm"
     ):
         loss(BY_NAME["ppo"](), logp, prepare(BY_NAME["vapo"](), rollout))
     with pytest.raises(
-        ValueError, match=r"batch must have value targets, got None: it was prepared by .* without a critic"
+        ValueError, match=r"batch must have value targets, got None: prepare it with an algorithm that has a critic"
     ):
         value_loss(BY_NAME["ppo"](), logp, prepare(BY_NAME["rloo"](), rollout))
-    with pytest.raises(ValueError, match=r"entropy must be given: the algorithm's term 'entropy_bonus' reads it; got None"):
+    with pytest.raises(
+        ValueError, match=r"pass entropy= to the loss: the algorithm's term 'entropy_bonus' reads it, got None"
+    ):
         loss(with_bonus, logp, prepare(with_bonus, rollout))
 
 

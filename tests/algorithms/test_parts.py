@@ -211,7 +211,7 @@ def test_read_part_parses_name_and_hyperparameters():
         (
             "dapo",
             ["surrogat=rank"],
-            r"there are no parts for the slot 'surrogat'; did you mean 'surrogate_mask'\? There are some for outcome_reward",
+            r"there are no parts for the slot 'surrogat'; did you mean 'surrogate_mask'\? The slots with parts are outcome",
         ),
         ("dapo", ["advantage=ranks"], r"advantage has no part 'ranks'; did you mean 'rank'\? It has centered, normalized"),
         ("dapo", ["advantage=rank,eps=1"], "advantage=rank has no hyperparameter 'eps'; it has none"),
@@ -224,8 +224,8 @@ def test_read_part_parses_name_and_hyperparameters():
         ("ppo", ["advantage=rank"], "learns from the critic, so it cannot use advantage=rank"),
         ("gkd", ["advantage=rank"], "learns from a teacher"),
         ("on_policy_distillation", ["advantage=rank"], "learns from a teacher, so it cannot use"),
-        ("minillm", ["teacher_divergence=sorted"], "is the complete loss of gkd; use that algorithm"),
-        ("dapo", ["teacher_divergence=matched"], "is the complete loss of gkd; use that algorithm"),
+        ("minillm", ["teacher_divergence=sorted"], "divergence from a teacher's distributions; use --algorithm gkd"),
+        ("dapo", ["teacher_divergence=matched"], "divergence from a teacher's distributions; use --algorithm gkd"),
         ("gkd", ["log_ratio=sequence"], "uses no advantages, so log_ratio=sequence would have no effect"),
         ("gdpo", ["outcome_reward=rule"], "advantage does not read the summed reward"),
         (
@@ -278,11 +278,11 @@ def test_with_parts_rejects_unusable_parts(name, specs, message):
         ("dapo_grpo", ["log_ratio=sequence"], "the algorithm's bonus makes between"),
         ("dapo", ["keep_tokens=critical"], "a response the same advantage; use an algorithm with a critic"),
         ("remax", ["outcome_reward=rule"], "a greedy response, which outcome_reward=rule does not change"),
-        ("max_rl", ["outcome_reward=rule"], "outcome_reward=rule: the advantage is divided"),
+        ("max_rl", ["outcome_reward=rule"], "outcome_reward=rule: the advantage divides"),
         (
             "dr_grpo",
             ["outcome_reward=rule", "advantage=mean_normalized"],
-            "mean_normalized: .* the outcome reward can be",
+            "mean_normalized: .* this outcome reward can make",
         ),
     ],
 )
@@ -402,7 +402,7 @@ def test_reliability_quality_weights_by_rater_agreement(rollout):
         baseline = sum(w * r for w, r in zip(weights, rewards[p], strict=True)) / sum(weights)
         expected[p] = np.where(valid[p], rewards[p] - baseline, 0)
     np.testing.assert_allclose(prepare(record, rollout).advantage[:, 0], expected.reshape(-1), atol=1e-6)
-    with pytest.raises(ValueError, match=r"needs at least two rewards per response, got 1"):
+    with pytest.raises(ValueError, match=r"needs at least two rewards, set by --reward, got 1"):
         prepare(record, rollout._replace(reward_parts={"reward": rollout.rewards}))
 
 
@@ -413,7 +413,7 @@ def test_hierarchical_compares_within_a_problem_kind(rollout):
         local = np.mean([rewards[q, j] for q, j in zip(*np.nonzero(valid), strict=True) if KINDS[q] == KINDS[p]])
         expected = rewards[p, i] - 0.75 * local - 0.25 * rewards[valid].mean()
         np.testing.assert_allclose(prepare(record, rollout).advantage[p * G + i, 0], expected, atol=1e-6)
-    with pytest.raises(ValueError, match=r"rollout.kinds must be given: the algorithm's slot advantage"):
+    with pytest.raises(ValueError, match=r"rollout.kinds must be set: the algorithm's slot advantage"):
         prepare(record, rollout._replace(kinds=None))
 
 
@@ -441,7 +441,7 @@ def test_complexity_weighted_lambda_falls_with_entropy(rollout):
             expected[p, i, t] += lambda_ ** (u - t) * errors[p, i, u]
     found = record.critic.credit.function(rewards, rollout.values, rollout.mask, rollout.behaviour_entropy)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    with pytest.raises(ValueError, match=r"rollout.behaviour_entropy must be given: the algorithm's slot"):
+    with pytest.raises(ValueError, match=r"rollout.behaviour_entropy must be set: the algorithm's slot"):
         prepare(record, rollout._replace(behaviour_entropy=None))
 
 

@@ -79,7 +79,7 @@ def by_group(x):
     ],
 )
 def test_missing_rollout_field_raises(name, missing, slot):
-    message = rf"rollout\.{missing} must be given: the algorithm's slot {slot} reads it; got None"
+    message = rf"rollout\.{missing} must be set: the algorithm's slot {slot} reads it, got None"
     with pytest.raises(ValueError, match=message):
         prepare(BY_NAME[name](), EVERYTHING._replace(**{missing: None}), progress=0.0)
 
@@ -92,7 +92,7 @@ def test_missing_field_of_a_variant_raises(slots, missing):
     algorithm = BY_NAME["dapo"]()._replace(**slots)
     assert prepare(algorithm, EVERYTHING).mask.shape == (P * G, T)
     (slot,) = slots
-    with pytest.raises(ValueError, match=rf"rollout\.{missing} must be given: the algorithm's slot {slot} reads it"):
+    with pytest.raises(ValueError, match=rf"rollout\.{missing} must be set: the algorithm's slot {slot} reads it"):
         prepare(algorithm, EVERYTHING._replace(**{missing: None}))
 
 
@@ -158,9 +158,7 @@ def test_algorithm_needs_advantage_or_critic(algorithm, message):
 
 
 def test_mix_needs_progress():
-    with pytest.raises(
-        ValueError, match="progress must be given: the algorithm's mix of two advantages depends on it; got"
-    ):
+    with pytest.raises(ValueError, match="progress must be set: the algorithm's mix of two advantages depends on it, got"):
         prepare(BY_NAME["vapo_grpo"](), EVERYTHING)
     with pytest.raises(ValueError, match=r"progress must lie in \[0, 1\], got 1.5"):
         prepare(BY_NAME["vapo_grpo"](), EVERYTHING, progress=1.5)
@@ -474,7 +472,7 @@ def test_response_rewards_include_shaping():
     shaped = PLAIN._replace(shape_reward=lambda lengths: -0.1 * lengths)
     lengths = MASK.sum(-1)
     np.testing.assert_allclose(response_rewards(shaped, ROLLOUT), REWARDS - 0.1 * lengths, atol=1e-6)
-    with pytest.raises(ValueError, match=r"rollout\.ref_logp must be given"):
+    with pytest.raises(ValueError, match=r"rollout\.ref_logp must be set"):
         response_rewards(BY_NAME["grpo"](), ROLLOUT)
 
 

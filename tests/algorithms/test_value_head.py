@@ -72,7 +72,9 @@ def test_categorical_head_minimizes_cross_entropy(name):
 def test_categorical_head_needs_outputs():
     algorithm = with_head(HEADS["two_hot"]())
     batch = prepare(algorithm, ROLLOUT)
-    with pytest.raises(ValueError, match=r"outputs must be given for a categorical head, of shape \[4, 3, 21\], got None"):
+    with pytest.raises(
+        ValueError, match=r"outputs must be the logits of the categorical head, of shape \[4, 3, 21\], got None"
+    ):
         value_loss(algorithm, jnp.zeros((4, 3)), batch)
     for bins in (20, 22):
         with pytest.raises(ValueError, match=rf"of shape \[4, 3, 21\], got \[4, 3, {bins}\]"):

@@ -184,7 +184,7 @@ def test_several_rewards_reach_the_advantage():
 
     config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("advantage=reliability_quality",)})
     with pytest.raises(
-        InputError, match=r"cannot train with .*: the reliability of a reward needs at least two rewards .*, got 1"
+        InputError, match=r"cannot train with .*: the advantage reliability_quality needs at least two rewards, .* got 1"
     ):
         start_rl(config)
     setup, state = start_rl(config, [even_length, length])

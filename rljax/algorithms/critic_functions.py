@@ -1,4 +1,4 @@
-"""Building blocks shared by the critics of several algorithms."""
+"""Functions for the slots of `Critic` that several algorithms share."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,8 +11,8 @@ from rljax.ops.value import value_loss
 def squared_error(
     values: Float[Array, "*rows T"], old_values: Float[Array, "*rows T"], target: Float[Array, "*rows T"], mask: Array
 ) -> Float[Array, "*rows T"]:
-    """Half the critic's squared error: `rljax.ops.value.value_loss` with the signature of `Critic.loss`."""
-    del old_values  # other losses clip around these
+    """`rljax.ops.value.value_loss`, half the squared error, with the signature of the slot `Critic.loss`."""
+    del old_values  # other losses keep the values near these
     return value_loss(values, target, mask)
 
 
@@ -38,8 +38,8 @@ def blend_pretrained_value(
         progress: t/T_total, the fraction of training completed.
         explained: EV, the critic's explained variance.
         initial: w_0 in [0, 1], the weight at t = 0 if EV ≤ 0.
-        decay: κ, not negative: how fast the weight falls with t.
-        eta: η, not negative: how strongly the critic's explained variance reduces the weight. The design document gives no value.
+        decay: κ, how fast the weight falls with t, not negative.
+        eta: η, how strongly the critic's explained variance reduces the weight, not negative; the design document gives no value.
 
     Example:
         >>> blend_pretrained_value(jnp.ones((1, 1, 1)), jnp.zeros((1, 1, 1)), jnp.array(0.0), jnp.array(1.0)).item()

@@ -1,4 +1,4 @@
-"""Advance a learning-rate schedule past updates that were skipped."""
+"""Advance learning-rate schedules past updates that were skipped."""
 
 from typing import Any
 
