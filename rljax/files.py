@@ -171,14 +171,14 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def check_local(path: str | Path, name: str) -> None:
-    """Reject the address of a remote store, for settings that need a local folder or file.
+    """Reject the address of a remote store, and anything that is not a path, for settings that need a local folder or file.
 
     Args:
         path: the folder or file. A `Path` has lost one of the two slashes of an address.
         name: name of the setting, for the message: "run", "out".
 
     Raises:
-        InputError: the path begins with a scheme, such as `gs://` or `s3://`.
+        InputError: the path is neither text nor a path, or begins with a scheme, such as `gs://` or `s3://`.
 
     Example:
         >>> check_local("runs/a", "run")
@@ -188,6 +188,8 @@ def check_local(path: str | Path, name: str) -> None:
         rljax.errors.InputError: run is 'gs://bucket/run', an address in a remote store, but rljax only uses file systems; \
 give a folder on this machine, or one where the store is mounted (gcsfuse, mountpoint-s3).
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{name} is {path!r:.80}, but text is expected: the path of a folder or file.")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path))  # a single letter would be a Windows drive
     if scheme is not None:
         address = f"{scheme[1]}://{str(path)[scheme.end() :]}"

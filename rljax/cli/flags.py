@@ -114,7 +114,7 @@ def check_own_flags(command: str, arguments: Sequence[str], record: type) -> Non
 
 def _all_hints(record: type) -> dict[str, Any]:
     """Return the type of each setting of a command, including settings in groups."""
-    hints = hints_of(record)
+    hints = dict(hints_of(record))
     for hint in list(hints.values()):
         if isinstance(hint, type) and is_dataclass(hint):
             hints |= _all_hints(hint)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from rljax.errors import InputError
-from rljax.settings.checks import check_at_least, check_positive, check_types
+from rljax.settings.checks import check_at_least, check_numbers, check_positive, check_types
 from rljax.settings.options import Options
 from rljax.settings.shared_groups import AdamConfig, MeshConfig, NetworkConfig
 
@@ -79,6 +79,7 @@ class PairConfig(NetworkConfig, AdamConfig, MeshConfig, _PairSettings):
     def __post_init__(self):
         """Reject invalid values; the message names the setting and what to use instead."""
         check_types(self)
+        check_numbers(self)
         for group in (NetworkConfig, AdamConfig, MeshConfig):
             group.__post_init__(self)
         names = ("heldout_pairs", "max_tokens", "epochs", "steps", "batch", "microbatch_pairs", "checkpoint_every")

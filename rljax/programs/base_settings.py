@@ -478,6 +478,7 @@ def load_config(source: str | Path, *, trust: bool = False) -> TrainConfig:
         >>> load_config("arithmetic_dapo").warm_start.steps
         480
     """
+    check_local(source, "source")
     is_name = Path(source).suffix == "" and not Path(source).exists()
     if is_name:
         return choose_start(StartFlags(experiment=str(source))).config

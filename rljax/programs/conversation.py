@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
+from rljax.data.problem import Problem
+from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
 from rljax.models.huggingface import check_length, locate
 from rljax.models.model_folder import read_json
-from rljax.programs.trained_policy import OpenPolicy
+from rljax.programs.trained_policy import OpenPolicy, check_plan_ends
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.engine_protocols import Request
 from rljax.rollout.stopping import stop_end
@@ -77,10 +79,13 @@ def stream_reply(
         `opened.sample` returns for these tokens.
 
     Raises:
-        InputError: the policy cannot chat, or the conversation and a reply are longer than the model's context.
+        InputError: the policy cannot chat, the conversation has the text that ends a plan, or the conversation and a reply are
+            longer than the model's context.
     """
     tokenizer, engine = parts_for_chat(opened)
     prompt = tuple(tokenizer.apply_chat_template(messages))
+    written = "\n".join(message["content"] for message in messages)
+    check_plan_ends(opened.config, EncodedPrompts((Problem(written, ""),), (list(prompt),), dropped=0), tokenizer)
     check_context(opened, len(prompt) + worker.sampling.max_tokens)
     check_seed(seed)
     request = Request(prompt, 0, 0, worker.sampling, seed)

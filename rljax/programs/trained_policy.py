@@ -1,8 +1,9 @@
 """Open a trained policy from a run folder or a Hugging Face model."""
 
 import math
+import operator
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from rljax.programs.answer_settings import CacheDtype, Quantization
 from rljax.records import required
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, other_policy_in, prompts_for
-from rljax.settings.checks import check_seed, check_stop
+from rljax.settings.checks import check_seed, check_stop, fit_setting
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.tracking.start_records import (
     ENVIRONMENT,
@@ -122,10 +123,11 @@ class OpenPolicy(NamedTuple):
         Raises:
             InputError: a value is out of range, a stop string contains a special token, or a stop id is not a token id.
         """
-        if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+        is_finite = 0 <= temperature < math.inf
+        if not is_finite or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
             raise InputError(
-                f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be used for sampling: the temperature must not be "
-                "negative, top_k must be at least 1 and top_p above 0 and at most 1."
+                f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be used for sampling: the temperature must be "
+                "finite and not negative, top_k must be at least 1 and top_p above 0 and at most 1."
             )
         if temperature == 0 and (top_k, top_p) != (None, None):
             raise InputError(
@@ -169,7 +171,8 @@ class OpenPolicy(NamedTuple):
         Raises:
             InputError: a value is out of range, the prompts are not a list of texts, or a prompt is too long or has no token.
         """
-        if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
+        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, str)
+        if not is_list or not all(isinstance(prompt, str) for prompt in prompts):
             raise InputError(f"prompts is {prompts!r:.80}; give a list of texts, such as ['1+1='].")
         split = Problems([], [Problem(prompt, "") for prompt in prompts])
         problems = prompts_for(split, self.worker.environment, self.tokenizer).heldout
@@ -212,17 +215,25 @@ class OpenPolicy(NamedTuple):
             the token that completes a stop string.
 
         Raises:
-            InputError: a value is out of range, a prompt is empty, or an id is not in the model's vocabulary.
+            InputError: a value is out of range, the prompts are not lists of token ids, a prompt is empty or has the token that
+                ends a plan, or an id is not in the model's vocabulary.
         """
         size = self.policy.vocab_size
-        for tokens in prompts:
+        try:
+            rows = tuple([operator.index(token) for token in tokens] for tokens in prompts)
+        except TypeError as error:
+            raise InputError(
+                f"prompts is {prompts!r:.80}; give a list with the token ids of each prompt, such as [[5, 6]]."
+            ) from error
+        for tokens in rows:
             wrong = next((token for token in tokens if not 0 <= token < size), None)
             if wrong is not None:
                 raise InputError(f"the token id {wrong} is not in the model's vocabulary; its ids are 0 to {size - 1}.")
             if not tokens:
                 raise InputError("a prompt has no token ids; give at least one.")
-        rows = tuple(list(map(int, tokens)) for tokens in prompts)
-        found = EncodedPrompts(tuple(Problem("", "") for _ in rows), rows, dropped=0)
+        written = EncodedPrompts(tuple(Problem(str(tokens), "") for tokens in rows), rows, dropped=0)
+        check_plan_ends(self.config, written, self.tokenizer)
+        found = replace(written, problems=tuple(Problem("", "") for _ in rows))
         worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
         responses = _sample_continuations(replace(worker, prompts=found), self.params, count, seed)
         return [[response.tokens.tolist() for response in row] for row in responses]
@@ -230,7 +241,7 @@ class OpenPolicy(NamedTuple):
 
 def _sample_continuations(worker: RolloutWorker, params: Params, count: int, seed: int) -> list[list[Response]]:
     """Sample `count` responses to each of the worker's prompts; an environment, if there is one, responds to each turn."""
-    if count < 1:
+    if fit_setting("count", count, int) < 1:
         raise InputError(f"count is {count}; it must be at least 1.")
     check_seed(seed)
     indices = np.arange(len(worker.prompts.tokens)).repeat(count).tolist()
@@ -489,11 +500,20 @@ def _open(
 def _encode_prompts(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
     """Tokenize prompts; with sub-policies, refuse one in which a plan would already have ended."""
     prompts = encode_problems(config, problems, tokenizer)
+    check_plan_ends(config, prompts, tokenizer)
+    return prompts
+
+
+def check_plan_ends(config: TrainConfig, prompts: EncodedPrompts, tokenizer: Tokenizer) -> None:
+    """With sub-policies, refuse a prompt in which a plan would already have ended.
+
+    Raises:
+        InputError: a prompt contains the text that ends a plan.
+    """
     if config.model.sub_policies is not None:
         from rljax.options.plans_and_answers import check_prompts  # noqa: PLC0415  few runs have sub-policies
 
         check_prompts(prompts, tokenizer, required(config.model.plan_end, "plan_end"))
-    return prompts
 
 
 def quantized_policy(policy: Policy, kind: str, dtype: str, mesh: Mesh) -> Policy:

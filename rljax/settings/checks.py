@@ -6,8 +6,9 @@ Each error names the setting, its value and the allowed values.
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rljax.errors import InputError
@@ -68,46 +69,46 @@ def check_stop(stop: Iterable[str]) -> None:
 
 
 def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
-    """Reject settings below `least`; None is allowed."""
-    for name in names:
-        value = getattr(settings, name)
+    """Reject settings below `least`, and settings of the wrong type; None is allowed."""
+    for flag, value in _typed_values(settings, names):
         if value is not None and not value >= least:
             bound = "must not be negative" if least == 0 else f"must be at least {least}"
-            raise InputError(f"{flat_names(type(settings))[name]} is {value}; it {bound}.")
+            raise InputError(f"{flag} is {value}; it {bound}.")
+
+
+def _typed_values(settings: object, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the flat name and the value of some settings of a group; a value of the wrong type is an error."""
+    flat, hints = flat_names(type(settings)), hints_of(type(settings))
+    for name in names:
+        yield flat[name], fit_setting(flat[name], getattr(settings, name), hints[flat[name]])
 
 
 def check_at_most_a_year(settings: object, names: Iterable[str]) -> None:
     """Reject waiting times, in seconds, of more than a year; None is allowed."""
-    for name in names:
-        value = getattr(settings, name)
+    for flag, value in _typed_values(settings, names):
         if value is not None and not value <= YEAR:
-            raise InputError(
-                f"{flat_names(type(settings))[name]} is {value:g}; it must be at most {YEAR:,}, a year in seconds."
-            )
+            raise InputError(f"{flag} is {value:g}; it must be at most {YEAR:,}, a year in seconds.")
 
 
 def check_positive(settings: object, names: Iterable[str]) -> None:
     """Reject settings that are not above 0; None is allowed."""
-    for name in names:
-        value = getattr(settings, name)
+    for flag, value in _typed_values(settings, names):
         if value is not None and not value > 0:
-            raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be positive.")
+            raise InputError(f"{flag} is {value}; it must be positive.")
 
 
 def check_share(settings: object, names: Iterable[str]) -> None:
     """Reject settings outside [0, 1]."""
-    for name in names:
-        value = getattr(settings, name)
+    for flag, value in _typed_values(settings, names):
         if not 0 <= value <= 1:
-            raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be between 0 and 1.")
+            raise InputError(f"{flag} is {value}; it must be between 0 and 1.")
 
 
 def check_positive_share(settings: object, names: Iterable[str]) -> None:
     """Reject settings outside (0, 1]; None is allowed."""
-    for name in names:
-        value = getattr(settings, name)
+    for flag, value in _typed_values(settings, names):
         if value is not None and not 0 < value <= 1:
-            raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be above 0 and at most 1.")
+            raise InputError(f"{flag} is {value}; it must be above 0 and at most 1.")
 
 
 def check_options(owner: str, options: Mapping[str, int | float], factory: Callable[..., object]) -> None:
@@ -135,8 +136,9 @@ def check_seed(seed: int) -> None:
     """Reject a seed that JAX cannot make a random key from.
 
     Raises:
-        InputError: the seed is negative, or needs more than 63 bits.
+        InputError: the seed is not an integer, is negative, or needs more than 63 bits.
     """
+    fit_setting("--seed", seed, int)
     if not 0 <= seed < 1 << 63:
         raise InputError(f"--seed is {seed}; it must be at least 0 and below 2 ** 63.")
 
@@ -274,7 +276,8 @@ def paper_lengths(known: Mapping[str, float], options: Mapping[str, float]) -> d
     return {name: known[name] for name in LENGTHS if name in known} | dict(options)
 
 
-def hints_of(group: type) -> dict[str, Any]:
+@cache
+def hints_of(group: type) -> Mapping[str, Any]:
     """Return the type of each setting in a group, by its flat name.
 
     Example:
@@ -283,7 +286,7 @@ def hints_of(group: type) -> dict[str, Any]:
         <class 'int'>
     """
     hints, flat = get_type_hints(group, include_extras=True), flat_names(group)
-    return {setting: _bare(hints[name]) for name, setting in flat.items()}
+    return MappingProxyType({setting: _bare(hints[name]) for name, setting in flat.items()})
 
 
 def fit_value(value: object, hint: Any) -> Any:

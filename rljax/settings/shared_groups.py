@@ -39,10 +39,6 @@ class NetworkConfig:
     def __post_init__(self):
         """Reject sizes that no transformer can have."""
         check_at_least(1, self, ["layers", "width", "heads", "kv_heads", "hidden"])
-        if self.dtype not in ("float32", "bfloat16"):
-            raise InputError(f"dtype is {self.dtype!r}; choose float32 or bfloat16.")
-        if self.remat not in ("none", "full", "dots", "dots_no_batch", "sqrt"):
-            raise InputError(f"remat is {self.remat!r}; choose none, full, sqrt, dots or dots_no_batch.")
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise InputError(f"width={self.width} over heads={self.heads} must give an even number of features per head.")
 
@@ -96,8 +92,11 @@ class AdamConfig:
 
     def __post_init__(self):
         """Reject values that cannot work."""
-        check_at_least(0, self, ["weight_decay"])
+        check_at_least(0, self, ["adam_b1", "adam_b2", "weight_decay"])
         check_positive(self, ["max_grad_norm"])
+        for name in ("adam_b1", "adam_b2"):
+            if getattr(self, name) >= 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be below 1.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ class CountdownConfig(TaskConfig):
 
     def __post_init__(self):
         """Refuse problems that cannot be generated."""
-        check_at_least(1, self, ["tries", "train_problems"])
+        check_at_least(1, self, ["numbers", "tries", "train_problems"])
         if not 2 <= self.numbers <= 4:
             raise InputError(f"numbers is {self.numbers}; it must be between 2 and 4.")
 

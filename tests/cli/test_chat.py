@@ -9,6 +9,7 @@ from small_cli import printed, refused
 
 from rljax.cli.chat import Chat
 from rljax.data.problem import Problem
+from rljax.errors import InputError
 from rljax.programs.conversation import stream_reply
 from rljax.programs.trained_policy import load
 
@@ -118,6 +119,15 @@ def test_conversation_beyond_the_context_is_refused(folder, tmp_path, monkeypatc
     assert printed(capsys, "chat", str(tmp_path), "--max-response-tokens", "11")
     type_lines(monkeypatch, "x" * 19)
     refused(capsys, "up to 33 tokens, and the model has 32 positions", "chat", str(tmp_path), "--max-response-tokens", "11")
+
+
+def test_conversation_with_the_text_that_ends_a_plan_is_refused(folder):
+    opened = load(folder, problems=[Problem("", "")], max_response_tokens=12, chat=True)
+    opened = opened._replace(config=opened.config.replace(plan_end="e", sub_policies=2))
+    worker = opened.sampler(temperature=0.0, top_k=None, top_p=None)
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "hi"}]
+    with pytest.raises(InputError, match=r"plan_end is 'e', which the prompt 'hi\\nyes\\nhi' contains"):
+        next(stream_reply(opened, worker, turns, seed=0))
 
 
 def test_model_without_a_template_is_refused(folder, tmp_path, monkeypatch, capsys):

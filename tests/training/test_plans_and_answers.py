@@ -1,5 +1,7 @@
 """Hierarchical policies: shared plans, credit for plans and answers, two sub-policies, and runs that train them."""
 
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -232,6 +234,9 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
     opened = load(tmp_path / "done", reward=digit_reward, problems=[Problem("1+2=", "3")])
     with pytest.raises(InputError, match=r"plan_end is '5', which the prompt '1\+5=' contains"):
         opened.sample(["1+5="])
+    ids = opened.tokenizer.encode("1+5=")
+    with pytest.raises(InputError, match=rf"plan_end is '5', which the prompt '{re.escape(str(ids))}' contains"):
+        opened.sample_ids([ids])
     with pytest.raises(Interrupted):
         rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting, problems=problems)
     rljax.train(resume=tmp_path / "again", reward=interrupting, problems=problems)

@@ -87,8 +87,9 @@ def test_resume_without_the_reward_that_was_passed_is_refused(finished):
 
 
 def test_a_configuration_or_a_run_to_resume_is_needed():
-    with pytest.raises(InputError, match="needs a configuration, or resume=FOLDER"):
-        rljax.train()
+    for train in (rljax.train, rljax.sft):
+        with pytest.raises(InputError, match="^Training needs a configuration, or resume=FOLDER"):
+            train()
 
 
 def test_extended_run_equals_a_longer_run(finished, tmp_path, capsys):

@@ -166,8 +166,6 @@ class RewardConfig:
         check_at_least(1, self, ["groups"])
         if self.seconds is not None and not self.seconds > 0:
             raise InputError(f"reward_seconds is {self.seconds!r}; it must be a positive number of seconds.")
-        if self.combine not in ("sum", "min"):
-            raise InputError(f"reward_combine is {self.combine!r}; choose sum or min.")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Settings of the warm start, optimizer, adapter, critic, dataset, run folder and sampling, one record for each."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import tyro
 
@@ -15,7 +15,6 @@ from rljax.settings.checks import (
     check_positive_share,
     check_sampling_mask,
     check_stop,
-    hints_of,
 )
 from rljax.settings.options import Options
 from rljax.settings.shared_groups import AdamConfig, EngineConfig, HeldoutConfig
@@ -104,11 +103,6 @@ class OptimizationConfig(AdamConfig):
 
     def __post_init__(self):
         """Reject values that cannot work."""
-        hints = hints_of(type(self))
-        for name in ("moments_dtype", "second_moment", "remedy", "schedule"):
-            values = get_args(hints[name])
-            if getattr(self, name) not in values:
-                raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(values)}.")
         super().__post_init__()
         check_at_least(0, self, ["steps", "learning_rate_warmup", "auxiliary"])
         check_at_least(1, self, ["minibatches", "passes", "microbatch_rows"])
@@ -344,7 +338,7 @@ class SamplingConfig(EngineConfig):
         """Reject values that cannot work."""
         check_engine(self)
         check_at_least(1, self, ["prompts", "group_size", "max_response_tokens", "decode_slots", "max_tries", "oversample"])
-        check_at_least(1, self, ["top_k", "sampling_mask"])
+        check_at_least(1, self, ["top_k", "sampling_mask", "token_budget"])
         check_at_least(0, self, ["remembered_rewards"])
         check_positive(self, ["temperature"])
         check_positive_share(self, ["top_p"])

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rljax.errors import InputError
-from rljax.settings.checks import check_numbers, fit_setting, fit_value, hints_of
+from rljax.settings.checks import check_numbers, check_types, fit_setting, fit_value, hints_of
 from rljax.settings.flat import flat_names
 from rljax.tasks import TaskConfig, task_name, task_named
 from rljax.tasks.sums import SumsConfig
@@ -83,8 +83,9 @@ class TrainConfig:
     """The run folder, checkpoints and output."""
 
     def __post_init__(self):
-        """Reject values that cannot work together, and numbers that are infinite, NaN, or too large for any setting."""
+        """Reject values of the wrong type, infinite, NaN or too large numbers, and values that cannot work together."""
         for group in self.groups().values():
+            check_types(group)
             check_numbers(group)
         if self.task is not None and self.data.dataset is not None:
             raise InputError(
@@ -197,6 +198,13 @@ class TrainConfig:
     def groups(self, changes: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Return the groups by name, with the `changes` applied; the task is among them only if problems are generated."""
         groups = {name: changes.get(name, getattr(self, name)) for name in GROUPS}
+        for name, kind in {**GROUPS, "task": TaskConfig | None}.items():
+            group = groups[name] if name in groups else changes.get(name, self.task)
+            if not isinstance(group, kind):
+                advice = (
+                    "TrainConfig.flat() takes each setting by the name of its flag, as in TrainConfig.flat(task='sums')."
+                )
+                raise InputError(f"{name} is {group!r:.80}; a {GROUPS.get(name, TaskConfig).__name__} is needed. {advice}")
         task = changes.get("task", self.generated_task)
         return groups if task is None else {"task": task} | groups
 

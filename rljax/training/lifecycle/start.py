@@ -59,7 +59,7 @@ def settings_of(
     if resume is None:
         if config is None:
             raise InputError(
-                "train() needs a configuration, or resume=FOLDER to continue a run; pass at least one of the two."
+                "Training needs a configuration, or resume=FOLDER to continue a run; pass at least one of the two."
             )
         if config.model.chat and config.model.chat_date is None:
             config = config.replace(chat_date=time_of_first().date().isoformat())
