@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from rljax.engines.server_engine import SaveModel, ServerEngine
+from rljax.errors import InputError
 from rljax.rollout import Sampling
 from rljax.settings.shared_groups import EngineConfig
 
@@ -27,8 +28,11 @@ def connect_to_server(
         vocabulary: number of token ids of the model.
 
     Raises:
-        InputError: the server does not answer, or does not support the sampling that the run needs.
+        InputError: the server does not answer, or does not support the sampling that the run needs; or the API key cannot be sent.
     """
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise InputError(f"the API key in {KEY_VARIABLE} contains a character that cannot be sent; correct it.")
     return ServerEngine(
         url,
         settings.engine_server or "rljax",
@@ -37,7 +41,7 @@ def connect_to_server(
         needed=prompt_length + sampling.max_tokens,
         sampling=sampling,
         vocabulary=vocabulary,
-        key=os.environ.get(KEY_VARIABLE) or None,
+        key=key or None,
         patience=settings.engine_patience or RETRY_SECONDS,
         in_flight=bool(settings.engine_in_flight),
     )

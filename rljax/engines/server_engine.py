@@ -88,7 +88,8 @@ class ServerEngine:
         self._steps: dict[int, int] = {}
         self._publishing = threading.Lock()
         self.dialect: Dialect = dialect_of(server)
-        self.http = Http(url, key=key, patience=patience, connections=CONNECTIONS)
+        # OpenAI's clients take an address with /v1, but the servers have paths outside it, such as /weights.
+        self.http = Http(url.rstrip("/").removesuffix("/v1"), key=key, patience=patience, connections=CONNECTIONS)
         self._save, self._vocabulary, self._folder = save, vocabulary, folder
         self._published: Published | None = None
         found: list[Status] = []

@@ -243,6 +243,14 @@ def check_at_least(minimum: int, /, **numbers: Any) -> None:
             raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
+def check_count(minimum: int, /, **numbers: Any) -> None:
+    """Reject a number that is not an integer, or is below `minimum`."""
+    for name, value in numbers.items():
+        if is_concrete(value) and not np.issubdtype(np.asarray(value).dtype, np.integer):
+            raise ValueError(f"{name} must be an integer, got {value}")
+    check_at_least(minimum, **numbers)
+
+
 def check_one_of(options: tuple[object, ...], /, **numbers: Any) -> None:
     """Reject a value that is not one of the options. The value must not be traced, because it selects the equation."""
     for name, value in numbers.items():

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 from rljax.ops.arrays import (
     Mask,
     Number,
-    check_at_least,
     check_between,
+    check_count,
     check_floating,
     check_mask,
     check_positive,
@@ -85,7 +85,7 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
     Source:
         C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document (unpublished).
     """
-    check_at_least(2, bins=bins)
+    check_count(2, bins=bins)
     if not (np.isfinite([low, high]).all() and low < high):
         raise ValueError(f"low and high must be finite, and low below high, got low {low} and high {high}")
     return jnp.linspace(low, high, bins)

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rljax.ops.arrays import Mask, Number, check_at_least, check_between, check_nonnegative, in_float32, ratio_or_zero
+from rljax.ops.arrays import Mask, Number, check_between, check_count, check_nonnegative, in_float32, ratio_or_zero
 from rljax.ops.masked import group_members
 
 
 def _check_k(rewards: Array, *, lowest: int, k: int, spare: int = 0) -> None:
     """Refuse a k below `lowest`, or above the group's size minus `spare`."""
-    check_at_least(lowest, k=k)
+    check_count(lowest, k=k)
     largest = rewards.shape[-1] - spare
     if k > largest:
         raise ValueError(f"k must be at most {largest} for groups of {rewards.shape[-1]} responses, got {k}")

@@ -8,7 +8,7 @@ from rljax.ops.arrays import (
     Number,
     Step,
     Tree,
-    check_at_least,
+    check_count,
     check_nonnegative,
     check_positive,
     check_same_structure,
@@ -84,7 +84,7 @@ def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -
     Source:
         ProRL, arXiv:2505.24864 (reference policy reset).
     """
-    check_at_least(1, period=period)
+    check_count(1, period=period)
     check_same_structure(reference=reference, params=params)
     now = (jnp.asarray(step) > 0) & (jnp.asarray(step) % period == 0)
     return jax.tree.map(lambda old, new: jnp.where(now, new.astype(old.dtype), old), reference, params)

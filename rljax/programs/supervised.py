@@ -23,7 +23,7 @@ from rljax.evaluation.heldout import evaluate
 from rljax.models import Params
 from rljax.options import INSTALLERS
 from rljax.parallel import run_on_first
-from rljax.programs.train import UNJUDGED, with_dataset
+from rljax.programs.train import UNJUDGED, refuse_unused_settings, with_dataset
 from rljax.programs.value_pretraining import value_pretraining
 from rljax.programs.warm_start import warm_start_phase
 from rljax.records import required
@@ -32,7 +32,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.outcome import write_final_models
-from rljax.training.lifecycle.start import Consent
+from rljax.training.lifecycle.start import AUTO, Consent
 from rljax.training.loop import Result, run_training
 from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.problems import make_problems
@@ -96,7 +96,7 @@ def sft(
         Interrupted: Ctrl-C or SIGTERM; the run is saved up to its last step, and can be resumed.
     """
     config, rows = with_dataset(config, dataset)
-    if config is not None and not (config.optimization.steps and resume not in (None, "auto")):
+    if config is not None and not (config.optimization.steps and resume not in (None, AUTO)):
         config = supervised_config(config, epochs, rows)
     if config is not None and config.data.also_heldout and reward is None and is_unjudged(config):
         raise InputError(
@@ -104,6 +104,8 @@ def sft(
             "or leave also_heldout out."
         )
     custom = CustomParts(reward=reward, dataset=rows)
+    if config is not None and resume in (None, AUTO):
+        refuse_unused_settings(config, custom)
     consent = Consent(trust=trust, changes=accept_changes)
     command = "pretrain" if config is not None and is_text(config.data.dataset) else "sft"
     result = run_training(config, custom, fine_tune, installers=INSTALLERS, resume=resume, consent=consent, command=command)

@@ -90,7 +90,7 @@ def train(
     if reward is not None and not callable(reward) and not isinstance(reward, Sequence):
         raise InputError(f"reward: a function, or a list of functions and names, is needed; got {reward!r:.80}.")
     if config is not None and resume in (None, AUTO):
-        _refuse_unused_settings(config, custom)
+        refuse_unused_settings(config, custom)
     if config is not None and config.data.dataset is not None and is_text(config.data.dataset):
         raise InputError(
             "Plain text has nothing that a reward could judge; learn it with `rljax pretrain FILES`, then train."
@@ -111,9 +111,14 @@ def train(
     )
 
 
-def _refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
-    """Refuse settings of a new run that have no effect, because another setting is missing or a part is passed to `train`."""
+def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
+    """Refuse settings of a new run that have no effect, because of another setting, or because a part is passed to `train`.
+
+    Raises:
+        InputError: a setting has no effect; the message names it, and the reason.
+    """
     sampling, passed = config.sampling, "is passed to train()"
+    has_environment = custom.environment is not None or config.reward.environment is not None
     groups = (
         (
             sampling.engine_url is None,
@@ -127,10 +132,15 @@ def _refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
             ("algorithm_options", "without"),
             f"changes a built-in algorithm, but your own algorithm {passed}",
         ),
+        (
+            has_environment,
+            ("reward_messages", "reward_weights", "reward_combine"),
+            "applies to a reward, but an environment judges the responses",
+        ),
     )
-    chosen, defaults = config.to_flat(), (None, "constant", {}, ())  # the defaults of the settings in `groups`
+    chosen, defaults = config.to_flat(), TrainConfig().to_flat()
     for is_unused, names, reason in groups:
-        unused = next((name for name in names if is_unused and chosen[name] not in defaults), None)
+        unused = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
         if unused is not None:
             raise InputError(f"{unused}={chosen[unused]!r:.80} {reason}; leave {unused} out.")
 

@@ -363,6 +363,10 @@ def load(
         config = config.replace(environment=None, environment_options=None)
     custom = CustomParts(policy, engine, environment_of(config, own), None if isinstance(reward, str) else reward)
     check_parts(custom)
+    if reward_messages is not None and custom.environment is not None:
+        raise InputError(
+            f"reward_messages={reward_messages} applies to a reward, but an environment judges the answers; leave it out."
+        )
     missing = _missing_judges(needed, custom._replace(reward=reward), problems)
     has_own_judge = custom.environment is None and reward is None and not (missing or untrusted)
     if missing or untrusted:

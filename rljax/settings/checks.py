@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
@@ -181,8 +182,23 @@ def check_engine(config: Any) -> None:
         raise InputError(
             f"paged_cache={config.paged_cache} is for the built-in engine, but engine_url samples on a server; leave one out."
         )
-    if config.engine_url is not None and not config.engine_url.startswith(("http://", "https://")):
+    if config.engine_url is not None and not is_server_address(config.engine_url):
         raise InputError(f"engine_url is {config.engine_url!r}; give an address such as http://127.0.0.1:8000.")
+
+
+def is_server_address(text: str) -> bool:
+    """Return whether a text is the address of an HTTP server.
+
+    Example:
+        >>> [is_server_address(text) for text in ("http://127.0.0.1:8000/v1/", "127.0.0.1:8000", "http://", "http://here:port")]
+        [True, False, False, False]
+    """
+    try:
+        parts = urlsplit(text)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:  # the port is not a number from 0 to 65535, or a bracket is missing
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and len(text.split()) == 1
 
 
 def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None) -> None:

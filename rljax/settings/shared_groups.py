@@ -128,9 +128,9 @@ class EngineConfig:
     """The engine that samples responses, and the age of the parameters that the engine uses."""
 
     engine_url: str | None = None
-    """Sample on the server at this address, such as http://127.0.0.1:8000 for `rljax serve`; the server gets new weights in each
-    step. By default, the built-in engine samples on the run's devices. Set the API key in the environment variable
-    RLJAX_ENGINE_KEY."""
+    """Sample on the server at this address, such as http://127.0.0.1:8000 for `rljax serve`; a final /v1 is left out. The server
+    gets new weights in each step. By default, the built-in engine samples on the run's devices. Set the API key in the environment
+    variable RLJAX_ENGINE_KEY."""
     engine_server: Literal["rljax", "vllm", "sglang"] | None = None
     """With --engine-url: the kind of server; by default rljax."""
     engine_folder: str | None = None

@@ -113,6 +113,7 @@ def test_environment_file_works_with_every_command(folder, capsys):
     refused(capsys, r"is judged by .*game\.py:Letters", "eval", run)
     assert "accuracy" in printed(capsys, "eval", run, "--trust")
     assert "accuracy" in printed(capsys, "eval", run, "--environment", f"{folder}/game.py:Letters")
+    refused(capsys, "but an environment judges the answers; leave", "eval", run, "--trust", "--no-reward-messages")
     text = printed(capsys, "sample", run, "--trust", "--prompt", "ab", "--temperature", "1")
     assert text.startswith("ab")
     assert main(["sample", run, "--prompt", "ab"]) == 0
@@ -161,6 +162,8 @@ def test_first_messages_reach_every_command(folder, tmp_path, capsys):
     ("flags", "message"),
     [
         (["--reward", "math"], "--environment .* gives the rewards, so --reward 'math' cannot be used as well"),
+        (["--no-reward-messages"], "reward-messages.* applies to a reward, but an environment judges the responses"),
+        (["--reward-weights", "1"], r"--reward-weights \(1\.0,\) applies to a reward, but an environment judges"),
         (["--environment-options", '{"leter": "b"}'], "cannot be built with the arguments .*leter"),
         (["--environment", "gessing"], "there is no environment 'gessing'.* guessing"),
     ],

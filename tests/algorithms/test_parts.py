@@ -284,6 +284,7 @@ def test_with_parts_rejects_unusable_parts(name, specs, message):
             ["outcome_reward=rule", "advantage=mean_normalized"],
             "mean_normalized: .* this outcome reward can make",
         ),
+        ("dapo", ["advantage=mean_normalized"], "mean_normalized: .* the penalty on long responses can make negative"),
     ],
 )
 def test_with_parts_rejects_meaningless_parts(name, specs, message):

@@ -115,6 +115,24 @@ def test_server_engine_matches_built_in_engine(server, opened, folder, settings)
     assert isinstance(engine, ReportingEngine)
 
 
+@pytest.mark.parametrize("end", ["/", "/v1", "/v1/"])
+def test_address_may_end_in_a_slash_or_v1(server, opened, folder, end):
+    """OpenAI's clients take an address that ends in /v1, so users copy it."""
+    sampling = sampling_of(opened)
+    found = engine_at(server[0] + end, opened, folder).generate(opened.params, requests_of(sampling))
+    expected = engine_at(server[0], opened, folder).generate(opened.params, requests_of(sampling))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+
+
+@pytest.mark.parametrize("key", ["sécret", "one\ntwo"])
+def test_key_that_cannot_be_sent_is_refused(server, folder, key, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLJAX_ENGINE_KEY", key)
+    config = config_of(folder, run=str(tmp_path / "run"), engine_url=server[0])
+    with pytest.raises(InputError, match=r"^the API key in RLJAX_ENGINE_KEY contains a character that cannot be sent"):
+        rljax.train(config, reward=even_length, problems=(PROBLEMS, PROBLEMS[:2]))
+
+
 def test_server_engine_publishes_changed_weights(server, opened, folder, tmp_path):
     url, served = server
     engine, requests = engine_at(url, opened, folder, into=tmp_path), requests_of(sampling_of(opened), prompts=1)

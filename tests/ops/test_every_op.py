@@ -600,6 +600,26 @@ def test_nan_hyperparameters_are_refused(name, argument):
         call(name, **{argument: float("nan")})
 
 
+WHOLE = ("k", "bins", "period", "chunk", "prompts", "capacity", "base", "reference", "floor", "total_steps")
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        (name, argument)
+        for name, op in OPS.items()
+        for argument, parameter in inspect.signature(op).parameters.items()
+        if parameter.annotation is int and argument in WHOLE
+    ],
+)
+@pytest.mark.parametrize("wrong", [2.5, True])
+def test_counts_that_are_not_integers_are_refused(name, argument, wrong):
+    ranges = {"low": -1.0, "high": 1.0} if name == "categorical.uniform_support" else {}
+    arguments = CALLS.get(name, {"prompts": 3, "capacity": 2} if "history" in name else ranges)
+    with pytest.raises(ValueError, match=rf"{argument} must be an integer, got {wrong}"):
+        call(name, **{argument: wrong}) if name in CALLS else OPS[name](**arguments | {argument: wrong})
+
+
 def calls_with(*argument_names):
     return [(name, argument) for name in CALLS for argument in scalar_names(name) if argument in argument_names]
 

@@ -459,6 +459,17 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
             {"engine": SimpleNamespace(generate=print)},
             r"^paged_cache=0\.5 applies to the built-in engine",
         ),
+        ({"paged_cache": 1.0}, {"engine": SimpleNamespace(generate=print)}, r"^paged_cache=1\.0 applies to the built-in"),
+        (
+            {"reward_messages": False, "environment": "guessing"},
+            {},
+            r"^reward_messages=False applies to a reward, but an environment judges the responses; leave reward_messages out",
+        ),
+        (
+            {"reward_combine": "min", "environment": "guessing"},
+            {},
+            r"^reward_combine='min' applies to a reward, but an env",
+        ),
         ({"schedule": "cosine"}, {"optimizer": optax.sgd(1.0)}, r"^schedule='cosine' applies to the built-in optimizer"),
     ],
 )

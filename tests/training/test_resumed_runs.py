@@ -88,7 +88,7 @@ def test_resume_without_the_reward_that_was_passed_is_refused(finished):
 
 def test_a_configuration_or_a_run_to_resume_is_needed():
     for train in (rljax.train, rljax.sft):
-        with pytest.raises(InputError, match="^Training needs a configuration, or resume=FOLDER"):
+        with pytest.raises(InputError, match=r"^Training needs a configuration, or resume=FOLDER"):
             train()
 
 

@@ -9,8 +9,8 @@ from rljax.ops.arrays import (
     Number,
     as_float,
     check_ascending,
-    check_at_least,
     check_between,
+    check_count,
     check_floating,
     check_lengths,
     check_nonnegative,
@@ -271,8 +271,8 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
     """
     check_lengths(lengths=lengths)
     check_positive(lengths=lengths)
-    check_at_least(1, base=base, reference=reference)
-    check_at_least(2, floor=floor)
+    check_count(1, base=base, reference=reference)
+    check_count(2, floor=floor)
     return jnp.maximum(floor, base * reference // lengths).astype(jnp.int32)
 
 

@@ -16,6 +16,7 @@ from rljax.ops.arrays import (
     Number,
     check_at_least,
     check_between,
+    check_count,
     check_nonnegative,
     check_positive,
     check_tokens,
@@ -164,7 +165,7 @@ def complexity_weighted_gae(
     check_tokens(mask, gamma, td=td, complexity=complexity)
     _check_offset_decay(gamma, lambda_base, alpha, max_length)
     check_between(0, 1, beta=beta)
-    check_at_least(1, chunk=chunk)
+    check_count(1, chunk=chunk)
     _check_complexity(complexity, mask, max_complexity)
     decay = gamma * lambda_base * (1 - beta * jnp.abs(_move_to_front(complexity, mask)) / max_complexity)
     return _move_back(

@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.ops.arrays import (
     Mask,
-    check_at_least,
     check_between,
+    check_count,
     check_floating,
     check_integer,
     check_mask,
@@ -64,7 +64,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         unpublished: a design document (not a paper), Algorithm 5, history buffer 𝓗. Published alternative:
         more responses per prompt, `rljax.ops.group.leave_one_out`.
     """
-    check_at_least(1, prompts=prompts, capacity=capacity)
+    check_count(1, prompts=prompts, capacity=capacity)
     return RewardHistory(jnp.zeros((prompts, capacity)), jnp.zeros(prompts, jnp.int32), jnp.zeros(prompts, jnp.int32))
 
 

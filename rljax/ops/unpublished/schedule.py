@@ -7,7 +7,7 @@ Optax schedule.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Number, Step, check_at_least, check_between, check_nonnegative, check_positive, in_float32
+from rljax.ops.arrays import Number, Step, check_between, check_count, check_nonnegative, check_positive, in_float32
 
 
 @in_float32
@@ -44,7 +44,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
     check_nonnegative(step=step)
     check_positive(peak=peak)
     check_nonnegative(warmup_steps=warmup_steps)
-    check_at_least(1, total_steps=total_steps)
+    check_count(1, total_steps=total_steps)
     if warmup_steps > total_steps:
         raise ValueError(f"warmup_steps must not exceed total_steps {total_steps}, got {warmup_steps}")
     time = jnp.minimum(jnp.asarray(step, jnp.result_type(float)), total_steps)
@@ -82,7 +82,7 @@ def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps
         `optax.exponential_decay`.
     """
     check_nonnegative(step=step, initial=initial, decay=decay)
-    check_at_least(1, total_steps=total_steps)
+    check_count(1, total_steps=total_steps)
     return initial * jnp.exp(-decay * jnp.asarray(step, jnp.result_type(float)) / total_steps)
 
 
