@@ -13,12 +13,13 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -333,8 +334,11 @@ def digest_of_model(model: str | None) -> str | None:
 def digest_of_object(part: Any) -> str | None:
     """Compute a digest of a function's source and bound arguments, or of the source of an object's class.
 
+    The fields of a frozen dataclass or a named tuple count; attributes of other objects do not, because they may change in a run.
+
     Returns:
-        The digest; None if there is no object or no source, or if it is rljax's own, since its version is recorded.
+        The digest; None if there is no object or no source, or if the code is rljax's own, since its version is recorded, and calls
+        no function of the user.
     """
     if isinstance(part, Weighted):
         return digest_of([part.rewards, part.weights, part.total])
@@ -342,12 +346,34 @@ def digest_of_object(part: Any) -> str | None:
         own, bound = digest_of_object(part.func), [part.args, sorted(part.keywords.items())]
         return digest_of([own, bound]) if any(bound) else own
     own = _code_of(part)
-    if part is None or own.__module__.partition(".")[0] == "rljax":
+    if part is None:
         return None
+    if own.__module__.partition(".")[0] == "rljax":
+        return digest_of_parts(_wrapped_functions(part), ())
     try:
-        return digest_of(inspect.getsource(own))
+        source, state = inspect.getsource(own), _fixed_state(part)
+        return digest_of(source if state is None else [source, state])
     except (OSError, TypeError):  # the code was typed into a console, or is written in C
         return None
+
+
+def _wrapped_functions(part: Any) -> list[Callable]:
+    """Return the functions that one of rljax's functions was made from, as `each(function)` is, or that one of its objects has."""
+    if inspect.isroutine(part) or inspect.isclass(part):
+        values = [cell.cell_contents for cell in getattr(inspect.unwrap(part), "__closure__", None) or ()]
+    else:
+        values = [*getattr(part, "__dict__", {}).values()]
+    entries = [entry for value in values for entry in (value if isinstance(value, list | tuple) else [value])]
+    kinds = (FunctionType, partial, Weighted)
+    return [entry for entry in entries if isinstance(entry, kinds) and entry is not part]
+
+
+def _fixed_state(part: Any) -> Mapping[str, Any] | None:
+    """Return the fields of an object whose fields cannot be assigned: a frozen dataclass or a named tuple; None for others."""
+    if isinstance(part, tuple) and hasattr(part, "_asdict"):
+        return part._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+    is_frozen = is_dataclass(part) and not isinstance(part, type) and part.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
+    return {field.name: getattr(part, field.name) for field in fields(part)} if is_frozen else None
 
 
 def _code_of(part: Any) -> Any:

@@ -1,5 +1,6 @@
 """Resuming and evaluating a run require unchanged inputs: rows, rewards, chat template, tokenizer and code."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -12,15 +13,23 @@ from chat_models import save_chat_model
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
+from rljax.agents.tools import Calculator
 from rljax.cli import main
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import sources_of
 from rljax.programs.seeds import check_inputs_of, is_finished
 from rljax.programs.trained_policy import load
-from rljax.rewards.reward_scores import COMBINATIONS, Weighted
+from rljax.rewards.each import each
+from rljax.rewards.reward_scores import COMBINATIONS, Weighted, combine
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.start_records import accepted_changes, digest_of_name, digest_of_rows, recorded_inputs
+from rljax.tracking.start_records import (
+    accepted_changes,
+    digest_of_name,
+    digest_of_object,
+    digest_of_rows,
+    recorded_inputs,
+)
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.lifecycle.resume import inputs_of
@@ -255,6 +264,55 @@ def test_the_digest_of_a_passed_reward_covers_its_arguments_and_weights():
     assert first == second
     assert len(set(first)) == len(rewards)
     assert digest_of_reward(TINY, partial(bonus)) == digest_of_reward(TINY, bonus)
+
+
+def long(completion):
+    return float(len(completion) > 9)
+
+
+def short(completion):
+    return float(len(completion) < 9)
+
+
+@dataclasses.dataclass(frozen=True)
+class LongerThan:
+    """A reward whose setting cannot change."""
+
+    limit: int
+
+    def __call__(self, completions):
+        return [float(len(completion) > self.limit) for completion in completions]
+
+
+class CountingReward:
+    """A reward whose attribute changes in every call."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, completions):
+        self.calls += 1
+        return [float(len(completion) > self.calls) for completion in completions]
+
+
+def test_the_digest_of_a_reward_covers_the_functions_inside_it_and_its_fixed_fields():
+    rewards = [each(long), each(short), combine([each(long)], [2.0]), LongerThan(3), LongerThan(4), CountingReward()]
+    digests = [digest_of_reward(TINY, reward) for reward in rewards]
+    assert None not in digests
+    assert len(set(digests)) == len(rewards)
+    rewards[-1](["a"])
+    again = [each(long), each(short), combine([each(long)], [2.0]), LongerThan(3), LongerThan(4), rewards[-1]]
+    assert [digest_of_reward(TINY, reward) for reward in again] == digests
+    assert digest_of_reward(TINY, each(rljax.rewards.BY_NAME["exact"])) is None
+    assert digest_of_reward(TINY, rljax.rewards.resolve("count_bonus:0.1")) is None
+
+
+def test_the_digest_of_an_environment_covers_its_reward():
+    rewards = [partial(bonus, keys=["a"]), partial(bonus, keys=["b"]), "math"]
+    first, second, built_in = (digest_of_object(Calculator(reward=reward)) for reward in rewards)
+    assert None not in (first, second)
+    assert first != second
+    assert built_in is None
 
 
 def test_row_digest_covers_every_field_but_no_memory_address():

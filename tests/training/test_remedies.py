@@ -159,3 +159,16 @@ def test_a_resumed_run_has_the_remedies_of_its_checkpoint(runs):
     assert rows_of(stopped) == rows_of(whole)
     assert (stopped / "remedies.jsonl").read_bytes() == (whole / "remedies.jsonl").read_bytes()
     chex.assert_trees_all_equal(*(rljax.load(run, which="last", reward=even_length).params for run in runs))
+
+
+def test_evaluations_do_not_affect_the_remedies():
+    """`--eval-every` may therefore change when a run with `--remedy auto` is resumed."""
+    assert all(BY_NAME[name].phase == "rl" for name in ADJUSTMENTS)
+    alone, evaluated, seen = AlarmState(), AlarmState(), set()
+    for step in range(1, 40):
+        row = {"phase": "rl", "step": step, "entropy": max(0.01, 1 - step / 20), "kl": 0.2 * (step > 30), "reward": 1.0}
+        evaluated, _ = evaluated.after_row({"phase": "eval", "step": step - 1, "accuracy": 1 - step / 40})
+        (alone, _), (evaluated, _) = alone.after_row(row), evaluated.after_row(row)
+        assert alone.seen & {*ADJUSTMENTS} == evaluated.seen & {*ADJUSTMENTS}
+        seen |= alone.seen
+    assert {"entropy_collapse", "large_steps"} <= seen
