@@ -199,10 +199,10 @@ def threat_table() -> str:
 
     Example:
         >>> print(threat_table()[:14])
-        | held back: a
+        | prevented: a
     """
     rows = [
-        f"| held back: a program that tries to ... | {' | '.join(f'`{level}`' for level in LEVELS)} |",
+        f"| prevented: a program that tries to ... | {' | '.join(f'`{level}`' for level in LEVELS)} |",
         "|---|---|---|---|",
     ]
     for threat in THREATS:
