@@ -3,7 +3,7 @@
 DAPO's Table 1 (arXiv:2503.14476) adds five parts to naive GRPO, one more per row. VAPO's Table 1 (arXiv:2504.05118) starts with
 vanilla PPO; each further row leaves out one of seven parts of the full method. Here each row is an arm that trains a
 transformer of 0.1 million parameters on sums with written-out steps, with five seeds. A third table is Table 6 of the
-design document (unpublished). Three further arms are used to test claims of other papers (`lifted_claims.py`).
+design document (unpublished). Three further arms are used to test claims of other papers (`claims_on_transformer.py`).
 
 Command:
 

@@ -1,8 +1,8 @@
 """Measure what quantized weights change: greedy accuracy, bytes of the weights, and the time of a batch of answers.
 
 A run answers its held-out problems. A model folder answers sums of two two-digit numbers in chat form; an answer is right if its
-last number is the sum. All precisions answer the same batch of prompts one after another, in `--rounds` timed rounds after a round
-that compiles. Each time is divided by the time of the exact weights in the same round.
+last number is the sum. In each of `--rounds` timed rounds, after a round that compiles, models of all precisions answer the same
+batch of prompts, one after another. Each time is divided by the time of the exact weights in the same round.
 
     python experiments/quantized_answers.py runs/first HuggingFaceTB/SmolLM2-135M-Instruct
 

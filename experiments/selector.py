@@ -38,17 +38,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from lab.claims import ClaimFile, claim_files, find_page, over_seeds, read_page
+from lab.claims import ClaimFile, claim_files, find_claim_file, over_seeds, read_claim_file
 from lab.keys import arm_key
 from lab.results import Results, algorithms_in, read_results
 from lab.rows import add_missing_rows, made_on, write_rows
 from lab.tasks import (
     PASS_RATE,
     SEEDS,
-    Sources,
+    ClaimTasks,
     facts_of,
+    find_tasks,
     scores_in_results,
-    sources,
     with_algorithm,
     world_hash,
 )
@@ -66,6 +66,7 @@ ALGORITHMS = {
 LOGARITHMS = ("contexts", "prompts", "group", "steps", "updates", "delay", "length")
 """Facts that the regression uses as log(1 + fact), because a delay may be 0."""
 PENALTY, OTHER_PENALTIES = 10.0, (1.0, 100.0)
+"""Penalty of the regression, fixed before the first score was measured, and other penalties that the page shows."""
 OUT = Path(__file__).with_suffix(".json")
 
 
@@ -84,9 +85,9 @@ class Regrets(NamedTuple):
     fixed: Float[np.ndarray, "N"]
     """Regret of always choosing the same algorithm."""
     chosen: Int[np.ndarray, "N S"]
-    """Index of the algorithm that the selector chooses for each task, without each scoring seed."""
+    """Index of the algorithm that the selector chooses for each task, if it does not see scoring seed s."""
     usual: Int[np.ndarray, "N S"]
-    """Index of the algorithm with the highest mean score on the other tasks, without each scoring seed."""
+    """Index of the algorithm with the highest mean score on the other tasks, without scoring seed s."""
 
 
 def cross_fitted_best(scores: Float[np.ndarray, "N A S"]) -> Float[np.ndarray, "N"]:
@@ -185,7 +186,7 @@ def leave_out(
         facts: facts of each task.
         scores: score of each algorithm on each task; larger is better.
         related: row n is True for the tasks that must not be used to choose for task n, including task n itself.
-        fixed: index of the algorithm for the comparison with always choosing the same one.
+        fixed: index of the algorithm that `Regrets.fixed` always chooses.
         penalty: penalty for `choose`.
 
     Raises:
@@ -200,9 +201,9 @@ def leave_out(
     """
     count, _, seeds = scores.shape
     if not related.diagonal().all():
-        raise ValueError("each task must be related to itself")
+        raise ValueError("each task must be related to itself: the diagonal of `related` must be True")
     if (~related).sum(1).min() < 2:
-        raise ValueError(f"a choice must have two or more other tasks, got {(~related).sum(1).min()}")
+        raise ValueError(f"each task must have two or more unrelated tasks, got one with {(~related).sum(1).min()}")
     best, tasks = cross_fitted_best(scores), np.arange(count)
     chosen, usual = np.zeros((2, count, seeds), int)
     for seed in range(seeds):
@@ -223,14 +224,14 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 @cache
 def key_of(claim: str, arm: str) -> str:
     """Return the key of an arm of a claim."""
-    return arm_key(find_page(claim), arm)
+    return arm_key(find_claim_file(claim), arm)
 
 
-def read_claims() -> tuple[dict[str, ClaimFile], dict[str, Results], Sources]:
+def read_claims() -> tuple[dict[str, ClaimFile], dict[str, Results], ClaimTasks]:
     """Read the claims and their results, and find their tasks."""
-    pages = {name: read_page(file) for name, file in claim_files().items()}
+    pages = {name: read_claim_file(file) for name, file in claim_files().items()}
     results = {name: read_results(page) for name, page in pages.items()}
-    return pages, results, sources([*pages.values()], results)
+    return pages, results, find_tasks([*pages.values()], results)
 
 
 def features(facts: Mapping[str, float]) -> list[float]:
@@ -311,7 +312,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
+def tasks_text(found: ClaimTasks, rows: Sequence[Mapping[str, Any]]) -> str:
     """Describe how many scores the claims' results already contained, and how many were measured in addition."""
     without = [len(names) for names in (found.without_setting, found.without_pass_rate, found.own_rewards)]
     claims = len({name for task in found.tasks for name in task.claims})
@@ -355,7 +356,7 @@ def main() -> None:
     rows = add_missing_rows(OUT, wanted, score, settings=hash_settings)
     rows = [row | task_facts(row["claim"], row["arm"]) for row in rows if (row["claim"], row["arm"]) in by_key]
     write_rows(OUT, rows)
-    tables = f"{sources_text(found, rows)}\n{report(rows)}"
+    tables = f"{tasks_text(found, rows)}\n{report(rows)}"
     OUT.with_suffix(".md").write_text(f"`python experiments/selector.py` ({made_on()})\n\n{tables}", encoding="utf-8")
     print(tables)
 

@@ -89,7 +89,7 @@ def make_arm(**settings: Any) -> dict[str, Any]:
 
 
 def full_batch(*parts: str) -> dict[str, Any]:
-    """Build an arm of REINFORCE++, whose baseline is the mean of the full batch; `parts` are added or replaced."""
+    """Build an arm of REINFORCE++, whose baseline is the mean of the full batch, with the algorithm's parts changed to `parts`."""
     return {"algorithm": "reinforce_pp", "algorithm_options": {}, "with": parts}
 
 

@@ -5,7 +5,7 @@ turn. Equal seeds must give equal tokens in all arms, which is checked. By defau
 rows, the row of an episode that waits for its tool would be used by another episode, and contexts would have to be read again.
 `waits` is the number of times that the engine samples before it waits for running tool steps, and `at_once` is the largest number
 of tool steps that run at the same time. The order of the arms changes between rounds. Each arm is compared with the baseline of
-the same round. The first plays, which compile, are left out.
+the same round. The episodes of the first round, in which programs are compiled, are left out.
 
     python experiments/tool_throughput.py
 

@@ -38,12 +38,8 @@ from rljax.ops.weights import token_mean
 # 1. Settings: P prompts of at most L tokens, G responses to each of at most T tokens; B = P G rows of L + T tokens.
 P, G, L, T = 32, 8, 10, 40
 SEED, MINIBATCHES, WARM_ROWS, WARM_STEPS, VALUE_STEPS, RL_STEPS, EVAL_EVERY = 0, 2, 64, 600, 20, 40, 10
-ALPHA, CLIP_LOW, CLIP_HIGH, POSITIVE = (
-    0.2,
-    0.2,
-    0.28,
-    0.1,
-)  # the paper's values, except α: the paper's 0.05 is for responses of thousands of tokens
+ALPHA = 0.2  # the paper's 0.05 is for responses of thousands of tokens
+CLIP_LOW, CLIP_HIGH, POSITIVE = 0.2, 0.28, 0.1  # the paper's values
 TOKENIZER = CharacterTokenizer()
 PAD, END = TOKENIZER.pad_token_id, TOKENIZER.eos_token_id
 MODEL_CONFIG = TransformerConfig(TOKENIZER.vocab_size, width=96, layers=3, heads=4, kv_heads=2, head_dim=24, hidden=256)
@@ -219,10 +215,8 @@ def train(devices: list, *, warm_steps=WARM_STEPS, rl_steps=RL_STEPS, folder: Pa
                 state = state._replace(params={**state.params, "critic": critic})
             problems = [TRAIN[i] for i in np.repeat(rng.choice(len(TRAIN), P, replace=False), G)]
             tokens = jax.device_get(sample(state.params, encode_prompts(problems), key, 1.0)[0])
-            rows, rewards = (
-                np.hstack([encode_prompts(problems), tokens]),
-                np.array(list(map(is_right, problems, tokens)), np.float32),
-            )
+            rows = np.hstack([encode_prompts(problems), tokens])
+            rewards = np.array(list(map(is_right, problems, tokens)), np.float32)
             state, values = update(state, rows, score(state.params, rows, rewards), vapo_loss, MINIBATCHES)
         losses.append(values.tolist())
         done = step + 1 - warm_steps - VALUE_STEPS

@@ -4,7 +4,8 @@
 
 Neither data set is part of the project. The command continues where an earlier run with the same results file stopped. For
 speed it runs the sandbox's two processes without their confinement, which none of these programs tries to escape;
-`test_check_code_reward.py` runs a sample of them through the rewards. The result of a full run is in `check_code_reward.md`.
+`test_check_code_reward.py` runs a sample of them through the rewards. The result of a full run is in
+`check_code_reward_results.md`.
 """
 
 import argparse

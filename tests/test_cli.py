@@ -351,7 +351,7 @@ def test_experiments_are_found_and_document_their_command():
     without_a_config = {
         "algorithm_by_phase",
         "dapo_on_a_page",
-        "lifted_claims",
+        "claims_on_transformer",
         "pruned_answers",
         "quantized_answers",
         "search_costs",

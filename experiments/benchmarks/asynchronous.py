@@ -1,4 +1,4 @@
-"""The time of a step with a sampling server: sampling before learning, or overlapping with it (`--staleness 1`).
+"""Time of a step whose responses come from a server, if sampling precedes learning and if the two overlap (`--staleness 1`).
 
     python experiments/benchmarks/asynchronous.py --rounds 3 --result experiments/benchmarks/asynchronous.json
 
@@ -52,7 +52,7 @@ def server(model: Path):
             if found := re.search(r"on (http://\S+)", line):
                 yield found[1]
                 return
-        raise RuntimeError("the server did not start")
+        raise RuntimeError("`rljax serve` ended before it printed its address; run the command by hand to see why")
     finally:
         process.kill()
         process.wait()

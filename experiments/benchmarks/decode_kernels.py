@@ -32,7 +32,7 @@ TOPOLOGY, FEWER, MORE = "h100x1", 3, 5
 MODELS = {"Qwen3-0.6B, bfloat16": QWEN_0_6B, "SmolLM2-135M, float32": SMOLLM2_135M}
 BEFORE = {"Qwen3-0.6B, bfloat16": (17, 19), "SmolLM2-135M, float32": (15, 18)}
 """Kernels per layer, and kernels outside the layers, in the earlier program."""
-FREE = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant"}
+WITHOUT_KERNEL = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant"}
 """Operations of a program that run no kernel."""
 
 
@@ -55,7 +55,7 @@ def count_kernels(program: str) -> int:
         found = re.search(rf"^%?{re.escape(name)} \([^\n]*\{{$(.*?)^\}}", program, re.MULTILINE | re.DOTALL)
         lines = [] if found is None else found[1].splitlines()
         matches = (re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = (?:\(.*?\)|\S+) ([\w\-]+)\(", line) for line in lines)
-        bodies.append(sum(each is not None and each[1] not in FREE for each in matches))
+        bodies.append(sum(each is not None and each[1] not in WITHOUT_KERNEL for each in matches))
     return max(bodies)
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import jax
 import tyro
 import workloads as work
-from report import machine, seconds
+from report import format_seconds, machine
 from run import SHAPE, write_random_model
-from sides.of_rljax import updates
+from sides.rljax_cases import make_update
 from virtual_environments import own_versions
 
 from rljax.programs.roofline import update_flops
@@ -82,7 +82,7 @@ def main(arguments: Arguments) -> None:
     rows = work.PROMPTS * work.GROUP
     with tempfile.TemporaryDirectory() as scratch:
         write_random_model(Path(scratch), SHAPE)
-        update = updates(Path(scratch))
+        update = make_update(Path(scratch))
         step = median_seconds(update, 1 + arguments.updates)
         with jax.profiler.trace(scratch + "/recording"):
             for _ in range(arguments.updates):
@@ -97,7 +97,7 @@ def main(arguments: Arguments) -> None:
         f"`python experiments/benchmarks/profile_training.py` ({date.today()}, {machine()['cores']} x {machine()['processor']}, "
         f"Python {versions['Python']}, JAX {versions['jax']}, rljax {versions['rljax']})",
         "",
-        f"An update on {rows} responses of {work.TRAINED} tokens takes {seconds(step)}, {flops / step / 1e9:.0f} GFLOP/s of "
+        f"An update on {rows} responses of {work.TRAINED} tokens takes {format_seconds(step)}, {flops / step / 1e9:.0f} GFLOP/s of "
         "matrix products.",
         "",
         "| operations | share of the threads' time |",

@@ -35,12 +35,12 @@ def write_results(folder: Path, key: str, row: dict[str, Any], *, order: Sequenc
     draw(rows, folder / "results.png")
 
 
-def seconds(value: float) -> str:
-    """Format a time with three digits and a fitting unit."""
+def format_seconds(value: float) -> str:
+    """Format a time with three significant digits, in seconds or milliseconds."""
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
-def verdict(row: dict[str, Any]) -> str:
+def target_text(row: dict[str, Any]) -> str:
     """Format the target and whether it is reached."""
     if row["target"] is None:
         return "–"
@@ -56,9 +56,9 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     ]
     for row in rows.values():
         spread = f"**{row['ratio']:.2f}** ({row['lowest']:.2f} to {row['highest']:.2f}, {row['rounds']} rounds)"
-        times = f"{seconds(row['rljax_seconds'])} | {seconds(row['peer_seconds'])}"
+        times = f"{format_seconds(row['rljax_seconds'])} | {format_seconds(row['peer_seconds'])}"
         lines.append(
-            f"| {row['title']} | {NAMES[row['peer']]} | {times} | {spread} | {verdict(row)} "
+            f"| {row['title']} | {NAMES[row['peer']]} | {times} | {spread} | {target_text(row)} "
             f"| {row['date']}, {row['machine']['load']:g} |"
         )
     machines = sorted({f"{row['machine']['cores']} x {row['machine']['processor']}" for row in rows.values()})

@@ -51,7 +51,7 @@ class Case(NamedTuple):
     """Number of measured rounds."""
     warm: int = 2
     """Number of warm-up rounds before the measured rounds, because functions compile."""
-    is_fresh: bool = False
+    is_new_process: bool = False
     """Whether each round is a new process."""
 
     @property
@@ -69,10 +69,10 @@ CASES = (
     Case("transformers", "decode_spread", "decode, lengths spread 1:10", 2.0, 9),
     Case("trl", "log_probs", "log-prob gradient, vocabulary 151,936", None, 9),
     Case("rlax", "gae", "GAE 64 x 16,384, ten times", 3.0, 25),
-    Case("trl", "import", "import", None, 3, 1, is_fresh=True),
-    Case("tunix", "import", "import", None, 3, 1, is_fresh=True),
-    Case("trl", "first_step", "start of the process to the end of the first RL step", None, 3, 1, is_fresh=True),
-    Case("tunix", "first_step", "start of the process to the end of the first RL step", None, 3, 1, is_fresh=True),
+    Case("trl", "import", "import", None, 3, 1, is_new_process=True),
+    Case("tunix", "import", "import", None, 3, 1, is_new_process=True),
+    Case("trl", "first_step", "start of the process to the end of the first RL step", None, 3, 1, is_new_process=True),
+    Case("tunix", "first_step", "start of the process to the end of the first RL step", None, 3, 1, is_new_process=True),
 )
 
 
@@ -98,7 +98,7 @@ class Side:
     def __init__(self, side: str, case: str, python: Path | str, folder: Path, platform: str):
         self._log = folder / f"{side}.log"
         self._name = f"{case} of {side}"
-        command = [str(python), str(HERE / "child.py"), f"of_{side}", case, str(folder)]
+        command = [str(python), str(HERE / "child.py"), f"{side}_cases", case, str(folder)]
         with self._log.open("w") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -141,13 +141,14 @@ def side(name: str, case: str, python: Path | str, folder: Path, platform: str =
 
 
 def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Path) -> list[tuple[float, float]]:
-    """Return the seconds of both sides per round, rljax's first; the side that begins a round alternates."""
+    """Return the seconds of both sides for each round, rljax's first; the sides take turns in beginning a round."""
     times: list[tuple[float, float]] = []
     sides = ["rljax", case.peer]
-    if case.is_fresh:
+    if case.is_new_process:
         for turn in range(case.warm + count):
             found = {
-                name: measure_fresh(name, case.name, pythons[name], folder) for name in sides[:: 1 if turn % 2 else -1]
+                name: measure_new_process(name, case.name, pythons[name], folder)
+                for name in sides[:: 1 if turn % 2 else -1]
             }
             times.append((found["rljax"], found[case.peer]))
         return times[case.warm :]
@@ -162,7 +163,7 @@ def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Pa
     return times[case.warm :]
 
 
-def measure_fresh(name: str, case: str, python: Path | str, folder: Path) -> float:
+def measure_new_process(name: str, case: str, python: Path | str, folder: Path) -> float:
     """Measure the seconds from the start of a new process to the end of its first round."""
     with side(name, case, python, folder) as opened:
         return opened.round()["since_start"]
@@ -211,7 +212,8 @@ def main(arguments: Arguments) -> None:
     unknown = {*arguments.peers} - {*PACKAGES} | {*arguments.cases} - {case.name for case in CASES}
     if unknown:
         raise SystemExit(
-            f"Unknown peer or case: {', '.join(sorted(unknown))}. Peers: {', '.join(PACKAGES)}; the cases are in CASES."
+            f"There is no {', '.join(sorted(unknown))}; peers: {', '.join(PACKAGES)}; "
+            f"cases: {', '.join(sorted({case.name for case in CASES}))}."
         )
     chosen = [case for case in CASES if case.peer in arguments.peers and case.name in (arguments.cases or (case.name,))]
     if not chosen:

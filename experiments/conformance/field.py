@@ -129,7 +129,7 @@ def with_verdict(row: dict[str, Any]) -> dict[str, Any]:
 
 
 CONDITIONS = {"padding": "width", "gaps between tokens": "gaps"}
-"""Irrelevant property of the input that changes a function's result -> verdict."""
+"""Property of the input that should not matter, but changes a function's result -> verdict."""
 WORDS = {
     "paper": "the paper",
     "convention": "a named convention",
@@ -141,7 +141,7 @@ WORDS = {
 
 
 def cell_text(row: dict[str, Any]) -> str:
-    """Format the convention of a row for a cell."""
+    """Format the convention of a row for a cell of the table."""
     first = row["says"].splitlines()[0]
     if row["verdict"] == "gaps":
         return (

@@ -78,7 +78,7 @@ def flatten_rows(*arrays: Any) -> tuple[Any, ...]:
 
 
 def trl_trainer(logp: Any, **settings: Any) -> Any:
-    """Make a stand-in for TRL's trainer, whose model returns `logp`."""
+    """Make a stand-in for TRL's trainer; its model returns the log-probabilities `logp`."""
     accelerator = types.SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1)
     default = {
         "importance_sampling_level": "token", "beta": 0.0, "loss_type": "grpo", "epsilon_low": 0.2, "epsilon_high": 0.2,

@@ -2,15 +2,16 @@
 
     pip install -e . 'torch==2.13.0'
     python experiments/conformance/planted.py        (takes minutes)
-    python experiments/conformance/planted.py fresh
+    python experiments/conformance/planted.py second_faults
 
 Each fault of `faults.py` is planted separately into its source of `correct.py`, and `conform` or `conform_gae` names the
 slot (part) of the algorithm in which the function differs. Neither the sources nor the faults are taken from the kit's own
-tests. `fresh` does the same for the sources and faults of `fresh.py`, which were written without reading these tests.
-Requirements: each fault is found within a minute, with a counterexample of at most 2 prompts x 2 responses x 3 tokens, or
-with 3 responses if the fault has no effect on groups of 2; and all correct implementations pass.
+tests. With `second_faults`, the command does the same for the sources and faults of `second_faults.py`, which were written
+without reading these tests. Requirements: each fault is found within a minute, with a counterexample of at most 2 prompts x
+2 responses x 3 tokens, or with 3 responses if the fault has no effect on groups of 2; and all correct implementations pass.
 
-Writes planted.json and planted.md, or fresh.json and fresh.md, next to this file. The exit code is 1 if a requirement is not met.
+Writes planted.json and planted.md, or second_faults.json and second_faults.md, next to this file. The exit code is 1 if a
+requirement is not met.
 """
 
 import argparse
@@ -31,7 +32,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 import correct
 import faults
-import fresh
+import second_faults
 
 from rljax.testing import conform, conform_gae
 
@@ -63,16 +64,16 @@ SOURCES = {
     "gae": PlantedSource("gae", correct.GAE, faults.GAE),
 }
 """Name -> source with faults of `faults.py`."""
-FRESH = {
-    "grpo": PlantedSource("grpo", fresh.GRPO, fresh.GRPO_FAULTS),
-    "dapo": PlantedSource("dapo", fresh.DAPO, fresh.DAPO_FAULTS),
+SECOND_SOURCES = {
+    "grpo": PlantedSource("grpo", second_faults.GRPO, second_faults.GRPO_FAULTS),
+    "dapo": PlantedSource("dapo", second_faults.DAPO, second_faults.DAPO_FAULTS),
     "dapo with its overlong punishment": PlantedSource(
-        "dapo", fresh.OVERLONG, fresh.OVERLONG_FAULTS, options={"cache": 2, "max_length": 4}
+        "dapo", second_faults.OVERLONG, second_faults.OVERLONG_FAULTS, options={"cache": 2, "max_length": 4}
     ),
-    "gae": PlantedSource("gae", fresh.GAE, fresh.GAE_FAULTS),
-    "gae with returns, NumPy": PlantedSource("gae", fresh.LOOP, fresh.LOOP_FAULTS, arrays="numpy"),
+    "gae": PlantedSource("gae", second_faults.GAE, second_faults.GAE_FAULTS),
+    "gae with returns, NumPy": PlantedSource("gae", second_faults.LOOP, second_faults.LOOP_FAULTS, arrays="numpy"),
 }
-"""Name -> source with faults of `fresh.py`."""
+"""Name -> source with faults of `second_faults.py`."""
 
 
 def compile_source(source: str, name: str) -> Callable[..., Any]:
@@ -132,14 +133,14 @@ def is_small(says: str, most: tuple[int, int, int] = SIZE) -> bool:
 
 
 def slot_of(says: str) -> str:
-    """Return the slot that a report names."""
+    """Return the slot that a report names; "none" if it names no slot."""
     found = re.match(r"differs from \w+ in: (.*?)(?:\.|\n)", says)
     return found[1] if found else "none"
 
 
 def size_limit_of(fault: str) -> tuple[int, int, int]:
     """Return the largest size that the counterexample of a fault may have."""
-    return (SIZE[0], 3, SIZE[2]) if fault in fresh.NEEDS_THREE else SIZE
+    return (SIZE[0], 3, SIZE[2]) if fault in second_faults.NEED_THREE_RESPONSES else SIZE
 
 
 def run_faults(sources: dict[str, PlantedSource]) -> list[dict[str, Any]]:
@@ -154,10 +155,10 @@ def run_faults(sources: dict[str, PlantedSource]) -> list[dict[str, Any]]:
     return rows
 
 
-def run_fresh_sources() -> list[dict[str, Any]]:
-    """Run the kit on each correct source of `fresh.py`, one row per source."""
+def run_second_sources() -> list[dict[str, Any]]:
+    """Run the kit on each correct source of `second_faults.py`, one row per source."""
     rows = []
-    for name, planted in FRESH.items():
+    for name, planted in SECOND_SOURCES.items():
         function = compile_source(planted.source, planted.like)
         rows.append(
             {"style": name, "is": planted.like, **run_kit(function, planted.like, planted.arrays, **planted.options)}
@@ -176,13 +177,14 @@ def run_correct() -> list[dict[str, Any]]:
     return rows
 
 
-TITLES = {"planted": "# The conformance kit against planted faults", "fresh": "# A second set of planted faults"}
+TITLES = {"planted": "# The conformance kit against planted faults", "second_faults": "# A second set of planted faults"}
 PLANTED_PROVENANCE = [
     "`python experiments/conformance/planted.py`; the faults are in `faults.py`, and every report is in `planted.json`.",
     "Sources and faults are not those of the kit's own tests, but their author had read these tests.",
 ]
-FRESH_PROVENANCE = [
-    "`python experiments/conformance/planted.py fresh`; the faults are in `fresh.py`, and every report is in `fresh.json`.",
+SECOND_PROVENANCE = [
+    "`python experiments/conformance/planted.py second_faults`; the faults are in `second_faults.py`, and every report is in",
+    "`second_faults.json`.",
     "Sources and faults were written without reading the conformance kit's tests. At that time, the kit found 136 of the",
     "144, only 115 of them with a counterexample of this size. It missed GAE that counts positions outside the mask, KL",
     "estimates that are clamped, and advantages that compare only two responses of a group; it now has cases of each kind.",
@@ -190,9 +192,9 @@ FRESH_PROVENANCE = [
 
 
 def page(found: dict[str, Any], which: str = "planted") -> str:
-    """Format the page of results of one set of faults."""
+    """Format the results of one set of faults as a page in Markdown."""
     caught = [row for row in found["faults"] if row["found"] and row["small"]]
-    with_three = [row for row in caught if row["fault"] in fresh.NEEDS_THREE]
+    with_three = [row for row in caught if row["fault"] in second_faults.NEED_THREE_RESPONSES]
     passed = [row for row in found["correct"] if not row["found"]]
     exception = f"; {len(with_three)} of them have no effect on groups of 2 responses, and need 3" if with_three else ""
     lines = [
@@ -201,7 +203,7 @@ def page(found: dict[str, Any], which: str = "planted") -> str:
         f"**{len(caught)} of {len(found['faults'])}** planted faults are found, each with a counterexample of at most 2 prompts x",
         f"2 responses x 3 tokens{exception}.",
         f"**{len(passed)} of {len(found['correct'])}** correct implementations pass. The command for these results is",
-        *(FRESH_PROVENANCE if which == "fresh" else PLANTED_PROVENANCE),
+        *(SECOND_PROVENANCE if which == "second_faults" else PLANTED_PROVENANCE),
         "",
         "| in | fault | slot that the report names | a known convention |",
         "|---|---|---|---|",
@@ -217,10 +219,10 @@ def page(found: dict[str, Any], which: str = "planted") -> str:
 def main() -> int:
     """Run the chosen set and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", nargs="?", choices=["planted", "fresh"], default="planted")
+    parser.add_argument("which", nargs="?", choices=["planted", "second_faults"], default="planted")
     which = parser.parse_args().which
-    if which == "fresh":
-        found = {"faults": run_faults(FRESH), "correct": run_fresh_sources()}
+    if which == "second_faults":
+        found = {"faults": run_faults(SECOND_SOURCES), "correct": run_second_sources()}
     else:
         found = {"faults": run_faults(SOURCES), "correct": run_correct()}
     slowest = max(row["seconds"] for rows in found.values() for row in rows)

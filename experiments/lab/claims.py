@@ -65,7 +65,7 @@ class Claim:
     margin: float = 0.0
     """Smallest size of the statistic that would matter."""
     kind: Literal["above", "equal"] = "above"
-    """`above`: the claim says that the statistic is above the margin. `equal`: that it is within the margin of 0."""
+    """What the claim says: the statistic is above the margin (`above`), or it is within the margin of 0 (`equal`)."""
     seeds: int = 16
     """Number of seeds, starting at `first_seed`, or after the seeds of `first_look`."""
     first_seed: int = 0
@@ -80,7 +80,7 @@ class Claim:
     budget: str = ""
     """Description of the arms' updates, responses and learning rates, if `lab.results.budget_of` cannot derive it."""
     pilot: str = ""
-    """Sentences that state what was chosen after seeing results of this experiment; empty if nothing was."""
+    """Sentences that state what was chosen after seeing results of this experiment; empty if nothing was chosen so."""
 
     def __post_init__(self) -> None:
         if self.first_seed and self.first_look is not None:
@@ -106,7 +106,7 @@ class Claim:
         return f"{seen}, which did not decide it; the result is of {self.seeds} other seeds"
 
 
-def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
+def difference(metric: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
     """Return the statistic that subtracts a metric of `baseline` from the same metric of `arm`, per seed.
 
     Example:
@@ -114,17 +114,17 @@ def difference(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndar
         >>> difference("success", "with", "without")(arms).tolist()
         [0.25, 0.5]
     """
-    return lambda arms: arms[arm][number] - arms[baseline][number]
+    return lambda arms: arms[arm][metric] - arms[baseline][metric]
 
 
-def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
-    """Return the statistic that subtracts a metric of `baseline` from that of `arm`, per seed, when both have the same pass rate.
+def difference_at_equal_success(metric: str, arm: str, baseline: str) -> Callable[[Arms], np.ndarray]:
+    """Return the statistic that subtracts a metric of `baseline` from the metric of `arm` at the same pass rate, per seed.
 
     This pass rate is 80 % of the way from the initial pass rate to the lower of the two arms' highest pass rates. Values between
     two points of a curve are interpolated; if a pass rate falls, its highest value so far counts.
 
     Args:
-        number: name of a metric that is a curve, with as many points as `curve`, the pass rate.
+        metric: name of a metric that is a curve, with as many points as `curve`, the pass rate.
         arm: name of the first arm.
         baseline: name of the arm to subtract, with the same initial policies.
 
@@ -141,8 +141,8 @@ def difference_at_equal_success(number: str, arm: str, baseline: str) -> Callabl
         level = first + 0.8 * (np.minimum(rates[arm][:, -1], rates[baseline][:, -1]) - first)
 
         def at(name: str) -> np.ndarray:
-            rows = zip(level, rates[name], arms[name][number], strict=True)
-            return np.array([np.interp(x, rate, numbers) for x, rate, numbers in rows])
+            rows = zip(level, rates[name], arms[name][metric], strict=True)
+            return np.array([np.interp(x, rate, values) for x, rate, values in rows])
 
         return at(arm) - at(baseline)
 
@@ -168,8 +168,8 @@ def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
         False
     """
 
-    def gain(numbers: Arms) -> np.ndarray:
-        curve = np.mean([numbers[arm]["curve"] for arm in arms], axis=0)
+    def gain(metrics: Arms) -> np.ndarray:
+        curve = np.mean([metrics[arm]["curve"] for arm in arms], axis=0)
         fifth = (curve.shape[1] - 1) // 5
         return curve[:, -1] - curve[:, -1 - fifth] - STILL_LEARNING
 
@@ -190,14 +190,14 @@ def at_rest(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
         False
     """
 
-    def rest(numbers: Arms) -> np.ndarray:
-        gains = [still_learning(arm)[1](numbers) for arm in arms]
+    def rest(metrics: Arms) -> np.ndarray:
+        gains = [still_learning(arm)[1](metrics) for arm in arms]
         return -np.max(gains, axis=0)
 
     return f"{STILL_LEARNING:g} minus the largest gain of an arm's pass rate in the last fifth of training", rest
 
 
-def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arms], np.ndarray]:
+def agreement(metric: str, order: Sequence[str], *, tie: float) -> Callable[[Arms], np.ndarray]:
     """Return the statistic that is Kendall's rank correlation of an order of arms with a metric; small differences are ties.
 
     ::
@@ -205,9 +205,9 @@ def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arm
         (pairs in the order - pairs against it) / all pairs
 
     Args:
-        number: name of the metric.
+        metric: name of the metric.
         order: names of the arms, from the lowest to the highest metric according to the claim.
-        tie: largest difference that is a tie; tied pairs count for neither side.
+        tie: largest difference that counts as a tie; a tied pair is neither in the order nor against it.
 
     Example:
         >>> arms = {name: {"area": np.array([value])} for name, value in (("a", 0.1), ("b", 0.5), ("c", 0.5001))}
@@ -216,7 +216,7 @@ def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arm
     """
 
     def statistic(arms: Arms) -> np.ndarray:
-        rises = [arms[high][number] - arms[low][number] for low, high in itertools.combinations(order, 2)]
+        rises = [arms[high][metric] - arms[low][metric] for low, high in itertools.combinations(order, 2)]
         return np.mean([np.sign(rise) * (np.abs(rise) > tie) for rise in rises], axis=0)
 
     return statistic
@@ -295,15 +295,15 @@ class ClaimFile(NamedTuple):
     """The file's numeric constants, which the file's functions may read."""
 
 
-def read_page(file: Path) -> ClaimFile:
-    """Read an experiment on a claim.
+def read_claim_file(file: Path) -> ClaimFile:
+    """Run the file of an experiment on a claim, and return what it defines.
 
     Raises:
         InputError: the file cannot be run, has no docstring, or does not define `CLAIM`.
     """
     spec = importlib.util.spec_from_file_location(f"rljax_claim_{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
-        raise InputError(f"{file} is not a Python file.")
+        raise InputError(f"{file} is not a Python file; pass the path of a file in experiments/claims.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # like an import; dataclasses need it
     try:
@@ -312,7 +312,7 @@ def read_page(file: Path) -> ClaimFile:
         raise InputError(f"{file} cannot be run ({one_line(error)}); correct it.") from error
     claim, text = vars(module).get("CLAIM"), module.__doc__
     if not isinstance(claim, Claim):
-        raise InputError(f"{file} does not define CLAIM as a lab.claims.Claim.")
+        raise InputError(f"{file} must define CLAIM, a lab.claims.Claim, but its CLAIM is of type {type(claim).__name__}.")
     if not text:
         raise InputError(f"{file} has no docstring; write one: it is the claim's page.")
     constants = {name: value for name, value in vars(module).items() if name.isupper() and is_plain(value)}
@@ -320,7 +320,7 @@ def read_page(file: Path) -> ClaimFile:
 
 
 def is_plain(value: Any) -> bool:
-    """True if a value is a number or a tuple of numbers.
+    """True if a value is a number or a tuple of such values.
 
     Example:
         >>> is_plain((0.1, 3)), is_plain("words")
@@ -329,8 +329,8 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float) or (type(value) is tuple and all(map(is_plain, value)))
 
 
-def find_page(name: str) -> ClaimFile:
-    """Read a claim by name.
+def find_claim_file(name: str) -> ClaimFile:
+    """Find the file of a claim by the claim's name, and read it.
 
     Raises:
         InputError: there is no such claim.
@@ -338,4 +338,4 @@ def find_page(name: str) -> ClaimFile:
     files = claim_files()
     if name not in files:
         raise InputError(f"There is no claim {name!r}{did_you_mean(name, files)} The claims are {', '.join(files)}.")
-    return read_page(files[name])
+    return read_claim_file(files[name])

@@ -83,13 +83,13 @@ def train_game(
     observed: Callable[[Mapping[str, float]], float] = lambda row: row["turns"] - 1,
     **parts: Any,
 ) -> dict[str, Any]:
-    """Train a policy on a game.
+    """Train a policy on a game, and return its learning curve.
 
     Args:
         config: the settings.
         environment: the game; None if a response is one turn, which a reward function scores.
         problems: training and held-out problems.
-        observed: metrics of a step -> number of tokens per episode that the game wrote; by default, one between two turns.
+        observed: metrics of a step -> mean number of an episode's tokens that the game wrote; by default, one between two turns.
         **parts: further arguments of `rljax.train`.
 
     Returns:

@@ -35,7 +35,7 @@ class Responses(NamedTuple):
 
     @property
     def length(self) -> Int[Array, "N"]:
-        """Tokens of each response."""
+        """Number of tokens of each response."""
         return self.mask.sum(-1)
 
 
@@ -51,9 +51,9 @@ class PairLogProbs(NamedTuple):
     ref_rejected: Float[Array, "N"]
     """Log-probability of the rejected response under the reference."""
     chosen_length: Int[Array, "N"]
-    """Tokens of the preferred response."""
+    """Number of tokens of the preferred response."""
     rejected_length: Int[Array, "N"]
-    """Tokens of the rejected response."""
+    """Number of tokens of the rejected response."""
 
     @property
     def lead(self) -> Float[Array, "N"]:
@@ -79,7 +79,7 @@ class PairSetting(NamedTuple):
     learning_rate: float = 0.05
     """Learning rate of Adam for the logits."""
     points: int = 10
-    """Number of points of a curve after the first."""
+    """Number of points on a curve, not counting the one before training."""
 
 
 def sample_pairs(setting: PairSetting, table: Table, key: Key) -> tuple[Responses, Responses]:

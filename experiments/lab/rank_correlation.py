@@ -17,7 +17,7 @@ class RankCorrelation(NamedTuple):
     high: float
     """Upper end of this central range."""
     share: float
-    """Fraction of all orders whose correlation is at least as far from 0 as `tau`: a two-sided p-value."""
+    """Fraction of all orders of one list whose correlation is at least as far from 0 as `tau`: a two-sided p-value."""
 
     def text(self) -> str:
         """Format the correlation with the range expected by chance.

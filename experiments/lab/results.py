@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lab.claims import ArmMetrics, Arms, Claim, ClaimFile, Interval, find_page, over_seeds, verdict_of
+from lab.claims import ArmMetrics, Arms, Claim, ClaimFile, Interval, find_claim_file, over_seeds, verdict_of
 from lab.keys import arm_key
 from lab.pictures import plot_claim
 from lab.tabular import Setting
@@ -46,7 +46,7 @@ class Results(NamedTuple):
 
     @property
     def seeds(self) -> list[int]:
-        """Seeds that every arm has."""
+        """Seeds for which every arm has results."""
         common = [set(seeds) for seeds in self.runs.values()]
         return sorted(map(int, set.intersection(*common))) if common else []
 
@@ -66,9 +66,9 @@ class Outcome(NamedTuple):
     figures: dict[str, Interval]
     """The claim's `figures`: other statistics, by name."""
     arms: Arms
-    """Metrics of every arm; empty without results."""
+    """Metrics of every arm; empty if there are no results."""
     date: str
-    """Day of the last run; empty without results."""
+    """Day of the last run; empty if there are no results."""
     minutes: float
     """Minutes that the experiment took."""
     condition: Interval | None = None
@@ -81,7 +81,7 @@ def _stack(rows: Sequence[Mapping[str, Any]]) -> ArmMetrics:
 
 
 def algorithms_in(settings: object) -> list[dict[str, str]]:
-    """Describe every algorithm in the settings of an arm, at any depth: the equations and numbers in each of its slots.
+    """Describe every algorithm in the settings of an arm, however deeply nested: the equations and numbers in each slot.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -120,7 +120,7 @@ def equations_in(settings: object) -> list[dict[str, str]]:
 
 
 def _equation_names(function: FunctionType) -> str:
-    """Return the op's name if a function is an op, else the ops that it calls, with the numbers bound in it; empty without ops."""
+    """Name the ops in a function, itself or those that it calls, with the numbers bound in it; empty if there are no ops."""
     names, closure = names_of_ops(), inspect.getclosurevars(function)
     called = [value for value in closure.globals.values() if isinstance(value, FunctionType)]
     functions = [function] if function in names else called
@@ -129,7 +129,7 @@ def _equation_names(function: FunctionType) -> str:
     return " ".join([*ops, *numbers]) if ops else ""
 
 
-def contents_of(settings: object) -> list[dict[str, str]]:
+def describe_contents(settings: object) -> list[dict[str, str]]:
     """Describe the algorithms in the settings of an arm, or, if there are none, the equations."""
     return algorithms_in(settings) or equations_in(settings)
 
@@ -171,7 +171,7 @@ def write_results(page: ClaimFile, results: Results) -> None:
         "seconds": json.dumps(results.seconds),
         "claim": block(summary_of(page.claim, outcome_of(page, results))),
         "keys": block({arm: arm_key(page, arm) for arm in results.runs}),
-        "algorithms": block({arm: contents_of(page.claim.arms[arm]) for arm in results.runs}),
+        "algorithms": block({arm: describe_contents(page.claim.arms[arm]) for arm in results.runs}),
         "runs": f"{{\n{arms}\n }}",
     }
     text = ",\n".join(f' "{name}": {part}' for name, part in parts.items())
@@ -242,8 +242,8 @@ def _settings_in(arm: object) -> list[Setting]:
     return [found for part in arm for found in _settings_in(part)] if isinstance(arm, tuple | list) else []
 
 
-def run_page(page: ClaimFile, *, again: bool = False) -> Results:
-    """Run the missing arms and seeds of an experiment; write the results after each arm.
+def run_missing(page: ClaimFile, *, again: bool = False) -> Results:
+    """Run the arms and seeds of an experiment that have no results yet; write the results after each arm.
 
     Args:
         page: the experiment.
@@ -297,32 +297,32 @@ def run_claim(name: str, *, again: bool) -> None:
     Raises:
         InputError: there is no such claim.
     """
-    page = find_page(name)
-    results = run_page(page, again=again)
+    page = find_claim_file(name)
+    results = run_missing(page, again=again)
     write_results(page, results)  # the claim's texts may have changed even if no run was missing
     plot_claim(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
 
 
 def rekey(page: ClaimFile) -> list[str]:
-    """Write new keys after a refactoring, if one seed of every arm still gives the same numbers.
+    """Write new keys after a refactoring, if one seed of every arm still gives the same metrics.
 
     Args:
         page: the claim; its results file has runs of every arm.
 
     Returns:
-        The arms whose numbers differ; if there are any, the file is unchanged.
+        The arms whose metrics differ; the file is unchanged if any arm differs.
     """
     found = json.loads(page.file.with_suffix(".json").read_text(encoding="utf-8"))
-    differing = [arm for arm in page.claim.arms if not _is_repeated(page, arm, found["runs"][arm])]
+    differing = [arm for arm in page.claim.arms if not _reproduces(page, arm, found["runs"][arm])]
     if not differing:
         write_results(page, Results(found["date"], found["seconds"], {arm: found["runs"][arm] for arm in page.claim.arms}))
     return differing
 
 
-def _is_repeated(page: ClaimFile, arm: str, runs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """True if the first seed of an arm gives the same numbers again; for a trained arm, only the beginning of the curve counts.
+def _reproduces(page: ClaimFile, arm: str, runs: Mapping[str, Mapping[str, Any]]) -> bool:
+    """True if the first seed of an arm gives the same metrics again; for a trained arm, only the beginning of the curve counts.
 
-    If another machine samples a single token differently, everything after it in a training changes.
+    If another machine samples a single token differently, everything after it in the training run changes.
     """
     seed = next(iter(runs))
     numbers = page.claim.measure(page.claim.arms[arm], [int(seed)])
@@ -335,4 +335,4 @@ def _is_repeated(page: ClaimFile, arm: str, runs: Mapping[str, Mapping[str, Any]
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        print(f"{name}: {rekey(find_page(name)) or 'the same numbers'}")
+        print(f"{name}: {rekey(find_claim_file(name)) or 'the same numbers'}")

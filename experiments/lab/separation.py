@@ -27,7 +27,7 @@ def is_apart(one: Interval, other: Interval) -> bool:
 
 
 def tiers(intervals: Mapping[str, Interval]) -> list[str]:
-    """Find a largest set of arms whose intervals are pairwise disjoint, ordered from the lowest to the highest.
+    """Find a set of arms, as large as possible, whose intervals are pairwise disjoint, ordered from the lowest to the highest.
 
     The greedy search is exact: one of the largest sets starts with the interval that has the lowest upper end, continues with
     the lowest upper end among the intervals above the first one, and so on.
@@ -36,7 +36,7 @@ def tiers(intervals: Mapping[str, Interval]) -> list[str]:
         intervals: interval of each arm; an arm whose interval has NaN ends is never chosen.
 
     Returns:
-        Names of the chosen arms: a single one if no two intervals are disjoint, and none if all intervals have NaN ends.
+        Names of the chosen arms: a single name if no two intervals are disjoint, no names if all intervals have NaN ends.
 
     Example:
         >>> ends = {"a": (0.0, 2.0), "b": (1.0, 3.0), "c": (2.5, 4.0)}

@@ -76,7 +76,7 @@ class Setting(NamedTuple):
     """The critic's initial value of every state. It must be 0 for a head with several outputs; for a categorical head, the initial
     value is then the middle of its support."""
     points: int = 10
-    """Number of points of a curve after the one before training."""
+    """Number of points on a curve, not counting the one before training."""
 
 
 class _Tables(NamedTuple):
@@ -136,7 +136,7 @@ def _take_kept_first(array: Array, kept: Array, count: int) -> Array:
     return array[jnp.argsort(~kept, stable=True)[:count]]
 
 
-def _values_from_outputs(algorithm: Algorithm, outputs: Float[Array, "*rows T N"]) -> Float[Array, "*rows T"]:
+def _values_of_outputs(algorithm: Algorithm, outputs: Float[Array, "*rows T N"]) -> Float[Array, "*rows T"]:
     """Convert the critic's outputs to values."""
     return required(algorithm.critic, "algorithm.critic").head.value(outputs)
 
@@ -175,7 +175,7 @@ def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _S
         policy_logp=None if setting.sampler is None else _select_tokens(policy, states, tokens),
         ref_logp=None if reference is None else _select_tokens(reference, states, tokens),
         truncated=~jnp.asarray(world.ends)[last],
-        values=_values_from_outputs(algorithm, tables.outputs[states]) if algorithm.needs("values") else None,
+        values=_values_of_outputs(algorithm, tables.outputs[states]) if algorithm.needs("values") else None,
         behaviour_entropy=entropy_of[states] if algorithm.needs("behaviour_entropy") else None,
         square_sum=jnp.square(p).sum(-1)[states] if algorithm.needs("square_sum") else None,
     )
@@ -199,7 +199,7 @@ def _compute_loss(
         total = total + loss(algorithm, _select_tokens(logp, states, tokens), batch, entropy=entropy)[0]
     if algorithm.critic is not None:
         outputs = tables.outputs[states]
-        total = total + value_loss(algorithm, _values_from_outputs(algorithm, outputs), batch, outputs=outputs)[0]
+        total = total + value_loss(algorithm, _values_of_outputs(algorithm, outputs), batch, outputs=outputs)[0]
     return total
 
 

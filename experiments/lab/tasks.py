@@ -54,8 +54,8 @@ class Task(NamedTuple):
         return [*self.page.claim.seed_range][:SEEDS]
 
 
-class Sources(NamedTuple):
-    """Tasks of the claims, and the claims that have none."""
+class ClaimTasks(NamedTuple):
+    """Tasks of the claims, and the claims without a task, by reason."""
 
     tasks: list[Task]
     """The tasks, in the order of the claims' names."""
@@ -111,8 +111,8 @@ def fingerprint(setting: Setting) -> tuple[Any, ...]:
     return world_hash(world), *numbers, *(np.asarray(part, np.float64).round(3).tobytes() for part in returned)
 
 
-def sources(pages: Sequence[ClaimFile], results: Mapping[str, Results]) -> Sources:
-    """Find the tasks of the claims, and the claims that have none.
+def find_tasks(pages: Sequence[ClaimFile], results: Mapping[str, Results]) -> ClaimTasks:
+    """Find the tasks of the claims, and the claims without a task.
 
     Args:
         pages: the claims.
@@ -122,7 +122,7 @@ def sources(pages: Sequence[ClaimFile], results: Mapping[str, Results]) -> Sourc
         InputError: a claim has no results for its current settings.
     """
     arms: dict[tuple[Any, ...], list[tuple[ClaimFile, str, Setting]]] = {}
-    found = Sources([], [], [], [])
+    found = ClaimTasks([], [], [], [])
     for page in pages:
         settings = {name: setting for name, arm in page.claim.arms.items() if (setting := setting_of(arm)) is not None}
         if not settings:

@@ -1,4 +1,4 @@
-"""Learning-rate search for the arms of a comparison: every arm is tuned in the same way, so that none has an advantage."""
+"""Learning-rate search for the arms of a comparison; every arm is tuned in the same way, so that none has an advantage."""
 
 from collections.abc import Sequence
 
@@ -34,10 +34,10 @@ def tune(
         seeds: seeds of the search.
 
     Returns:
-        The best setting, with the best rate as its learning rate. In case of a tie, the first one is returned.
+        The best setting, with the best rate as its learning rate; of equally good ones, the first.
 
     Raises:
-        ValueError: `number` is neither of these, or `settings`, `rates` or `seeds` is empty.
+        ValueError: `number` is neither "area" nor "success", or `settings`, `rates` or `seeds` is empty.
 
     Example:
         >>> from rljax.algorithms import rloo

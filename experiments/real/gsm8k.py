@@ -43,7 +43,7 @@ class GSM8KArguments(Arguments):
 
 
 def number_of(text: str) -> str | None:
-    """Return the last number of a text without commas and without zero decimals; None if the text has no number.
+    """Return the last number of a text, without its commas and zero decimals; None if the text has no number.
 
     Example:
         >>> number_of("It costs $1,080.00."), number_of("none")

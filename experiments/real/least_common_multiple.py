@@ -3,7 +3,7 @@
 The reward is the puzzle generator's own score of the number that the response ends with. If words follow the last number, the
 response counts as having no answer. Otherwise the model would learn within ten steps to repeat the question up to the token limit;
 the last number is then the question's second one, which is sometimes the answer. Instead it learns to answer in one sentence,
-mostly with one of the two numbers, which is right if that number is a multiple of the other. Needs `pip install 'rljax-lm[tasks]'`.
+mostly with one of the two numbers, which is right if that number is a multiple of the other. Needs `pip install -e '.[tasks]'`.
 
     python experiments/real/least_common_multiple.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """

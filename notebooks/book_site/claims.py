@@ -23,7 +23,7 @@ INTRODUCTION = """(page-claims)=
 policy is a table of logits in a small world, trained with the library's losses, advantages and weights. An
 experiment takes seconds; its arms share worlds and seeds, and pass rates are exact.
 Effects of a network (shared features, a large vocabulary, limited capacity) do not appear.
-**A verdict holds for these worlds only.** The most used methods are tested again [on a transformer](#page-lifted-claims).
+**A verdict holds for these worlds only.** The most used methods are tested again [on a transformer](#page-claims-on-transformer).
 
 ## In ten lines
 

@@ -22,7 +22,7 @@ RESULTS = (
     "hierarchical",
     "images_of_digits",
     "ladders",
-    "lifted_claims",
+    "claims_on_transformer",
     "long_chain_algorithms",
     "prompt_consistency",
     "proposer_and_checker",

@@ -5,13 +5,13 @@ None of them is a published paper: `rljax errata` lists the errata of papers and
 
 from string import ascii_lowercase
 
-from document_errata import critic, dapo, group, others
+from document_errata import critic, dapo, group, other_documents
 from rljax.book.errata import Erratum, Evidence
 
 
 def errata() -> tuple[Erratum, ...]:
     """Collect all entries, in the order of their numbers."""
-    return tuple(sorted((entry for file in (critic, dapo, group, others) for entry in file.ERRATA), key=_order))
+    return tuple(sorted((entry for file in (critic, dapo, group, other_documents) for entry in file.ERRATA), key=_order))
 
 
 def _order(entry: Erratum) -> tuple[int, str]:

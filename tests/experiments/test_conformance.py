@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "conformance"
-SETS = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("planted", "fresh")}
+SETS = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("planted", "second_faults")}
 sys.path.append(str(FOLDER))
 LIBRARY_ROWS = json.loads((FOLDER / "field.json").read_text(encoding="utf-8"))
 
@@ -24,7 +24,7 @@ planted, field = load_module("planted"), load_module("field")
 
 FAULTS_PER_CHECK = 13
 """The tests plant every 13th fault again."""
-SOURCES = {"planted": planted.SOURCES, "fresh": planted.FRESH}
+SOURCES = {"planted": planted.SOURCES, "second_faults": planted.SECOND_SOURCES}
 FAULTS = [
     (which, name, *fault)
     for which, sources in SOURCES.items()
@@ -37,7 +37,7 @@ def test_every_fault_was_found_with_small_example():
     rows = [(which, row) for which, found in SETS.items() for row in found["faults"]]
     assert [(which, row["in"], row["fault"]) for which, row in rows] == [fault[:3] for fault in FAULTS]
     assert len(SETS["planted"]["faults"]) == 100
-    assert len(SETS["fresh"]["faults"]) >= 100
+    assert len(SETS["second_faults"]["faults"]) >= 100
     for _, row in rows:
         assert all((row["found"], row["small"], planted.is_small(row["says"], planted.size_limit_of(row["fault"])))), row[
             "fault"
@@ -45,12 +45,12 @@ def test_every_fault_was_found_with_small_example():
 
 
 def test_faults_that_need_three_responses():
-    shapes = {row["fault"]: planted.shape_of(row["says"]) for row in SETS["fresh"]["faults"]}
-    assert {fault for fault, shape in shapes.items() if shape[1] > 2} == planted.fresh.NEEDS_THREE
+    shapes = {row["fault"]: planted.shape_of(row["says"]) for row in SETS["second_faults"]["faults"]}
+    assert {fault for fault, shape in shapes.items() if shape[1] > 2} == planted.second_faults.NEED_THREE_RESPONSES
 
 
 def test_fault_names_differ_between_sets():
-    first, second = ([row["fault"] for row in SETS[which]["faults"]] for which in ("planted", "fresh"))
+    first, second = ([row["fault"] for row in SETS[which]["faults"]] for which in ("planted", "second_faults"))
     assert not set(first) & set(second)
 
 
@@ -61,7 +61,7 @@ def test_fault_page_matches_rows(which):
 
 def test_correct_implementations_passed():
     assert [row["style"] for row in SETS["planted"]["correct"]] == list(planted.correct.CORRECT)
-    assert [row["style"] for row in SETS["fresh"]["correct"]] == list(planted.FRESH)
+    assert [row["style"] for row in SETS["second_faults"]["correct"]] == list(planted.SECOND_SOURCES)
     assert not any(row["found"] for found in SETS.values() for row in found["correct"])
 
 

@@ -4,13 +4,13 @@ import itertools
 import json
 from pathlib import Path
 
+import claims_on_transformer
 import jax.numpy as jnp
 import ladders
-import lifted_claims
 import numpy as np
 import pytest
+from claims_on_transformer import CLAIMS, compare_on_smollm2, decide, read_inputs, summary
 from ladders import ARMS, DAPO_ROWS, LADDERS, SEEDS, config_of, hash_of, measurements, report
-from lifted_claims import CLAIMS, decide, on_smollm2, read_inputs, summary
 from scipy import stats
 
 from lab.rank_correlation import kendall, permutation_test
@@ -143,10 +143,10 @@ def test_smollm2_needs_five_seeds_for_a_verdict(gain, verdict):
     claim = next(claim for claim in CLAIMS if claim.real == ("Dr.GRPO", "GRPO"))
     rows = [make_real_row("GRPO", seed, 0.7 + 0.01 * seed) for seed in range(6)]
     rows += [make_real_row("Dr.GRPO", seed, 0.7 + 0.01 * seed + gain + 0.001 * (seed % 2)) for seed in range(5)]
-    found = on_smollm2(claim, rows)
+    found = compare_on_smollm2(claim, rows)
     assert (found["verdict"], found["statistic"]["seeds"], found["clipped"]) == (verdict, 5, 0.1)
     assert found["statistic"]["value"] == pytest.approx(gain + 0.0004)
-    few = on_smollm2(claim, [row for row in rows if row["seed"] < 3])
+    few = compare_on_smollm2(claim, [row for row in rows if row["seed"] < 3])
     assert (few["verdict"], few["statistic"]["seeds"]) == ("not decided", 3)
     assert few["statistic"]["low"] < gain < few["statistic"]["high"], "three seeds have an interval"
 
@@ -162,7 +162,7 @@ def test_ladders_page_matches_runs():
     assert ladders.begun_arms(rows, LADDERS[0]) == [*DAPO_ROWS]
 
 
-def test_lifted_claims_page_matches_runs():
-    stored = json.loads((FOLDER / "lifted_claims.json").read_text(encoding="utf-8"))
+def test_claims_on_transformer_page_matches_runs():
+    stored = json.loads((FOLDER / "claims_on_transformer.json").read_text(encoding="utf-8"))
     assert stored == summary(*read_inputs())
-    assert page_body("lifted_claims") == lifted_claims.report(stored)
+    assert page_body("claims_on_transformer") == claims_on_transformer.report(stored)

@@ -7,7 +7,7 @@ import pytest
 import selector
 from selector import choose, cross_fitted_best, leave_out, ridge, standardize
 
-from lab.claims import find_page
+from lab.claims import find_claim_file
 from lab.rows import rows_of
 from lab.tasks import facts_of, scores_in_results, with_algorithm, world_hash
 
@@ -135,6 +135,6 @@ def test_committed_scores_match_claims_and_page(experiment):
 def test_added_arm_is_measured_like_own_arms(experiment):
     """Measures an existing arm of the claim again, as if it were missing."""
     row = next(row for row in json.loads(experiment.OUT.read_text(encoding="utf-8")) if row["from"] == "cispo: cispo")
-    page = find_page(row["claim"])
+    page = find_claim_file(row["claim"])
     changed = with_algorithm(page.claim.arms[row["arm"]], experiment.ALGORITHMS["cispo"])
     np.testing.assert_allclose(page.claim.measure(changed, page.claim.seed_range[:2])["area"], row["scores"][:2], rtol=2e-3)

@@ -23,15 +23,15 @@ from lab.claims import (
     at_rest,
     claim_files,
     difference_at_equal_success,
-    find_page,
+    find_claim_file,
     over_seeds,
-    read_page,
+    read_claim_file,
     still_learning,
     verdict_of,
 )
 from lab.keys import arm_key
 from lab.pictures import plot_all, plot_claim
-from lab.results import budget_of, contents_of, outcome_of, read_results, rekey, run_page, summary_of
+from lab.results import budget_of, describe_contents, outcome_of, read_results, rekey, run_missing, summary_of
 from lab.tasks import setting_of
 from lab.worlds import exact
 from rljax.algorithms import grpo
@@ -80,7 +80,7 @@ CLAIM = Claim(
 def page(tmp_path):
     file = tmp_path / "two.py"
     file.write_text(EXPERIMENT)
-    return read_page(file)
+    return read_claim_file(file)
 
 
 def recorded_calls(page):
@@ -125,52 +125,52 @@ def test_an_experiment_without_results_is_not_decided(page):
 
 
 def test_a_run_is_stored_and_not_repeated(page):
-    outcome = outcome_of(page, run_page(page))
+    outcome = outcome_of(page, run_missing(page))
     assert outcome.verdict == "holds here"
     assert outcome.statistic.value == pytest.approx(1.1)
     assert outcome.figures["the reverse"].value == pytest.approx(-1.1)
     assert len(recorded_calls(page)) == 2
-    assert outcome_of(page, run_page(page)).statistic == outcome.statistic
+    assert outcome_of(page, run_missing(page)).statistic == outcome.statistic
     assert len(recorded_calls(page)) == 2
-    run_page(page, again=True)
+    run_missing(page, again=True)
     assert len(recorded_calls(page)) == 4
 
 
 def test_only_missing_seeds_are_run(page):
-    run_page(page)
+    run_missing(page)
     file = page.file.with_suffix(".json")
     stored = json.loads(file.read_text())
     del stored["runs"]["two"]["3"], stored["runs"]["two"]["5"]
     file.write_text(json.dumps(stored))
     assert read_results(page).seeds == [0, 1, 2, 4]
     assert outcome_of(page, read_results(page)).verdict == "not decided"
-    run_page(page)
+    run_missing(page)
     assert recorded_calls(page)[2:] == [(2.0, [3, 5])]
     assert read_results(page).seeds == list(range(6))
 
 
 def test_a_second_look_uses_only_new_seeds(page):
-    run_page(page)
+    run_missing(page)
     first = outcome_of(page, read_results(page)).statistic
     again = page._replace(claim=replace(page.claim, seeds=8, first_look=first))
     assert read_results(again).seeds == []
-    results = run_page(again)
+    results = run_missing(again)
     assert results.seeds == list(range(6, 14))
     assert recorded_calls(page)[2:] == [(1.0, list(range(6, 14))), (2.0, list(range(6, 14)))]
     assert outcome_of(again, results).statistic.seeds == 8
 
 
 def test_seeds_below_the_first_seed_are_ignored(page):
-    run_page(page)
+    run_missing(page)
     later = page._replace(claim=replace(page.claim, first_seed=6))
     assert read_results(later).seeds == []
-    assert run_page(later).seeds == list(range(6, 12))
+    assert run_missing(later).seeds == list(range(6, 12))
     with pytest.raises(ValueError, match="first_seed must be 0"):
         replace(later.claim, first_look=Interval(0.1, -0.1, 0.3, 16))
 
 
 def test_a_pilot_states_which_seeds_were_seen_before():
-    claims = [find_page(name).claim for name in claim_files()]
+    claims = [find_claim_file(name).claim for name in claim_files()]
     later = [claim for claim in claims if claim.first_seed]
     assert later
     for claim in later:
@@ -178,9 +178,9 @@ def test_a_pilot_states_which_seeds_were_seen_before():
         assert f"seeds {claim.seed_range[0]} to {claim.seed_range[-1]}." in claim.pilot
 
 
-@pytest.mark.parametrize("name", [name for name in claim_files() if find_page(name).claim.first_look])
+@pytest.mark.parametrize("name", [name for name in claim_files() if find_claim_file(name).claim.first_look])
 def test_the_first_look_at_a_claim_was_not_decided(name, capsys):
-    claim = find_page(name).claim
+    claim = find_claim_file(name).claim
     assert claim.first_look is not None
     assert (claim.first_look.seeds, claim.seed_range) == (16, range(16, 80))
     assert verdict_of(claim.first_look, kind=claim.kind, margin=claim.margin) == "not decided"
@@ -206,40 +206,40 @@ def test_the_first_look_at_a_claim_was_not_decided(name, capsys):
     ],
 )
 def test_only_changed_settings_invalidate_results(page, old, new, same):
-    run_page(page)
+    run_missing(page)
     assert old in EXPERIMENT
     page.file.write_text(
         EXPERIMENT.replace(old, new).replace("import numpy", "from functools import partial\n\nimport numpy")
     )
-    changed = read_page(page.file)
+    changed = read_claim_file(page.file)
     assert bool(read_results(changed).seeds) is same
 
 
 def test_rekey_keeps_the_results_of_moved_code(page):
-    run_page(page)
+    run_missing(page)
     before = page.file.with_suffix(".json").read_text()
     page.file.write_text(EXPERIMENT.replace("STEPS = 3", "CURVE_STEPS = 3"))
-    moved = read_page(page.file)
+    moved = read_claim_file(page.file)
     assert read_results(moved).seeds == []
     assert rekey(moved) == []
     assert read_results(moved).seeds == list(range(6))
     page.file.with_suffix(".json").write_text(before)
     page.file.write_text(EXPERIMENT.replace('"two": 2.0', '"two": 2.5'))
-    assert rekey(read_page(page.file)) == ["two"]
+    assert rekey(read_claim_file(page.file)) == ["two"]
     assert page.file.with_suffix(".json").read_text() == before
 
 
 @pytest.mark.parametrize("name", claim_files())
 def test_committed_summaries_match_the_experiments(name):
     """`rljax claims` reads the committed summary. If this fails, run `rljax claims --finish NAME`."""
-    page = find_page(name)
+    page = find_claim_file(name)
     stored = json.loads(page.file.with_suffix(".json").read_text(encoding="utf-8"))["claim"]
     assert stored == summary_of(page.claim, outcome_of(page, read_results(page)))
 
 
 def test_the_arms_of_a_claim_have_different_keys():
     for name in claim_files():
-        page = find_page(name)
+        page = find_claim_file(name)
         keys = [arm_key(page, arm) for arm in page.claim.arms]
         assert len(set(keys)) == len(keys), name
 
@@ -248,7 +248,7 @@ BUDGETS = ("cispo", "kl_limit", "kl_cov_entropy", "dynamic_sampling", "rloo_ppo"
 
 
 def test_budget_of_states_equal_amounts_and_learning_rates():
-    budgets = {name: find_page(name).claim for name in BUDGETS}
+    budgets = {name: find_claim_file(name).claim for name in BUDGETS}
     words = {name: budget_of(claim) for name, claim in budgets.items()}
     equal = "1600 updates in every arm; 12800 sampled responses in every arm"
     assert words["cispo"] == f"{equal}; each arm's learning rate is the best of a search on other seeds"
@@ -266,7 +266,7 @@ def test_results_of_a_former_algorithm_are_ignored(page):
         settings = replace(page.claim, arms=arms, measure=lambda arm, seeds: measure(arm if arm == 1.0 else arm[1], seeds))
         return page._replace(claim=settings)
 
-    run_page(with_beta(0.0))
+    run_missing(with_beta(0.0))
     assert read_results(with_beta(0.0)).seeds == list(range(6))
     changed = read_results(with_beta(0.04))
     assert (len(changed.runs["one"]), changed.runs["two"]) == (6, {})
@@ -278,14 +278,17 @@ def test_committed_results_have_the_current_algorithms():
     differing = [
         f"{name}: {arm}"
         for name in claim_files()
-        for arm, settings in find_page(name).claim.arms.items()
-        if json.loads(claim_files()[name].with_suffix(".json").read_text())["algorithms"][arm] != contents_of(settings)
+        for arm, settings in find_claim_file(name).claim.arms.items()
+        if json.loads(claim_files()[name].with_suffix(".json").read_text())["algorithms"][arm]
+        != describe_contents(settings)
     ]
     assert differing == []
 
 
 def test_arms_without_an_algorithm_name_their_equations():
-    contents = {name: [contents_of(arm) for arm in find_page(name).claim.arms.values()] for name in claim_files()}
+    contents = {
+        name: [describe_contents(arm) for arm in find_claim_file(name).claim.arms.values()] for name in claim_files()
+    }
     # The arms of these two claims are plain numbers.
     assert {name for name, arms in contents.items() if [] in arms} == {"controller", "k3_variance"}
     assert contents["k3_gradient"][-2:] == [[{"function": "k3"}], [{"function": "importance_weighted_k3"}]]
@@ -294,7 +297,7 @@ def test_arms_without_an_algorithm_name_their_equations():
 
 
 def test_controller_page_states_the_recovered_success():
-    page = find_page("controller")
+    page = find_claim_file("controller")
     final_success = {arm: metrics["success"].mean() for arm, metrics in read_results(page).arms().items()}
     for rate in ("x 10", "/ 10"):
         recovered, lost = (
@@ -304,7 +307,7 @@ def test_controller_page_states_the_recovered_success():
 
 
 def test_a_picture_is_drawn_with_or_without_curves(page, tmp_path):
-    outcome = outcome_of(page, run_page(page))
+    outcome = outcome_of(page, run_missing(page))
     plot_claim(page.claim, outcome, tmp_path / "with.png")
     bare = outcome._replace(arms={arm: {"number": metrics["number"]} for arm, metrics in outcome.arms.items()})
     plot_claim(page.claim, bare, tmp_path / "without.png")
@@ -314,7 +317,7 @@ def test_a_picture_is_drawn_with_or_without_curves(page, tmp_path):
 def test_picture_of_all_claims_has_one_row_per_claim(page, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, file: figures.append(figure))
-    outcome = outcome_of(page, run_page(page))
+    outcome = outcome_of(page, run_missing(page))
     lost = outcome._replace(verdict="contradicted", statistic=Interval(-1.0, -1.5, -0.75, 6))
     claims = [
         read_claim("cispo")._replace(name=name, verdict=found.verdict, statistic=found.statistic, margin=0.5)
@@ -340,11 +343,11 @@ def test_picture_of_all_claims_has_one_row_per_claim(page, tmp_path, monkeypatch
 def test_a_file_without_a_claim_is_refused(tmp_path, text, message):
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(InputError, match=message):
-        read_page(tmp_path / "bad.py")
+        read_claim_file(tmp_path / "bad.py")
 
 
 STATED = re.compile(r"is right on about one response in (\d+)")
-PAGES = {name: " ".join(find_page(name).text.split()) for name in claim_files()}
+PAGES = {name: " ".join(find_claim_file(name).text.split()) for name in claim_files()}
 
 
 def initial_pass_rate(setting):
@@ -357,7 +360,7 @@ def initial_pass_rate(setting):
 @pytest.mark.parametrize("name", [name for name, text in PAGES.items() if STATED.search(text)])
 def test_stated_initial_pass_rates_are_right(name):
     """A docstring's figure is within 15 % of the mean over random initial policies and contexts of an arm."""
-    settings = [setting_of(arm) for arm in find_page(name).claim.arms.values()]
+    settings = [setting_of(arm) for arm in find_claim_file(name).claim.arms.values()]
     rates = {initial_pass_rate(setting) for setting in settings if setting is not None}
     for stated in map(int, STATED.findall(PAGES[name])):
         assert not rates or any(abs(1 / rate / stated - 1) < 0.15 for rate in rates), (stated, rates)
@@ -365,7 +368,7 @@ def test_stated_initial_pass_rates_are_right(name):
 
 @pytest.mark.parametrize("name", claim_files())
 def test_committed_claims_have_a_complete_page(name):
-    page = find_page(name)
+    page = find_claim_file(name)
     source = "document" if "design document" in page.claim.paper else "paper"
     for words in ("Setting: ", f"Deviations from the {source}: ", f"Command: rljax claims --rerun {name}"):
         assert words in page.text
@@ -378,9 +381,9 @@ def test_committed_claims_have_a_complete_page(name):
     assert page.file.with_suffix(".png").is_file()
 
 
-@pytest.mark.parametrize("name", [name for name in claim_files() if find_page(name).claim.kind != "equal"])
+@pytest.mark.parametrize("name", [name for name in claim_files() if find_claim_file(name).claim.kind != "equal"])
 def test_arms_of_a_committed_claim_have_different_results(name):
-    page = find_page(name)
+    page = find_claim_file(name)
     arms = read_results(page).arms()
     for one, two in itertools.combinations(arms.values(), 2):
         assert any((one[metric] != two[metric]).any() for metric in one), name
@@ -390,7 +393,7 @@ def test_arms_of_a_committed_claim_have_different_results(name):
 @pytest.mark.parametrize("name", ["k3_gradient", "k3_variance", "temporal_groups"])
 @pytest.mark.usefixtures("standard_promotion")
 def test_committed_results_match_the_current_equations(name):
-    page = find_page(name)
+    page = find_claim_file(name)
     committed = read_results(page).arms()
     for arm, settings in page.claim.arms.items():
         metrics = page.claim.measure(settings, page.claim.seed_range[:1])
@@ -437,11 +440,11 @@ def test_a_page_states_what_was_chosen_after_a_pilot(capsys):
     assert main(["claims", "orz_lambda"]) == 0
     assert "condition was added after the first results" in " ".join(capsys.readouterr().out.split())
     assert main(["claims", "orz_lambda", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["pilot"] == find_page("orz_lambda").claim.pilot
+    assert json.loads(capsys.readouterr().out)[0]["pilot"] == find_claim_file("orz_lambda").claim.pilot
 
 
 def test_an_experiment_whose_condition_fails_is_not_decided(page):
-    results = run_page(page)
+    results = run_missing(page)
     for shift, verdict in ((1.0, "holds here"), (-10.0, "not decided")):
         condition = ("the first number", lambda arms, shift=shift: arms["one"]["number"] + shift)
         outcome = outcome_of(page._replace(claim=replace(page.claim, condition=condition)), results)
@@ -515,7 +518,7 @@ def test_at_rest_is_negative_for_an_arm_that_still_learns():
     assert at_rest("rest")[1](arms).item() == pytest.approx(0.01)
     assert at_rest("rest", "slow")[1](arms).item() == pytest.approx(-0.09)
     for name in ("soft_overlong", "negative_only"):  # the conditions of these two claims are not met
-        assert outcome_of(find_page(name), read_results(find_page(name))).verdict == "not decided"
+        assert outcome_of(find_claim_file(name), read_results(find_claim_file(name))).verdict == "not decided"
 
 
 def test_experiments_run_from_a_wheel(tmp_path):

@@ -6,17 +6,17 @@ import numpy as np
 import optax
 import pytest
 
-from lab.claims import find_page
+from lab.claims import find_claim_file
 from lab.judges import fallible
 from lab.results import read_results
 from lab.tabular import Setting, unit_steps
 from lab.tasks import (
     facts_of,
+    find_tasks,
     fingerprint,
     pairwise_error_rate,
     scores_in_results,
     setting_of,
-    sources,
     with_algorithm,
 )
 from lab.worlds import codes, leaning
@@ -150,13 +150,13 @@ NAMES = (
 @pytest.fixture(scope="module")
 def claims():
     """Return the pages and the results of some claims."""
-    pages = {name: find_page(name) for name in NAMES}
+    pages = {name: find_claim_file(name) for name in NAMES}
     return pages, {name: read_results(page) for name, page in pages.items()}
 
 
 def test_claims_that_differ_only_in_the_algorithm_share_a_task(claims):
     pages, results = claims
-    found = sources([*pages.values()], results)
+    found = find_tasks([*pages.values()], results)
     assert found.without_setting == ["k3_gradient"]
     assert found.without_pass_rate == ["pkpo_pass_at_k"]
     assert found.own_rewards == ["reliability_quality"]
@@ -172,7 +172,7 @@ def test_claims_that_differ_only_in_the_algorithm_share_a_task(claims):
 
 def test_scores_in_results_need_an_unchanged_algorithm(claims):
     pages, results = claims
-    first, second, _, last = sources([*pages.values()], results).tasks
+    first, second, _, last = find_tasks([*pages.values()], results).tasks
     origin, scores = scores_in_results(first, cispo(), pages, results)
     assert origin == "cispo: cispo"
     assert scores == [results["cispo"].runs["cispo"][str(seed)]["area"] for seed in range(16, 32)]
@@ -188,4 +188,4 @@ def test_a_claim_without_results_is_refused(claims):
     pages, results = claims
     empty = results["sapo"]._replace(runs={"grpo": {}, "sapo": {}})
     with pytest.raises(InputError, match="The claim sapo has no results for its current settings"):
-        sources([pages["sapo"]], {"sapo": empty})
+        find_tasks([pages["sapo"]], {"sapo": empty})

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from document_errata import critic, dapo, errata, group, others, run_all
+from document_errata import critic, dapo, errata, group, other_documents, run_all
 
 from rljax.book.errata import Erratum, Evidence
 from rljax.cli.errata import errata_text
@@ -158,20 +158,22 @@ CORRECT_FORMS = {
     "16": lambda: dapo.unused_complexity(lambda length, complexity, reward: length * complexity + reward),
     "17": lambda: group.same_equation(lambda rewards, weights: group_centered(rewards)),
     "19": lambda: critic.policy_gradient_theorem(lambda gamma, step: gamma**step),
-    "12b": lambda: others.sample_level(token_mean),
-    "12c": lambda: others.symmetric(0.28),
-    "12d": lambda: others.constraint(lambda new, old, reference: float(exact_kl(new, reference))),
-    "12e": lambda: others.three_rewards(lambda rewards: group_normalized(rewards, eps=0.0, ddof=0)),
-    "13a": lambda: others.undefined_name(others.OVERLONG.replace("soft_start", "(max_length - cache_length)")),
-    "13b": lambda: others.penalty_start(16384),
-    "13c": lambda: others.favors_short(sequence_mean),
-    "13d": lambda: others.negative_lambda(lambda length: max(0.0, others.unclamped(length))),
-    "13e": lambda: others.denominator(lambda q: float((q * q).sum() / q.sum())),
-    "14a": lambda: others.buffer(4096),
-    "14b": lambda: others.review_advantage(group_normalized),
-    "14c": lambda: others.kl_as_expectation(k3_gradient),
-    "14d": lambda: others.roles(exact_kl),
-    "15b": lambda: others.gpg_divides(group_centered),
+    "12b": lambda: other_documents.sample_level(token_mean),
+    "12c": lambda: other_documents.symmetric(0.28),
+    "12d": lambda: other_documents.constraint(lambda new, old, reference: float(exact_kl(new, reference))),
+    "12e": lambda: other_documents.three_rewards(lambda rewards: group_normalized(rewards, eps=0.0, ddof=0)),
+    "13a": lambda: other_documents.undefined_name(
+        other_documents.OVERLONG.replace("soft_start", "(max_length - cache_length)")
+    ),
+    "13b": lambda: other_documents.penalty_start(16384),
+    "13c": lambda: other_documents.favors_short(sequence_mean),
+    "13d": lambda: other_documents.negative_lambda(lambda length: max(0.0, other_documents.unclamped(length))),
+    "13e": lambda: other_documents.denominator(lambda q: float((q * q).sum() / q.sum())),
+    "14a": lambda: other_documents.buffer(4096),
+    "14b": lambda: other_documents.review_advantage(group_normalized),
+    "14c": lambda: other_documents.kl_as_expectation(k3_gradient),
+    "14d": lambda: other_documents.roles(exact_kl),
+    "15b": lambda: other_documents.gpg_divides(group_centered),
 }
 
 

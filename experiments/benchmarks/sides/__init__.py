@@ -1,1 +1,1 @@
-"""The sides of the comparisons: `CASES` maps a case to `f(folder of the model, parent)`, which runs the rounds."""
+"""The cases of each library: `CASES` maps a case's name to a function of the model's folder and the parent, which runs rounds."""

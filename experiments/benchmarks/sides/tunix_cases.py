@@ -12,7 +12,7 @@ from child import ParentChannel
 
 
 def make_learner(folder: Path):
-    """Build Tunix's GRPO learner with the settings of `sides.of_rljax.configuration`."""
+    """Build Tunix's GRPO learner with the settings of `sides.rljax_cases.configuration`."""
     import optax  # noqa: PLC0415  the case "import" measures importing it
     from transformers import AutoTokenizer  # noqa: PLC0415
     from tunix.models.qwen3 import model as qwen3  # noqa: PLC0415

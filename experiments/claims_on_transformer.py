@@ -9,7 +9,9 @@ interval from three seeds on and a verdict from five on.
 
 Command:
 
-    python experiments/lifted_claims.py     (trains nothing: it reads committed JSON, and writes lifted_claims.json and .md)
+    python experiments/claims_on_transformer.py     (trains nothing: it reads committed JSON files)
+
+It writes claims_on_transformer.json and claims_on_transformer.md.
 
 Deviations from the papers: those of `ladders.py` and of `experiments/real/addition_on_cpu.py`. The margins, the smallest
 differences that would matter, are those of the claims on tables, or 0.01 in accuracy where there is none.
@@ -26,7 +28,7 @@ import numpy as np
 import tyro
 from ladders import END, MEAN, at_equal_tokens, hash_of, values_of
 
-from lab.claims import Arms, difference, difference_at_equal_success, find_page, over_seeds, verdict_of
+from lab.claims import Arms, difference, difference_at_equal_success, find_claim_file, over_seeds, verdict_of
 from lab.results import outcome_of, read_results
 from lab.rows import rows_of, write_page
 from rljax.book.claims import Interval, Verdict
@@ -37,7 +39,7 @@ Measure = Callable[[Rows], Sequence[float] | np.ndarray]
 """Rows of the ladders -> one number per seed."""
 
 
-class Lifted(NamedTuple):
+class TransformerClaim(NamedTuple):
     """A claim, and how the runs of the ladders decide it."""
 
     name: str
@@ -47,33 +49,33 @@ class Lifted(NamedTuple):
     text: str
     """The claim, in this project's words."""
     statistic: Measure
-    """The higher it is, the more it supports the claim; or 0 is expected, if `kind` is "equal"."""
+    """One number per seed; a higher one supports the claim more or, if `kind` is "equal", one nearer to 0."""
     unit: str
-    """Description of the statistic."""
+    """Description of the statistic, with its unit."""
     premise: str
     """What must be true of the runs for a fair test."""
     condition: Measure
     """A statistic whose interval must be above 0 for the premise to be met."""
     arms: tuple[str, ...]
-    """Arms of `ladders.py` that it reads."""
+    """Arms of `ladders.py` that the statistic and the condition read."""
     small: str
-    """Claim on tables of logits."""
+    """Name of the same claim on tables of logits, a file of experiments/claims."""
     of_arms: Callable[[Arms], np.ndarray] | None = None
-    """Computes the statistic from that claim's arms; None means by the claim's own statistic."""
+    """Statistic on the arms of the claim `small`; None: that claim's own statistic."""
     unlike: str = ""
-    """Why these arms do not decide the claim on tables of logits; empty if they do."""
+    """Reason why the arms of `small` do not decide this claim; empty if they do."""
     margin: float = 0.01
-    """Smallest size that would matter."""
+    """Smallest size of the statistic that would matter."""
     small_margin: float = 0.01
-    """The same on tables of logits, if `of_arms` is used."""
+    """Smallest size of `of_arms` that would matter."""
     kind: Literal["above", "equal"] = "above"
-    """As in `lab.claims.Claim`."""
+    """What the claim says about the statistic, as in `lab.claims.Claim`."""
     budget: str = "equal updates and trained responses"
-    """What is equal in both arms."""
+    """Description of what is equal in all arms."""
     figures: Mapping[str, Measure] = {}
-    """Other statistics, which do not decide."""
+    """Other statistics that the page shows, by name; they do not decide the claim."""
     real: tuple[str, str] | None = None
-    """Two arms of experiments/real/addition_on_cpu.json, the second of which is subtracted."""
+    """Two arms of experiments/real/addition_on_cpu.json, which the page compares as well: the first minus the second."""
 
 
 def runs_of(rows: Rows, arm: str) -> list[Mapping[str, Any]]:
@@ -81,7 +83,7 @@ def runs_of(rows: Rows, arm: str) -> list[Mapping[str, Any]]:
     return sorted((row for row in rows if row["arm"] == arm), key=lambda row: row["seed"])
 
 
-def runs_for(claim: "Lifted", rows: Rows) -> Rows:
+def runs_for(claim: "TransformerClaim", rows: Rows) -> Rows:
     """Keep the runs of a claim's arms, with the seeds that all of them have."""
     seeds = set.intersection(*(set(values_of(rows, arm, END)) for arm in claim.arms))
     return [row for row in rows if row["arm"] in claim.arms and row["rate"] is None and row["seed"] in seeds]
@@ -118,8 +120,8 @@ def entropy_gap(arm: str, other: str) -> Measure:
     def measure(rows: Rows) -> np.ndarray:
         arms = {
             name: {
-                "curve": np.stack([in_fives(row["accuracy"]) for row in runs_of(rows, name)]),
-                "entropy": np.stack([in_fives(row["entropy"]) for row in runs_of(rows, name)]),
+                "curve": np.stack([mean_of_fives(row["accuracy"]) for row in runs_of(rows, name)]),
+                "entropy": np.stack([mean_of_fives(row["entropy"]) for row in runs_of(rows, name)]),
             }
             for name in (arm, other)
         }
@@ -128,13 +130,13 @@ def entropy_gap(arm: str, other: str) -> Measure:
     return measure
 
 
-def in_fives(values: Sequence[float]) -> np.ndarray:
-    """Average values in fives."""
+def mean_of_fives(values: Sequence[float]) -> np.ndarray:
+    """Average each five consecutive values."""
     return np.reshape(values, (-1, 5)).mean(-1)
 
 
 def above(arm: str, read: Callable[[Mapping[str, Any]], float], threshold: float) -> Measure:
-    """Measure how far a number of an arm is above a threshold."""
+    """Measure by how much a number read from an arm's runs exceeds a threshold."""
     return lambda rows: per_seed(rows, arm, read) - threshold
 
 
@@ -143,12 +145,12 @@ def mean_of(name: str) -> Callable[[Mapping[str, Any]], float]:
     return lambda row: float(np.mean(row[name]))
 
 
-def unsettled_groups(row: Mapping[str, Any]) -> float:
+def uniform_groups_share(row: Mapping[str, Any]) -> float:
     """Return the mean fraction of groups that are all right or all wrong."""
     return float(np.mean(row["groups_all_right"]) + np.mean(row["groups_all_wrong"]))
 
 
-def entropy_lost(row: Mapping[str, Any]) -> float:
+def entropy_loss_share(row: Mapping[str, Any]) -> float:
     """Return the fraction of the first step's entropy that is lost by the last five steps."""
     return 1.0 - float(np.mean(row["entropy"][-5:])) / row["entropy"][0]
 
@@ -158,7 +160,7 @@ def wrong_length(row: Mapping[str, Any]) -> float:
     return math.nan if row["wrong_length"] is None else row["wrong_length"]
 
 
-def value_loss_lost(row: Mapping[str, Any]) -> float:
+def value_loss_reduction(row: Mapping[str, Any]) -> float:
     """Return the fraction of the critic's first loss that pretraining removes."""
     return 1.0 - row["value_loss"][-1] / row["value_loss"][0]
 
@@ -176,14 +178,14 @@ CUT_OFF = "share of responses cut off during training, minus 0.02"
 AT_END = "accuracy at the end"
 
 CLAIMS = (
-    Lifted(
+    TransformerClaim(
         "clip-higher",
         "DAPO, arXiv:2503.14476, Section 3.1",
         "raising the upper clip from 0.2 to 0.28 keeps the entropy from collapsing",
         entropy_gap(*LADDER["clip"]),
         "entropy per token with 0.28, minus that with 0.2 at the same accuracy, nats",
         "entropy collapses with 0.2: share of it that is lost, minus a half",
-        above(LADDER["clip"][1], entropy_lost, 0.5),
+        above(LADDER["clip"][1], entropy_loss_share, 0.5),
         LADDER["clip"],
         "clip_higher_entropy",
         figures={
@@ -191,7 +193,7 @@ CLAIMS = (
             "share of tokens clipped with 0.2": above(LADDER["clip"][1], mean_of("clipped"), 0.0),
         },
     ),
-    Lifted(
+    TransformerClaim(
         "overlong filtering",
         "DAPO, arXiv:2503.14476, Section 3.4, Table 1",
         "leaving truncated responses out of the loss finishes ahead",
@@ -203,7 +205,7 @@ CLAIMS = (
         "overlong_filter",
         figures={"mean accuracy, the same arms": gap(MEAN, *LADDER["overlong"])},
     ),
-    Lifted(
+    TransformerClaim(
         "soft overlong punishment",
         "DAPO, arXiv:2503.14476, Section 3.4, Table 1",
         "a soft punishment of overlong responses finishes ahead of none",
@@ -215,7 +217,7 @@ CLAIMS = (
         "soft_overlong",
         figures={"mean accuracy, the same arms": gap(MEAN, *LADDER["soft"])},
     ),
-    Lifted(
+    TransformerClaim(
         "token mean",
         "DAPO, arXiv:2503.14476, Section 3.3, Table 1",
         "a mean over tokens finishes ahead of a mean over responses",
@@ -228,14 +230,14 @@ CLAIMS = (
         difference("success", "token_level", "soft_overlong"),
         figures={"mean accuracy, the same arms": gap(MEAN, *LADDER["token"])},
     ),
-    Lifted(
+    TransformerClaim(
         "dynamic sampling",
         "DAPO, arXiv:2503.14476, Section 3.2, Figure 6",
         "a step learns more if prompts without a signal are replaced",
         gap(MEAN, *LADDER["dynamic"]),
         "mean accuracy during training, with dynamic sampling minus without",
         "share of groups that are all right or all wrong, minus 0.1",
-        above(LADDER["dynamic"][1], unsettled_groups, 0.1),
+        above(LADDER["dynamic"][1], uniform_groups_share, 0.1),
         LADDER["dynamic"],
         "dynamic_sampling",
         margin=0.005,
@@ -245,7 +247,7 @@ CLAIMS = (
             "accuracy at the end, the same arms": gap(END, *LADDER["dynamic"]),
         },
     ),
-    Lifted(
+    TransformerClaim(
         "no deviation, no mean per response",
         "Dr.GRPO, arXiv:2503.20783, Section 3.2",
         "without GRPO's two biases (deviation, mean over each response), the accuracy is the same",
@@ -264,7 +266,7 @@ CLAIMS = (
         },
         real=("Dr.GRPO", "GRPO"),
     ),
-    Lifted(
+    TransformerClaim(
         "longer wrong responses",
         "Dr.GRPO, arXiv:2503.20783, Sections 3.1 and 3.2, Figure 5",
         "wrong responses grow longer under GRPO than under Dr.GRPO",
@@ -276,7 +278,7 @@ CLAIMS = (
         "length_bias",
         margin=1.0,
     ),
-    Lifted(
+    TransformerClaim(
         "decoupled GAE",
         "VAPO, arXiv:2504.05118, Table 1; VC-PPO, arXiv:2503.01491",
         "a lambda below 1 for the policy with 1 for the critic finishes ahead of 1 for both",
@@ -288,7 +290,7 @@ CLAIMS = (
         "decoupled_lambda",
         figures={"mean accuracy, the same arms": gap(MEAN, "VAPO", "VAPO without decoupled GAE")},
     ),
-    Lifted(
+    TransformerClaim(
         "length-adaptive lambda",
         "VAPO, arXiv:2504.05118, Section 4.2, Eq. 5, Table 1",
         "a lambda that grows with the length of a response finishes ahead of 0.95 for all responses",
@@ -300,14 +302,14 @@ CLAIMS = (
         "lambda_of_length",
         figures={"mean accuracy, the same arms": gap(MEAN, "VAPO", "VAPO without length-adaptive GAE")},
     ),
-    Lifted(
+    TransformerClaim(
         "value pretraining",
         "VC-PPO, arXiv:2503.01491, Abstract; VAPO, arXiv:2504.05118, Table 1",
         "pretraining the critic on additional rollouts learns more",
         gap(MEAN, "VAPO", "VAPO without value pretraining"),
         "mean accuracy during training, pretrained minus not",
         "share of the critic's loss that pretraining removes",
-        above("VAPO", value_loss_lost, 0.0),
+        above("VAPO", value_loss_reduction, 0.0),
         ("VAPO", "VAPO without value pretraining"),
         "value_pretraining",
         margin=0.005,
@@ -316,7 +318,7 @@ CLAIMS = (
             "accuracy at equal sampled tokens, the same arms": gap_at_equal_tokens("VAPO", "VAPO without value pretraining")
         },
     ),
-    Lifted(
+    TransformerClaim(
         "GSPO's ratio",
         "GSPO, arXiv:2507.18071, Section 5.1",
         "one ratio and clip per response learns more than one per token",
@@ -340,7 +342,7 @@ CLAIMS = (
 
 @dataclass(frozen=True)
 class Decision:
-    """What the runs say about a claim."""
+    """Verdict of the runs on a claim, with its statistics."""
 
     verdict: Verdict
     """The verdict; "not decided" if the premise was not met."""
@@ -352,7 +354,7 @@ class Decision:
     """Other statistics."""
 
 
-def decide(claim: Lifted, rows: Rows) -> Decision:
+def decide(claim: TransformerClaim, rows: Rows) -> Decision:
     """Decide a claim from the rows of the ladders; it has at least one seed with all of its arms."""
     rows = runs_for(claim, rows)
     statistic, premise = over_seeds(claim.statistic(rows)), over_seeds(claim.condition(rows))
@@ -360,9 +362,9 @@ def decide(claim: Lifted, rows: Rows) -> Decision:
     return Decision(verdict, statistic, premise, {name: over_seeds(of(rows)) for name, of in claim.figures.items()})
 
 
-def small_world(claim: Lifted) -> tuple[Verdict, Interval]:
+def verdict_on_tables(claim: TransformerClaim) -> tuple[Verdict, Interval]:
     """Return the verdict and the statistic on tables of logits, from the committed results of a claim."""
-    page = find_page(claim.small)
+    page = find_claim_file(claim.small)
     results = read_results(page)
     if claim.of_arms is None:
         outcome = outcome_of(page, results)
@@ -371,7 +373,7 @@ def small_world(claim: Lifted) -> tuple[Verdict, Interval]:
     return "not decided" if claim.unlike else verdict_of(found, kind=claim.kind, margin=claim.small_margin), found
 
 
-def on_smollm2(claim: Lifted, rows: Rows) -> dict[str, Any] | None:
+def compare_on_smollm2(claim: TransformerClaim, rows: Rows) -> dict[str, Any] | None:
     """Compare two arms of SmolLM2 in held-out accuracy at the end; None if the claim has no such arms.
 
     Args:
@@ -393,7 +395,7 @@ def on_smollm2(claim: Lifted, rows: Rows) -> dict[str, Any] | None:
 
 
 def agreement_of(one: Verdict, other: Verdict) -> str:
-    """Say whether two verdicts agree.
+    """Describe whether two verdicts agree.
 
     Example:
         >>> agreement_of("holds here", "holds here"), agreement_of("holds here", "not decided")
@@ -405,10 +407,10 @@ def agreement_of(one: Verdict, other: Verdict) -> str:
 
 
 def summary(rows: Rows, real: Rows) -> list[dict[str, Any]]:
-    """Return what the page shows, in JSON; claims without runs are left out."""
+    """Collect what the page shows, as JSON; claims without runs are left out."""
     found = []
     for claim in (claim for claim in CLAIMS if runs_for(claim, rows)):
-        decision, (verdict, statistic) = decide(claim, rows), small_world(claim)
+        decision, (verdict, statistic) = decide(claim, rows), verdict_on_tables(claim)
         found.append(
             {
                 "claim": claim.name,
@@ -432,14 +434,14 @@ def summary(rows: Rows, real: Rows) -> list[dict[str, Any]]:
                     "figures": {name: as_json(interval) for name, interval in decision.figures.items()},
                 },
                 "agreement": agreement_of(verdict, decision.verdict),
-                "smollm2": on_smollm2(claim, real),
+                "smollm2": compare_on_smollm2(claim, real),
             }
         )
     return found
 
 
 def as_json(interval: Interval) -> dict[str, float | int | None]:
-    """Write an interval in JSON, with four significant digits."""
+    """Convert an interval to JSON, with four significant digits."""
     ends = {"value": interval.value, "low": interval.low, "high": interval.high}
     return {name: float(f"{end:.4g}") if math.isfinite(end) else None for name, end in ends.items()} | {
         "seeds": interval.seeds
@@ -477,14 +479,14 @@ def report(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def premise_text(stored: Mapping[str, Any]) -> str:
-    """Say whether a premise was met."""
+    """Describe whether a premise was met."""
     if stored["low"] is None:
         return "too few seeds"
     return "met" if stored["low"] > 0 else "not met"
 
 
 def missing_text(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name the claims whose runs are missing; empty if there are none."""
+    """Name the claims whose runs are missing; return no lines if no runs are missing."""
     names = [claim.name for claim in CLAIMS if claim.name not in {row["claim"] for row in found}]
     return ["", f"Not run yet: {', '.join(names)}; `python experiments/ladders.py` continues."] if names else []
 
@@ -534,8 +536,8 @@ def main() -> None:
     """Write the summary and the page."""
     found = summary(*read_inputs())
     text = ",\n".join(f" {json.dumps(row)}" for row in found)
-    atomic_write(FOLDER / "lifted_claims.json", f"[\n{text}\n]\n".encode())
-    write_page(FOLDER / "lifted_claims", "python experiments/lifted_claims.py", CAPTION, report(found))
+    atomic_write(FOLDER / "claims_on_transformer.json", f"[\n{text}\n]\n".encode())
+    write_page(FOLDER / "claims_on_transformer", "python experiments/claims_on_transformer.py", CAPTION, report(found))
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def gpu():
-    """The module `gpu`; it and its sibling modules are unloaded afterwards, because their short names could clash."""
+def benchmark():
+    """The module `accelerator_use`; it and its sibling modules are unloaded afterwards, because their short names could clash."""
     before = set(sys.modules)
     sys.path.insert(0, str(FOLDER))
-    yield importlib.import_module("gpu")
+    yield importlib.import_module("accelerator_use")
     sys.path.remove(str(FOLDER))
     for name in set(sys.modules) - before:
         if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
@@ -34,14 +34,14 @@ def gpu():
 
 
 @pytest.fixture(scope="module")
-def shape(gpu):
+def shape(benchmark):
     """The toy shape for a CPU: float32, and no recomputation except of the logits."""
-    return replace(gpu.TOY, compute_dtype="float32", remat="none", attention="dense")
+    return replace(benchmark.TOY, compute_dtype="float32", remat="none", attention="dense")
 
 
-def test_training_flops_match_compiler(gpu, shape):
+def test_training_flops_match_compiler(benchmark, shape):
     """The compiler also counts the masked half of the attention scores, the recomputed logits, and the optimizer."""
-    step = gpu.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24)
+    step = benchmark.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24)
     config = rljax.TrainConfig.flat(
         algorithm="grpo",
         algorithm_options={"beta": 0.0},
@@ -52,11 +52,11 @@ def test_training_flops_match_compiler(gpu, shape):
         microbatch_rows=step.prompts * step.group,
     )
     counted = policy_update(config, shape, make_mesh(1, 1), step.prompt_tokens).cost_analysis()["flops"]
-    assert 0.75 * counted < gpu.training_flops(shape, step) < counted
+    assert 0.75 * counted < benchmark.training_flops(shape, step) < counted
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_decoding_bytes_match_compiler(gpu, shape, tied):
+def test_decoding_bytes_match_compiler(benchmark, shape, tied):
     """The program's arguments include the full embedding, of which it reads one row per sequence."""
     shape = replace(shape, tied_head=tied)
     rows, slots, room = 8, 24, 40
@@ -66,64 +66,71 @@ def test_decoding_bytes_match_compiler(gpu, shape, tied):
     _, state = jax.eval_shape(lambda params: policy.decoder.begin(params, prompts, prompts == 0, room), params)
     token = jax.ShapeDtypeStruct((rows,), jnp.int32)
     program = jax.jit(policy.decoder.advance, donate_argnums=2).lower(params, token, state).compile()
-    expected = gpu.decoding_bytes(shape, rows, slots + room)
+    expected = benchmark.decoding_bytes(shape, rows, slots + room)
     unread = 0 if tied else 4 * (shape.vocab_size - rows) * shape.width
     assert expected + unread == pytest.approx(program.memory_analysis().argument_size_in_bytes, rel=0.02)
     assert expected <= program.cost_analysis()["bytes accessed"] <= 2.5 * expected
 
 
-def test_metrics_match_hand_count(gpu, shape):
+def test_metrics_match_hand_count(benchmark, shape):
     device = DEVICES["h100"]._replace(flops=1e9, bandwidth=1e6)
-    step = gpu.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24, limit=11)
+    step = benchmark.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24, limit=11)
     layer = 64 * 16 * (4 + 2) * 2 + 3 * 64 * 128
     flops = 3 * 2 * (256 * 2 * (layer + 2 * 4 * 16 * 16.5) + 192 * 64 * 512)
-    assert gpu.training_flops(shape, step) == flops
-    assert gpu.numbers("train_16k", shape, step, 2.0, device) == {"tokens_per_second": 128.0, "mfu": flops / 2e9}
-    assert gpu.numbers("rl_step", shape, step, 2.0, device) == {"tokens_per_second": 8 * 19 / 2}
-    assert gpu.numbers("decode_500", shape, step, 2.0, device) == {"tokens_per_second": 44.0}
+    assert benchmark.training_flops(shape, step) == flops
+    assert benchmark.numbers("train_16k", shape, step, 2.0, device) == {"tokens_per_second": 128.0, "mfu": flops / 2e9}
+    assert benchmark.numbers("rl_step", shape, step, 2.0, device) == {"tokens_per_second": 8 * 19 / 2}
+    assert benchmark.numbers("decode_500", shape, step, 2.0, device) == {"tokens_per_second": 44.0}
     weights = 2 * (layer + 2 * 64 + 2 * 16) + 64 + 512 * 64
     read = 4 * (weights + 2 * 2 * 2 * 16 * 8 * 13.5)
-    found = gpu.numbers("decode_64", shape, step, 2.0, device)
+    found = benchmark.numbers("decode_64", shape, step, 2.0, device)
     assert found == {"tokens_per_second": 40.0, "bandwidth_share": pytest.approx(10 * read / 2e6)}
 
 
-def test_peak_of_known_and_unknown_devices(gpu):
-    assert gpu.peak_of("NVIDIA H100 80GB HBM3", None) == DEVICES["h100"]
-    assert set(gpu.KINDS.values()) <= set(DEVICES)
-    assert gpu.peak_of("cpu", (2.0, 3.0))[:2] == (2.0, 3.0)
+def test_peak_of_known_and_unknown_devices(benchmark):
+    assert benchmark.peak_of("NVIDIA H100 80GB HBM3", None) == DEVICES["h100"]
+    assert set(benchmark.KINDS.values()) <= set(DEVICES)
+    assert benchmark.peak_of("cpu", (2.0, 3.0))[:2] == (2.0, 3.0)
     with pytest.raises(SystemExit, match=r"'NVIDIA H100 PCIe' is not in the table .* pass --peak FLOPS BYTES"):
-        gpu.peak_of("NVIDIA H100 PCIe", None)
+        benchmark.peak_of("NVIDIA H100 PCIe", None)
 
 
-def test_sizes_match_case_names(gpu):
+def test_sizes_match_case_names(benchmark):
     tokens = {
         name: step.prompts * step.group * (step.prompt_tokens + step.trained)
-        for name, step in gpu.STEPS.items()
+        for name, step in benchmark.STEPS.items()
         if name.startswith("train")
     }
     assert tokens == {"train_16k": 16_384} | dict.fromkeys(("train_65k", "train_65k_1", "train_65k_16"), 65_536)
-    rows = {name: gpu.STEPS[name].microbatch for name in tokens}
+    rows = {name: benchmark.STEPS[name].microbatch for name in tokens}
     assert rows == {"train_16k": 8, "train_65k": 8, "train_65k_1": 1, "train_65k_16": 16}
-    assert {name: gpu.STEPS[name].prompts for name in ("decode_500", "decode_64")} == {"decode_500": 500, "decode_64": 64}
+    assert {name: benchmark.STEPS[name].prompts for name in ("decode_500", "decode_64")} == {
+        "decode_500": 500,
+        "decode_64": 64,
+    }
 
 
-def test_pairs_training_case_with_every_attention(gpu):
-    arguments = gpu.Arguments(cases=("train_16k", "decode_64"), attention=("blockwise", "cudnn"))
-    assert gpu.pairs(arguments) == [("train_16k", "blockwise"), ("train_16k", "cudnn"), ("decode_64", "blockwise")]
+def test_pairs_training_case_with_every_attention(benchmark):
+    arguments = benchmark.Arguments(cases=("train_16k", "decode_64"), attention=("blockwise", "cudnn"))
+    assert benchmark.cases_with_attention(arguments) == [
+        ("train_16k", "blockwise"),
+        ("train_16k", "cudnn"),
+        ("decode_64", "blockwise"),
+    ]
 
 
-def test_suffix_of_row(gpu):
-    assert gpu.suffix_of(gpu.Arguments()) == ""
-    assert gpu.suffix_of(gpu.Arguments(scan_layers=True, remat="dots")) == " scanned dots"
+def test_suffix_of_row(benchmark):
+    assert benchmark.suffix_of(benchmark.Arguments()) == ""
+    assert benchmark.suffix_of(benchmark.Arguments(scan_layers=True, remat="dots")) == " scanned dots"
 
 
-def test_attention_reaches_run_configuration(gpu, tmp_path):
-    side = importlib.import_module("sides.of_rljax")
-    assert side.configuration(tmp_path, gpu.TOY_STEP._replace(attention="cudnn")).model.attention == "cudnn"
+def test_attention_reaches_run_configuration(benchmark, tmp_path):
+    side = importlib.import_module("sides.rljax_cases")
+    assert side.configuration(tmp_path, benchmark.TOY_STEP._replace(attention="cudnn")).model.attention == "cudnn"
 
 
 @pytest.mark.parametrize("missing", ["git", "checkout"])
-def test_own_version_without_git(gpu, tmp_path, monkeypatch, missing):
+def test_own_version_without_git(benchmark, tmp_path, monkeypatch, missing):
     environments = sys.modules["virtual_environments"]
     assert re.fullmatch(r"commit [0-9a-f]{12}( with changes)?", environments.commit())
     if missing == "git":
@@ -134,7 +141,7 @@ def test_own_version_without_git(gpu, tmp_path, monkeypatch, missing):
     assert re.fullmatch(rf"{re.escape(rljax.__version__)} \(in no checkout, sources [0-9a-f]{{12}}\)", version)
 
 
-def test_library_cannot_be_installed(gpu, tmp_path, monkeypatch):
+def test_library_cannot_be_installed(benchmark, tmp_path, monkeypatch):
     def create(folder, with_pip):
         python = folder / "bin" / "python"
         python.parent.mkdir(parents=True)
@@ -151,17 +158,27 @@ def test_library_cannot_be_installed(gpu, tmp_path, monkeypatch):
 def test_command_runs_on_cpu(tmp_path):
     """One case each of training, decoding and a complete step; the toy's other cases would repeat the first two."""
     cases = ["train_65k", "decode_64", "rl_step"]
-    command = [sys.executable, FOLDER / "gpu.py", "--shapes", "toy", "--platform", "cpu", "--peak", "1e12", "1e11"]
+    command = [
+        sys.executable,
+        FOLDER / "accelerator_use.py",
+        "--shapes",
+        "toy",
+        "--platform",
+        "cpu",
+        "--peak",
+        "1e12",
+        "1e11",
+    ]
     options = ["--cases", *cases, "--rounds", "1", "--out", tmp_path, "--trace", tmp_path / "trace"]
     subprocess.run([*command, *options], check=True, cwd=FOLDER.parents[1])
-    content = json.loads((tmp_path / "gpu.json").read_text())
+    content = json.loads((tmp_path / "accelerator_use.json").read_text())
     assert list(content["rows"]) == [f"toy/{case}/blockwise" for case in cases]
     for key, row in content["rows"].items():
         assert all(row[name] > 0 for name in ("seconds", "tokens_per_second")), key
         assert any((tmp_path / "trace" / key.partition("/")[2]).rglob("*.xplane.pb")), key
     assert 0 < content["rows"]["toy/train_65k/blockwise"]["mfu"] < 1
     assert 0 < content["rows"]["toy/decode_64/blockwise"]["bandwidth_share"] < 1
-    page = (tmp_path / "gpu.md").read_text()
+    page = (tmp_path / "accelerator_use.md").read_text()
     assert "| toy | rl_step | blockwise |" in page
     assert page.count("missed") + page.count("✓") == 2, "a complete step has no target"
     assert content["versions"]["rljax"]["rljax"] in page

@@ -8,7 +8,7 @@ from child import ParentChannel
 
 
 def trainer(folder: Path, parent: ParentChannel, *, steps: int = 10**6):
-    """Build TRL's GRPO trainer with the settings of `sides.of_rljax.configuration`; each training step is a round."""
+    """Build TRL's GRPO trainer with the settings of `sides.rljax_cases.configuration`; each training step is a round."""
     from datasets import Dataset  # noqa: PLC0415  the case "import" measures importing it
     from transformers import TrainerCallback  # noqa: PLC0415
     from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415

@@ -43,7 +43,9 @@ def configuration(folder: Path, step: work.Step):
         quiet=True,
     )
     if factory_of(config.algorithm.name)(**config.algorithm.options).needs("ref_logp"):
-        raise ValueError("the log-probabilities of a reference would be computed; no peer does that")
+        raise ValueError(
+            f"the algorithm must not need a reference, because no peer computes one; got {config.algorithm.name}"
+        )
     return config
 
 
@@ -75,7 +77,7 @@ class PacedTracker:
         """Do nothing: no file is open."""
 
 
-def first_setup(folder: Path, step: work.Step):
+def build_setup(folder: Path, step: work.Step):
     """Build the setup and the state of a run before its first step."""
     from rljax.training.lifecycle.initial_state import load_initial_state, state_after_warm_start  # noqa: PLC0415
     from rljax.training.parts.custom_parts import CustomParts  # noqa: PLC0415
@@ -93,14 +95,14 @@ def rl_step(folder: Path, parent: ParentChannel) -> None:
     train(configuration(folder, step), work.reward, problems=problems(step), trackers=[PacedTracker(parent)])
 
 
-def updates(folder: Path) -> Callable[[], None]:
-    """Build a function that makes one update on responses of equal length; each call continues from the previous one's state."""
+def make_update(folder: Path) -> Callable[[], None]:
+    """Build a function that makes one update on responses of equal length; each call continues from the last call's state."""
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.rl_phase import make_learner  # noqa: PLC0415
     from rljax.training.rollout_data import make_rollout_scorer  # noqa: PLC0415
 
     step = work.step_of(folder)
-    setup, state = first_setup(folder, step._replace(limit=step.trained))
+    setup, state = build_setup(folder, step._replace(limit=step.trained))
     score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)
     groups: Groups = setup.train.generate(state.params, list(range(step.prompts)), step.group, jax.random.key(0))
     shape, random = groups.tokens.shape, np.random.default_rng(0)
@@ -127,7 +129,7 @@ def updates(folder: Path) -> Callable[[], None]:
 
 def training_step(folder: Path, parent: ParentChannel) -> None:
     """Run updates on responses of equal length."""
-    parent.run_rounds(updates(folder))
+    parent.run_rounds(make_update(folder))
 
 
 def decode(lengths: list[int] | None, folder: Path, parent: ParentChannel) -> None:
@@ -149,8 +151,9 @@ def decode(lengths: list[int] | None, folder: Path, parent: ParentChannel) -> No
 
     def sample() -> None:
         responses = engine.generate(params, requests)
-        if [len(response.tokens) for response in responses] != wanted:
-            raise ValueError("a response does not have the expected length")
+        lengths = [len(response.tokens) for response in responses]
+        if lengths != wanted:
+            raise ValueError(f"the responses must have {wanted} tokens, got {lengths}")
 
     parent.run_rounds(sample)
 

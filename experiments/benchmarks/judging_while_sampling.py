@@ -1,6 +1,6 @@
 """Time of sampling and judging with a slow reward: judging after sampling, compared with judging while sampling continues.
 
-    python experiments/benchmarks/judging_meanwhile.py --result experiments/benchmarks/judging_meanwhile.json
+    python experiments/benchmarks/judging_while_sampling.py --result experiments/benchmarks/judging_while_sampling.json
 
 The reward sleeps two seconds in each call, like a reward that waits for a server. In both runs, the reward is called on 8
 groups at a time, with the same responses. In the first run, the engine (the built-in one, without its method `stream`)
@@ -51,7 +51,7 @@ CONFIG = rljax.load_config("arithmetic_dapo").replace(
 )
 
 
-def slow(completions: list[str]) -> list[float]:
+def slow_reward(completions: list[str]) -> list[float]:
     """Sleep two seconds per call; reward an even number of characters with 1."""
     time.sleep(CALL_SECONDS)
     return [float(len(completion) % 2 == 0) for completion in completions]
@@ -59,7 +59,7 @@ def slow(completions: list[str]) -> list[float]:
 
 def measure(folder: Path) -> tuple[dict[str, float], list[dict]]:
     """Return median seconds of sampling and judging after the first step, which compiles, and all other metrics of the steps."""
-    result = rljax.train(CONFIG.replace(run=str(folder)), slow)
+    result = rljax.train(CONFIG.replace(run=str(folder)), slow_reward)
     rows = [row for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"]
     parts = {name: [row[name] for row in rows[1:]] for name in ("sample_seconds", "judge_seconds")}
     both = {"draw_and_judge_seconds": [sum(pair) for pair in zip(*parts.values(), strict=True)]}

@@ -1,9 +1,9 @@
 """How much of an accelerator rljax uses, with random weights in bfloat16 at the shapes of Qwen3-0.6B and Qwen3-1.7B.
 
-    python experiments/benchmarks/gpu.py                                        (one 80 GB GPU)
-    python experiments/benchmarks/gpu.py --attention blockwise cudnn            (training cases with both kinds of attention)
-    python experiments/benchmarks/gpu.py --peers trl --trace /tmp/trace
-    python experiments/benchmarks/gpu.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial run)
+    python experiments/benchmarks/accelerator_use.py                                  (on one GPU with 80 GB)
+    python experiments/benchmarks/accelerator_use.py --attention blockwise cudnn      (training cases with both programs)
+    python experiments/benchmarks/accelerator_use.py --peers trl --trace /tmp/trace
+    python experiments/benchmarks/accelerator_use.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial run)
 
 | case | work | what is reported |
 | --- | --- | --- |
@@ -13,14 +13,15 @@
 | `decode_64` | 64 prompts at once; the time to the first token is subtracted | tokens/s, share of the memory's bandwidth |
 | `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds, ratio |
 
-MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not
-count, and a token attends to the mean number of earlier tokens. The share of the bandwidth is (bytes of the weights + keys
-and values of the tokens so far, on average) x tokens / seconds / peak. Each case is a separate process. Libraries on the
+MFU is 3 x forward operations / seconds / peak operations per second: the backward pass counts as two forward passes,
+recomputation does not count, and each token counts as attending to the mean number of earlier tokens. The share of the
+bandwidth is bytes read per token x tokens / seconds / peak bytes per second, where the bytes are those of the weights and,
+on average, of the keys and values of the tokens so far. Each case is a separate process. Libraries on the
 same device run one after the other. To let several runs of this script compile at once but measure one after the other,
 pass a separate `--out` to each and the same `--turns` to all.
 
-Writes gpu.json and gpu.md next to this file. Existing rows that are not measured again are kept if they come from this
-device and these versions.
+Writes accelerator_use.json and accelerator_use.md next to this file. Existing rows that are not measured again are kept if
+they come from this device and these versions.
 """
 
 import fcntl
@@ -53,7 +54,7 @@ from rljax.programs.roofline import DEVICES, Device, forward_flops
 
 HERE = Path(__file__).resolve().parent
 SHAPES = {"qwen3-0.6b": QWEN_0_6B, "qwen3-1.7b": QWEN_1_7B, "toy": TOY}
-KINDS = {
+PEAK_KEYS = {
     "NVIDIA A100-SXM4-80GB": "a100",
     "NVIDIA H100 80GB HBM3": "h100",
     "NVIDIA H200": "h200",
@@ -62,7 +63,7 @@ KINDS = {
     "TPU v5p": "v5p",
     "TPU v6 lite": "v6e",
 }
-"""JAX's name for a device -> its peak figures in `rljax.programs.roofline.DEVICES`."""
+"""JAX's name for a device -> the key of its peak figures in `rljax.programs.roofline.DEVICES`."""
 TRAINED = work.Step(prompts=1, group=8, prompt_tokens=512, trained=1536, microbatch=8, slots=64, on_cpu=False)
 DECODED = work.Step(prompts=500, group=1, prompt_tokens=512, limit=128, slots=256, on_cpu=False)
 STEPS = {
@@ -84,14 +85,16 @@ TARGETS = {
     "decode_64": ("bandwidth_share", 0.60),
 }
 """Case -> its metric with a target, and the target."""
-NAMES = {
+HEADINGS = {
     "seconds": "seconds",
     "tokens_per_second": "tokens/s",
     "mfu": "MFU",
     "bandwidth_share": "share of the bandwidth",
     "ratio": "times faster than TRL",
 }
+"""Metric -> its heading in the table."""
 WARM = 2
+"""Number of warm-up rounds before the measured rounds."""
 
 
 @dataclass(frozen=True)
@@ -152,12 +155,12 @@ def peak_of(kind: str, peak: tuple[float, float] | None) -> Device:
     """
     if peak is not None:
         return Device(*peak, link=0.0, memory=0)
-    if kind not in KINDS:
-        raise SystemExit(f"{kind!r} is not in the table of peak figures ({', '.join(KINDS)}); pass --peak FLOPS BYTES.")
-    return DEVICES[KINDS[kind]]
+    if kind not in PEAK_KEYS:
+        raise SystemExit(f"{kind!r} is not in the table of peak figures ({', '.join(PEAK_KEYS)}); pass --peak FLOPS BYTES.")
+    return DEVICES[PEAK_KEYS[kind]]
 
 
-def numbers(case: str, shape: TransformerConfig, step: work.Step, seconds: float, device: Device) -> dict[str, float]:
+def metrics_of(case: str, shape: TransformerConfig, step: work.Step, seconds: float, device: Device) -> dict[str, float]:
     """Compute the metrics of a case from the seconds of a round."""
     rows = step.prompts * step.group
     if case.startswith("train"):
@@ -175,7 +178,7 @@ def numbers(case: str, shape: TransformerConfig, step: work.Step, seconds: float
 
 
 @contextmanager
-def turn(file: Path | None) -> Iterator[None]:
+def measuring_lock(file: Path | None) -> Iterator[None]:
     """Hold a lock on `file`, so that only one run measures at a time; do nothing if it is None."""
     if file is None:
         yield
@@ -185,12 +188,12 @@ def turn(file: Path | None) -> Iterator[None]:
         yield
 
 
-class Bench:
-    """Writes a model folder, and measures the model's cases.
+class ModelBenchmark:
+    """Measures the cases on one model, whose folder it writes first.
 
     Args:
-        folder: new folder of the model.
-        name: name of its shape.
+        folder: folder to write the model to.
+        name: name of the model's shape.
         arguments: arguments of the measurement.
     """
 
@@ -200,7 +203,7 @@ class Bench:
         self._arguments = arguments
         write_random_model(folder, SHAPES[name])
 
-    def row(self, case: str, attention: str, device: Device) -> dict[str, Any]:
+    def measure(self, case: str, attention: str, device: Device) -> dict[str, Any]:
         """Measure a case with an attention program."""
         shape = SHAPES[self._name]
         step = TOY_STEP if self._name == "toy" else STEPS[case]
@@ -214,7 +217,7 @@ class Bench:
         if seconds <= 0:
             raise SystemExit(f"{case}: a decode took no longer than its first token; measure it with more --rounds.")
         row: dict[str, Any] = {"seconds": seconds, "rounds": rounds, "sizes": step._asdict()}
-        row |= numbers(case, shape, step, seconds, device)
+        row |= metrics_of(case, shape, step, seconds, device)
         for peer in self._arguments.peers if case == "rl_step" else ():
             theirs = self._rounds(peer, name, step)
             row |= {"peer_rounds": theirs, "ratio": statistics.median(theirs) / seconds}
@@ -227,12 +230,12 @@ class Bench:
         (self._folder / work.STEP_FILE).write_text(sizes, encoding="utf-8")
         with side(library, case, python, self._folder, self._arguments.platform) as opened:
             opened.round()
-            with turn(self._arguments.turns):
+            with measuring_lock(self._arguments.turns):
                 return [opened.round()["seconds"] for _ in range(WARM - 1 + self._arguments.rounds)][WARM - 1 :]
 
 
-def pairs(arguments: Arguments) -> list[tuple[str, str]]:
-    """List each training case with each attention program, and each decode once."""
+def cases_with_attention(arguments: Arguments) -> list[tuple[str, str]]:
+    """Pair each case with each attention program; decoding cases are measured once, because they use no such program."""
     return [
         (case, attention)
         for case in arguments.cases
@@ -246,7 +249,7 @@ def suffix_of(arguments: Arguments) -> str:
 
 
 def device_kind(platform: str) -> str:
-    """Return JAX's name of the device; ask a separate process, because a process that opens a GPU reserves most of its memory."""
+    """Return JAX's name of the device, from a separate process: a process that opens a GPU reserves most of the GPU's memory."""
     code = "import jax; print(jax.devices()[0].device_kind)"
     command, variables = [sys.executable, "-c", code], environment("rljax", platform)
     found = subprocess.run(command, check=False, env=variables, capture_output=True, text=True)
@@ -255,12 +258,12 @@ def device_kind(platform: str) -> str:
     return found.stdout.strip()
 
 
-def verdict(case: str, row: dict[str, Any]) -> str:
+def target_text(case: str, row: dict[str, Any]) -> str:
     """Format the target and whether it is reached."""
     if case not in TARGETS:
         return "-"
     name, target = TARGETS[case]
-    return f"{NAMES[name]} ≥ {target:,g} {'✓' if row[name] >= target else 'missed'}"
+    return f"{HEADINGS[name]} ≥ {target:,g} {'✓' if row[name] >= target else 'missed'}"
 
 
 def table(content: dict[str, Any]) -> str:
@@ -270,15 +273,15 @@ def table(content: dict[str, Any]) -> str:
         "",
         f"{content['made_on']}; {content['device']}: at its peak {content['flops']:.4g} operations per second and",
         f"{content['bandwidth']:.4g} bytes per second.",
-        "`python experiments/benchmarks/gpu.py` writes this page and explains the cases.",
+        "`python experiments/benchmarks/accelerator_use.py` writes this page and explains the cases.",
         "",
-        f"| model | case | attention | {' | '.join(NAMES.values())} | target |",
-        f"| --- | --- | --- |{' ---: |' * len(NAMES)} --- |",
+        f"| model | case | attention | {' | '.join(HEADINGS.values())} | target |",
+        f"| --- | --- | --- |{' ---: |' * len(HEADINGS)} --- |",
     ]
     for key, row in content["rows"].items():
         shape, case, attention = key.split("/")
-        cells = [f"{row[name]:,.4g}" if name in row else "-" for name in NAMES]
-        lines.append(f"| {shape} | {case} | {attention} | {' | '.join(cells)} | {verdict(case, row)} |")
+        cells = [f"{row[name]:,.4g}" if name in row else "-" for name in HEADINGS]
+        lines.append(f"| {shape} | {case} | {attention} | {' | '.join(cells)} | {target_text(case, row)} |")
     lines += ["", "Versions:", ""]
     for name, found in content["versions"].items():
         lines.append(f"- {name}: " + ", ".join(f"{package} {version}" for package, version in found.items()))
@@ -298,21 +301,21 @@ def main(arguments: Arguments) -> None:
     device = peak_of(kind, arguments.peak)
     known = {"rljax": own_versions()} | {peer: versions(python_of(peer, arguments.work)) for peer in arguments.peers}
     arguments.out.mkdir(parents=True, exist_ok=True)
-    file = arguments.out / "gpu.json"
+    file = arguments.out / "accelerator_use.json"
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     rows = content["rows"] if (content.get("device"), content.get("versions")) == (kind, known) else {}
     for name in arguments.shapes:
         with tempfile.TemporaryDirectory() as scratch:
-            bench = Bench(Path(scratch), name, arguments)
-            for case, attention in pairs(arguments):
-                row = bench.row(case, attention, device)
+            benchmark = ModelBenchmark(Path(scratch), name, arguments)
+            for case, attention in cases_with_attention(arguments):
+                row = benchmark.measure(case, attention, device)
                 key = f"{name}/{case}/{attention}{suffix_of(arguments)}"
                 rows[key] = row
                 head = {"made_on": made_on(), "device": kind, "machine": machine(), "versions": known}
                 head |= {"flops": device.flops, "bandwidth": device.bandwidth}
                 content = head | {"rows": rows}
                 file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-                (arguments.out / "gpu.md").write_text(table(content), encoding="utf-8")
+                (arguments.out / "accelerator_use.md").write_text(table(content), encoding="utf-8")
                 print(
                     f"{key}: {row['seconds']:.3g} s, {row['tokens_per_second']:,.4g} tokens/s",
                     flush=True,

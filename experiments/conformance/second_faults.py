@@ -497,7 +497,7 @@ LOOP_FAULTS = [
     ),
 ]
 
-NEEDS_THREE = frozenset(
+NEED_THREE_RESPONSES = frozenset(
     {
         "median as the baseline",
         "middle of the range as the baseline",
