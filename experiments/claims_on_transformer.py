@@ -1,11 +1,11 @@
 """Do claims that were tested on tables of logits hold on a transformer, and two of them on SmolLM2?
 
 The claims of experiments/claims train tables of logits, in which nothing learned on one prompt helps another. Here the same
-claims are decided on the transformer of `ladders.py`, whose runs are read and not repeated: five seeds of RL from one base model,
-one learning rate for all arms, equal updates. The premise of each claim is checked on the same runs: if it was not met there, the
-claim is not decided, whatever the difference. For the deviation (GRPO against Dr.GRPO) and for GSPO's ratio, the page adds the
-same difference between runs of SmolLM2-135M-Instruct, from experiments/real/addition_on_cpu.json: a mean over seeds, with an
-interval from three seeds on and a verdict from five on.
+claims are decided on the transformer of `ablation_tables.py`, whose runs are read and not repeated: five seeds of RL from one
+base model, one learning rate for all arms, equal updates. The premise of each claim is checked on the same runs: if it was not
+met there, the claim is not decided, whatever the difference. For the deviation (GRPO against Dr.GRPO) and for GSPO's ratio, the
+page adds the same difference between runs of SmolLM2-135M-Instruct, from experiments/real/addition_on_cpu.json: a mean over
+seeds, with an interval from three seeds on and a verdict from five on.
 
 Command:
 
@@ -13,7 +13,7 @@ Command:
 
 It writes claims_on_transformer.json and claims_on_transformer.md.
 
-Deviations from the papers: those of `ladders.py` and of `experiments/real/addition_on_cpu.py`. The margins, the smallest
+Deviations from the papers: those of `ablation_tables.py` and of `experiments/real/addition_on_cpu.py`. The margins, the smallest
 differences that would matter, are those of the claims on tables, or 0.01 in accuracy where there is none.
 """
 
@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
-from ladders import END, MEAN, at_equal_tokens, hash_of, values_of
+from ablation_tables import END, MEAN, at_equal_tokens, hash_of, values_of
 
 from lab.claims import Arms, difference, difference_at_equal_success, find_claim_file, over_seeds, verdict_of
 from lab.results import outcome_of, read_results
@@ -36,11 +36,11 @@ from rljax.files import atomic_write
 
 Rows = Sequence[Mapping[str, Any]]
 Measure = Callable[[Rows], Sequence[float] | np.ndarray]
-"""Rows of the ladders -> one number per seed."""
+"""Rows of `ablation_tables.json` -> one number per seed."""
 
 
 class TransformerClaim(NamedTuple):
-    """A claim, and how the runs of the ladders decide it."""
+    """A claim, and how the runs of `ablation_tables.py` decide it."""
 
     name: str
     """Short name on the page."""
@@ -57,7 +57,7 @@ class TransformerClaim(NamedTuple):
     condition: Measure
     """A statistic whose interval must be above 0 for the premise to be met."""
     arms: tuple[str, ...]
-    """Arms of `ladders.py` that the statistic and the condition read."""
+    """Arms of `ablation_tables.py` that the statistic and the condition read."""
     small: str
     """Name of the same claim on tables of logits, a file of experiments/claims."""
     of_arms: Callable[[Arms], np.ndarray] | None = None
@@ -355,7 +355,7 @@ class Decision:
 
 
 def decide(claim: TransformerClaim, rows: Rows) -> Decision:
-    """Decide a claim from the rows of the ladders; it has at least one seed with all of its arms."""
+    """Decide a claim from the rows of `ablation_tables.json`, which have at least one seed with all arms of the claim."""
     rows = runs_for(claim, rows)
     statistic, premise = over_seeds(claim.statistic(rows)), over_seeds(claim.condition(rows))
     verdict = verdict_of(statistic, kind=claim.kind, margin=claim.margin) if premise.low > 0 else "not decided"
@@ -488,7 +488,7 @@ def premise_text(stored: Mapping[str, Any]) -> str:
 def missing_text(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the claims whose runs are missing; return no lines if no runs are missing."""
     names = [claim.name for claim in CLAIMS if claim.name not in {row["claim"] for row in found}]
-    return ["", f"Not run yet: {', '.join(names)}; `python experiments/ladders.py` continues."] if names else []
+    return ["", f"Not run yet: {', '.join(names)}; `python experiments/ablation_tables.py` continues."] if names else []
 
 
 def claim_section(row: Mapping[str, Any]) -> list[str]:
@@ -527,9 +527,9 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def read_inputs() -> tuple[Rows, Rows]:
-    """Read the rows of the ladders and those of SmolLM2."""
+    """Read the rows of `ablation_tables.json` and of the runs of SmolLM2."""
     real = json.loads((FOLDER / "real" / "addition_on_cpu.json").read_text(encoding="utf-8"))
-    return rows_of(FOLDER / "ladders.json", hash_of), real
+    return rows_of(FOLDER / "ablation_tables.json", hash_of), real
 
 
 def main() -> None:

@@ -6,9 +6,9 @@ pass rate during training, for the first 16 seeds of the claim. Scores in the cl
 than one of the six algorithms, so the others are measured here as additional arms, by the claim's own `measure`. Their learning
 rate is the claim's, or the best of its rates on other seeds.
 
-The selector is a ridge regression on facts that are known before training. `lab.tasks.facts_of` computes them from the setting
-and the initial policy. For each task, the regression is fitted without this task and all related tasks. In the first analysis,
-tasks are related if they share a claim, or both the world and all facts; in the second, if they share the world.
+The selector is a ridge regression on facts that are known before training. `lab.claim_tasks.facts_of` computes them from the
+setting and the initial policy. For each task, the regression is fitted without this task and all related tasks. In the first
+analysis, tasks are related if they share a claim, or both the world and all facts; in the second, if they share the world.
 
 The regret of a choice is the score of the algorithm that a trial on the task itself chooses, minus the score of the choice. All
 choices, including the trial's, are made from 15 seeds and scored on the remaining one, for each seed in turn. A choice based on
@@ -38,11 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from lab.claims import ClaimFile, claim_files, find_claim_file, over_seeds, read_claim_file
-from lab.keys import arm_key
-from lab.results import Results, algorithms_in, read_results
-from lab.rows import add_missing_rows, made_on, write_rows
-from lab.tasks import (
+from lab.claim_tasks import (
     PASS_RATE,
     SEEDS,
     ClaimTasks,
@@ -52,6 +48,10 @@ from lab.tasks import (
     with_algorithm,
     world_hash,
 )
+from lab.claims import ClaimFile, claim_files, find_claim_file, over_seeds, read_claim_file
+from lab.keys import arm_key
+from lab.results import Results, algorithms_in, read_results
+from lab.rows import add_missing_rows, made_on, write_rows
 from rljax.algorithms import cispo, dapo, grpo, gspo, rloo, sapo
 from rljax.files import settings_hash
 

@@ -2,17 +2,17 @@
 
 Each response of a stratified group is an exact sample from the policy, but the responses of a group differ more from each other.
 The mean reward of a group should therefore vary less when the group is sampled again. The first part samples groups from the base
-model of `ladders.py`, with and without `--stratified`. The second part trains with `--stratified`, and is compared with existing
-runs without it: those of the first row of DAPO's table in `ladders.py`.
+model of `ablation_tables.py`, with and without `--stratified`. The second part trains with `--stratified`, and is compared with
+existing runs without it: the first row of DAPO's table in `ablation_tables.py`.
 
 Command:
 
-    python experiments/stratified_sampling.py     (after ladders.py; six minutes on two CPU cores; repeat it to continue)
+    python experiments/stratified_sampling.py     (after ablation_tables.py; six minutes on two CPU cores; repeat it to continue)
 
-The setting is the same as in `ladders.py`. The first part samples 8 responses to each of 96 problems, with five seeds. It measures
-the fraction of groups with both right and wrong responses; distinct-2 (arXiv:1510.03055), over the responses to a problem; pass@8,
-the fraction of groups with a right response; and the standard deviation of a group's mean reward over the seeds, as a root mean
-square over problems.
+The setting is the same as in `ablation_tables.py`. The first part samples 8 responses to each of 96 problems, with five seeds. It
+measures the fraction of groups with both right and wrong responses; distinct-2 (arXiv:1510.03055), over the responses to a problem;
+pass@8, the fraction of groups with a right response; and the standard deviation of a group's mean reward over the seeds, as a root
+mean square over problems.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ablation_tables
 import jax
-import ladders
 import numpy as np
 import tyro
 
@@ -43,23 +43,23 @@ class Arguments:
 
     out: Path = Path("experiments/stratified_sampling")
     """Path of the output files, without the endings `.json` and `.md`."""
-    work: Path = Path("runs/ladders")
-    """Folder for the base model, the same as in `ladders.py`."""
+    work: Path = Path("runs/ablation_tables")
+    """Folder for the base model, the same as in `ablation_tables.py`."""
     report: bool = False
     """Only write the page from existing rows; sample and train nothing."""
 
 
 def hash_of(key: Mapping[str, Any]) -> str:
     """Compute a hash of the settings of a row."""
-    return hashlib.sha256(json.dumps([ladders.COMMON_SETTINGS, key["part"], key["arm"], PROBLEMS]).encode()).hexdigest()[
-        :16
-    ]
+    return hashlib.sha256(
+        json.dumps([ablation_tables.COMMON_SETTINGS, key["part"], key["arm"], PROBLEMS]).encode()
+    ).hexdigest()[:16]
 
 
 def sample_groups(arm: str, seed: int, work: Path) -> dict[str, Any]:
     """Sample a group for each problem from the base model, and compute the measurements of the first part."""
-    base = ladders.ensure_warm_start(ladders.BASE_SEED, work)
-    setup = make_setup(ladders.CONFIG.replace(model=str(base), warm_start_steps=0, stratified=ARMS[arm]))
+    base = ablation_tables.ensure_warm_start(ablation_tables.BASE_SEED, work)
+    setup = make_setup(ablation_tables.CONFIG.replace(model=str(base), warm_start_steps=0, stratified=ARMS[arm]))
     size = setup.config.sampling.group_size
     groups = setup.train.generate(first_params(setup), [*range(PROBLEMS)], size, jax.random.key(seed))
     right = groups.rollout.rewards > 0
@@ -77,8 +77,8 @@ def sample_groups(arm: str, seed: int, work: Path) -> dict[str, Any]:
 
 
 def train_arm(seed: int, work: Path) -> dict[str, Any]:
-    """Train with stratified groups from the base model; see `ladders.train_and_measure`."""
-    found = ladders.train_and_measure(NAIVE, seed, None, work, stratified=True)
+    """Train with stratified groups from the base model; see `ablation_tables.train_and_measure`."""
+    found = ablation_tables.train_and_measure(NAIVE, seed, None, work, stratified=True)
     return {name: found[name] for name in ("accuracy", "tokens", "heldout")}
 
 
@@ -90,7 +90,7 @@ def make_row(part: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
 def sampling_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format the measurements of both arms' groups in Markdown."""
     lines = [
-        f"| groups | mixed | distinct-2 | pass@{ladders.CONFIG.sampling.group_size} | deviation of a group's mean reward |",
+        f"| groups | mixed | distinct-2 | pass@{ablation_tables.CONFIG.sampling.group_size} | deviation of a group's mean reward |",
         "| --- | --- | --- | --- | --- |",
     ]
     for arm in ARMS:
@@ -107,10 +107,13 @@ def training_section(rows: Sequence[Mapping[str, Any]], naive: Sequence[Mapping[
     """Format the accuracy of samples with and without stratified groups, after equally many updates, in Markdown."""
     trained = [{**row, "rate": None} for row in rows if row["part"] == "training"]
     both = [*trained, *({**row, "arm": "independent"} for row in naive if row["arm"] == NAIVE)]
-    lines = [f"| groups | seeds | {ladders.END} | {ladders.MEAN} |", "| --- | --- | --- | --- |"]
-    values = {name: {arm: ladders.values_of(both, arm, name) for arm in ARMS} for name in (ladders.END, ladders.MEAN)}
+    lines = [f"| groups | seeds | {ablation_tables.END} | {ablation_tables.MEAN} |", "| --- | --- | --- | --- |"]
+    values = {
+        name: {arm: ablation_tables.values_of(both, arm, name) for arm in ARMS}
+        for name in (ablation_tables.END, ablation_tables.MEAN)
+    }
     for arm in ARMS:
-        seeds = len(values[ladders.END][arm])
+        seeds = len(values[ablation_tables.END][arm])
         lines.append(f"| {arm} | {seeds} | {' | '.join(format_percent(values[name][arm]) for name in values)} |")
     change = " | ".join(format_points(own["stratified"], own["independent"]) for own in values.values())
     return [*lines, f"| difference, points | | {change} |"]
@@ -127,7 +130,7 @@ def main(arguments: Arguments) -> None:
         lambda **key: make_row(**key, work=arguments.work),
         settings=hash_of,
     )
-    naive = json.loads(Path("experiments/ladders.json").read_text(encoding="utf-8"))
+    naive = json.loads(Path("experiments/ablation_tables.json").read_text(encoding="utf-8"))
     caption = (
         f"a transformer of 0.1 million parameters on sums, {len(SEEDS)} seeds from one base model, with 95 % t intervals. "
         "Setting and measurements are in `experiments/stratified_sampling.py`."

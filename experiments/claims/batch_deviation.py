@@ -23,8 +23,8 @@ import numpy as np
 
 from lab.claims import ERRORS_AFTER_PILOT, Claim, difference
 from lab.judges import fallible
-from lab.tabular import Setting, train_seeds, unit_steps
-from lab.tuned import tune
+from lab.learning_rate_search import tune
+from lab.tabular_training import Setting, train_seeds, unit_steps
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, lite_ppo
 

@@ -22,8 +22,8 @@ from functools import partial
 
 from lab.claims import Claim, difference, difference_at_equal_success
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import measure_at_rate_of
+from lab.learning_rate_search import measure_at_rate_of
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.ops.surrogate import clipped

@@ -22,8 +22,8 @@ import numpy as np
 
 from lab.claims import ERRORS_AFTER_PILOT, Claim, difference
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import WIDE_RATES, measure_tuned
+from lab.learning_rate_search import WIDE_RATES, measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.ops.surrogate import clipped

@@ -25,8 +25,8 @@ Command: rljax claims --rerun complexity_weighted
 
 from lab.claims import Claim, Interval, difference
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import chains, leaning
 from rljax.algorithms import vc_ppo
 from rljax.algorithms.parts import with_parts

@@ -41,8 +41,8 @@ from jaxtyping import Array, Float
 
 from lab.claims import Arms, Claim, difference
 from lab.judges import fallible
-from lab.tabular import Setting, _begin, _Carry, _optimizer, _quick_compilation, _sample, _update
-from lab.tuned import tune
+from lab.learning_rate_search import tune
+from lab.tabular_training import Setting, _begin, _Carry, _optimizer, _quick_compilation, _sample, _update
 from lab.worlds import Key, Table, codes, exact, leaning, log_probabilities
 from rljax.algorithms import dapo, without
 from rljax.options.controller import Control, next_control, with_bonus, with_control

@@ -20,8 +20,8 @@ Command: rljax claims --rerun critical_tokens
 """
 
 from lab.claims import Claim, Interval, difference
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import chains, leaning
 from rljax.algorithms import ppo
 from rljax.algorithms.parts import with_parts

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting, rollout_gradient
+from lab.tabular_training import Setting, rollout_gradient
 from lab.worlds import codes, exact, leaning
 from rljax.algorithms import dr_grpo, grpo
 

@@ -27,8 +27,8 @@ import numpy as np
 
 from lab.claims import Claim, Interval, difference
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import chains, leaning
 from rljax.algorithms import vc_ppo
 from rljax.algorithms.value_head import HEADS

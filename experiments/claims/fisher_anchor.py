@@ -33,8 +33,8 @@ import optax
 from jaxtyping import Array, Float
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting, _quick_compilation, train
-from lab.tuned import TUNING_SEEDS
+from lab.learning_rate_search import TUNING_SEEDS
+from lab.tabular_training import Setting, _quick_compilation, train
 from lab.worlds import Key, Table, codes, exact, leaning
 from rljax.algorithms import Algorithm, grpo
 from rljax.ops.regularization import fisher_anchor

@@ -20,8 +20,8 @@ Command: rljax claims --rerun global_baseline
 
 from lab.claims import RATES_AFTER_PILOT, Claim, Interval, difference
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, reinforce_pp, reinforce_pp_baseline
 

@@ -17,8 +17,8 @@ Command: rljax claims --rerun gmpo_stability
 from functools import partial
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import gmpo, grpo
 

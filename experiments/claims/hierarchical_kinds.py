@@ -19,8 +19,8 @@ Command: rljax claims --rerun hierarchical_kinds
 from functools import partial
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import chains, leaning
 from rljax.algorithms import Credit, grpo
 from rljax.algorithms.parts import with_parts

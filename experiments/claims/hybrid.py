@@ -26,8 +26,8 @@ import numpy as np
 
 from lab.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import chains, leaning
 from rljax.algorithms import vapo, vapo_grpo
 

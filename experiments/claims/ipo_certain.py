@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from lab.claims import Claim, difference
-from lab.pairs import PairSetting, measure_pairs
+from lab.preference_pairs import PairSetting, measure_pairs
 from lab.worlds import codes, leaning
 from rljax.ops.direct_preference import dpo_loss, ipo_loss
 

@@ -25,8 +25,8 @@ from functools import partial
 
 from lab.claims import Claim, difference, difference_at_equal_success
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import measure_at_rate_of
+from lab.learning_rate_search import measure_at_rate_of
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import clip_cov, grpo, kl_cov
 from rljax.ops.weights import token_mean

@@ -28,8 +28,8 @@ import numpy as np
 
 from lab.claims import Claim, difference
 from lab.judges import fallible
-from lab.tabular import Setting, train_seeds
-from lab.tuned import TUNING_SEEDS
+from lab.learning_rate_search import TUNING_SEEDS
+from lab.tabular_training import Setting, train_seeds
 from lab.worlds import codes, leaning, log_probabilities
 from rljax.algorithms import rloo
 from rljax.algorithms.terms import kl_to_reference

@@ -21,7 +21,7 @@ Command: rljax claims --rerun kl_limit
 import jax.numpy as jnp
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting, measure, unit_steps
+from lab.tabular_training import Setting, measure, unit_steps
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, rloo
 from rljax.ops.divergence import k3

@@ -23,8 +23,8 @@ import numpy as np
 
 from lab.claims import RATES_AFTER_PILOT, Claim, difference, still_learning
 from lab.judges import fallible
-from lab.tabular import Setting, train_seeds
-from lab.tuned import tune
+from lab.learning_rate_search import tune
+from lab.tabular_training import Setting, train_seeds
 from lab.worlds import chains, leaning
 from rljax.algorithms import vapo, without
 

@@ -22,8 +22,8 @@ from functools import partial
 
 from lab.claims import ERRORS_AFTER_PILOT, Claim, difference
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import measure_at_rate_of
+from lab.learning_rate_search import measure_at_rate_of
+from lab.tabular_training import Setting
 from lab.worlds import stopping, undecided
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts

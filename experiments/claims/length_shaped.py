@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting, train_seeds
-from lab.tuned import WIDE_RATES, tune
+from lab.learning_rate_search import WIDE_RATES, tune
+from lab.tabular_training import Setting, train_seeds
 from lab.worlds import World, exact, wanderer
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts

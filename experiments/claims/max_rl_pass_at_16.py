@@ -19,8 +19,8 @@ from functools import partial
 
 from lab.claims import ERRORS_AFTER_PILOT, Claim, difference, difference_at_equal_success
 from lab.judges import fallible
-from lab.tabular import Setting, unit_steps
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting, unit_steps
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, max_rl, rloo
 

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 
 from lab.claims import RATES_AFTER_PILOT, Claim, at_rest, difference
 from lab.judges import fallible, signed
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, rloo
 

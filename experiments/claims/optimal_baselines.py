@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting, rollout_gradient
+from lab.tabular_training import Setting, rollout_gradient
 from lab.worlds import stopping, undecided
 from rljax.algorithms import opo, otb, rloo
 

@@ -22,8 +22,8 @@ Command: rljax claims --rerun pass_at_k_after_rl
 import numpy as np
 
 from lab.claims import Claim
-from lab.tabular import Setting, train_seeds
-from lab.tuned import RATES, tune
+from lab.learning_rate_search import RATES, tune
+from lab.tabular_training import Setting, train_seeds
 from lab.worlds import codes, leaning, pass_rate_at
 from rljax.algorithms import grpo, pkpo
 

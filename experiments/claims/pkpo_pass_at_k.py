@@ -26,8 +26,8 @@ import numpy as np
 
 from lab.claims import Claim, difference, difference_at_equal_success
 from lab.judges import fallible
-from lab.tabular import Setting, train_seeds, unit_steps
-from lab.tuned import TUNING_SEEDS
+from lab.learning_rate_search import TUNING_SEEDS
+from lab.tabular_training import Setting, train_seeds, unit_steps
 from lab.worlds import codes, leaning, pass_rate_at
 from rljax.algorithms import pass_at_k, pkpo, rloo
 

@@ -23,8 +23,8 @@ Command: rljax claims --rerun quality_groups
 from functools import partial
 
 from lab.claims import Claim, difference, still_learning
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import wanderer, wandering
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts

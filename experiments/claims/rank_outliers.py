@@ -19,8 +19,8 @@ from functools import partial
 import jax
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting
-from lab.tuned import WIDE_RATES, measure_tuned
+from lab.learning_rate_search import WIDE_RATES, measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.ops.group import group_centered

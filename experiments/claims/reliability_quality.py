@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts

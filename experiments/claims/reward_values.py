@@ -16,7 +16,7 @@ Command: rljax claims --rerun reward_values
 """
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting, measure
+from lab.tabular_training import Setting, measure
 from lab.worlds import codes, leaning
 from rljax.algorithms import dr_grpo, grpo, ppo
 from rljax.algorithms.parts import with_parts

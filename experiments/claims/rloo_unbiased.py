@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lab.claims import Claim
-from lab.tabular import Setting, rollout_gradient
+from lab.tabular_training import Setting, rollout_gradient
 from lab.worlds import codes, exact, leaning
 from rljax.algorithms import rloo
 from rljax.ops.group import group_centered, group_normalized

@@ -19,8 +19,8 @@ from functools import partial
 
 from lab.claims import ERRORS_AFTER_PILOT, Claim, difference
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import WIDE_RATES, measure_tuned
+from lab.learning_rate_search import WIDE_RATES, measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, sapo
 

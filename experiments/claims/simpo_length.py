@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.claims import Claim, difference
-from lab.pairs import PairSetting, measure_pairs
+from lab.preference_pairs import PairSetting, measure_pairs
 from lab.worlds import stopping, undecided
 from rljax.ops.reference_free import simpo_loss
 

@@ -24,8 +24,8 @@ from functools import partial
 
 from lab.claims import Claim, difference
 from lab.judges import signed
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import wanderer, wandering
 from rljax.algorithms import dapo, dapo_ladder
 

@@ -33,8 +33,8 @@ from jaxtyping import Array
 
 from lab.claims import Claim, difference
 from lab.judges import fallible
-from lab.tabular import _quick_compilation, sample_states
-from lab.tuned import RATES, TUNING_SEEDS
+from lab.learning_rate_search import RATES, TUNING_SEEDS
+from lab.tabular_training import _quick_compilation, sample_states
 from lab.worlds import Key, Table, codes, exact, leaning
 from rljax.algorithms import Algorithm, Rollout, grpo, loss, prepare
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture

@@ -22,8 +22,8 @@ Command: rljax claims --rerun value_pretraining
 
 from lab.claims import RATES_AFTER_PILOT, Claim, difference
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting
 from lab.worlds import chains, leaning
 from rljax.algorithms import vc_ppo
 

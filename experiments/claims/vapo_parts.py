@@ -28,8 +28,8 @@ from functools import partial
 
 from lab.claims import RATES_AFTER_PILOT, Claim, agreement, difference
 from lab.judges import fallible
-from lab.tabular import Setting
-from lab.tuned import RATES, measure_at_rate_of
+from lab.learning_rate_search import RATES, measure_at_rate_of
+from lab.tabular_training import Setting
 from lab.worlds import chains, leaning
 from rljax.algorithms import ABLATIONS, vapo, without
 

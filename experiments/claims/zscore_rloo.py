@@ -23,8 +23,8 @@ import optax
 
 from lab.claims import Claim, difference
 from lab.judges import fallible
-from lab.tabular import Setting, unit_steps
-from lab.tuned import measure_tuned
+from lab.learning_rate_search import measure_tuned
+from lab.tabular_training import Setting, unit_steps
 from lab.worlds import codes, leaning
 from rljax.algorithms import rloo
 from rljax.algorithms.parts import with_parts

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lab.claim_plots import plot_claim
 from lab.claims import ArmMetrics, Arms, Claim, ClaimFile, Interval, find_claim_file, over_seeds, verdict_of
 from lab.keys import arm_key
-from lab.pictures import plot_claim
-from lab.tabular import Setting
-from lab.tuned import measure_at_rate_of
+from lab.learning_rate_search import measure_at_rate_of
+from lab.tabular_training import Setting
 from rljax.algorithms import Algorithm
 from rljax.book.claims import Verdict
 from rljax.book.slots import slot_contents

@@ -6,7 +6,7 @@ from pathlib import Path
 from book_site.book import HIDDEN
 from book_site.docstrings import escape_text, table
 from book_site.extension import RESULTS
-from lab.pictures import plot_all
+from lab.claim_plots import plot_all
 from rljax.book.claims import VERDICTS, ClaimResult, Verdict, claim_names, read_claim
 from rljax.book.claims_summary import SUMMARY
 

@@ -21,7 +21,7 @@ RESULTS = (
     "federated",
     "hierarchical",
     "images_of_digits",
-    "ladders",
+    "ablation_tables",
     "claims_on_transformer",
     "long_chain_algorithms",
     "prompt_consistency",

@@ -7,9 +7,9 @@ import pytest
 import selector
 from selector import choose, cross_fitted_best, leave_out, ridge, standardize
 
+from lab.claim_tasks import facts_of, scores_in_results, with_algorithm, world_hash
 from lab.claims import find_claim_file
 from lab.rows import rows_of
-from lab.tasks import facts_of, scores_in_results, with_algorithm, world_hash
 
 
 def test_ridge_solves_least_squares():

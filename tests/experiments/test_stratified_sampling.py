@@ -53,7 +53,7 @@ def test_report_matches_results_and_settings():
 def test_sample_groups_from_base_model(arm, tmp_path, monkeypatch):
     tiny = {"layers": 1, "width": 16, "hidden": 32, "heldout_problems": 4, "train_problems": 24, "operands": (2, 2)}
     tiny |= {"warm_start_steps": 1, "prompts": 2, "minibatches": 1, "max_response_tokens": 12, "unfinished_share": 0.0}
-    monkeypatch.setattr(experiment.ladders, "CONFIG", experiment.ladders.CONFIG.replace(**tiny))
+    monkeypatch.setattr(experiment.ablation_tables, "CONFIG", experiment.ablation_tables.CONFIG.replace(**tiny))
     monkeypatch.setattr(experiment, "PROBLEMS", 4)
     row = experiment.sample_groups(arm, 0, tmp_path)
     assert len(row["means"]) == 4

@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 import rljax
+from lab.claim_plots import plot_all, plot_claim
+from lab.claim_tasks import setting_of
 from lab.claims import (
     agreement,
     at_rest,
@@ -30,9 +32,7 @@ from lab.claims import (
     verdict_of,
 )
 from lab.keys import arm_key
-from lab.pictures import plot_all, plot_claim
 from lab.results import budget_of, describe_contents, outcome_of, read_results, rekey, run_missing, summary_of
-from lab.tasks import setting_of
 from lab.worlds import exact
 from rljax.algorithms import grpo
 from rljax.book.claims import VERDICTS, Interval, claims_folder, read_claim

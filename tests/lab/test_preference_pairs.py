@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab.pairs import PairSetting, measure_pairs, sample_pairs, score_pairs
+from lab.preference_pairs import PairSetting, measure_pairs, sample_pairs, score_pairs
 from lab.worlds import codes, leaning, stopping
 from rljax.ops.direct_preference import dpo_loss
 

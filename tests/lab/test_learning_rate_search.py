@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab import tuned
+from lab import learning_rate_search
 from lab.judges import fallible, signed
-from lab.tabular import Setting, measure
-from lab.tuned import measure_tuned, tune
+from lab.learning_rate_search import measure_tuned, tune
+from lab.tabular_training import Setting, measure
 from lab.worlds import chains, codes, exact, leaning, wanderer, wandering
 from rljax.algorithms import rloo
 
@@ -26,7 +26,7 @@ def make_candidates():
 @pytest.mark.usefixtures("standard_promotion")
 def test_an_arm_is_measured_at_its_best_rate_and_candidate(monkeypatch):
     nothing, learning = make_candidates()
-    monkeypatch.setattr(tuned, "TUNING_SEEDS", [1])
+    monkeypatch.setattr(learning_rate_search, "TUNING_SEEDS", [1])
     metrics = measure_tuned([nothing, learning], [5, 6], number="success", rates=(1e-6, 0.2, 1e-5))
     again = measure(learning._replace(learning_rate=0.2), [5, 6])
     np.testing.assert_array_equal(metrics["curve"], again["curve"])
@@ -43,7 +43,7 @@ def test_an_invalid_search_is_refused():
 
 
 def test_the_seeds_of_the_search_differ_from_those_of_claims():
-    assert min(tuned.TUNING_SEEDS) >= 1000
+    assert min(learning_rate_search.TUNING_SEEDS) >= 1000
 
 
 def test_a_fallible_verifier_has_the_requested_error_rate():

@@ -16,7 +16,7 @@ from lab.claims import ClaimFile
 from lab.judges import Judge
 from lab.keys import steps_of, world_hash
 from lab.results import Results, algorithms_in
-from lab.tabular import Setting
+from lab.tabular_training import Setting
 from lab.worlds import exact
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
@@ -222,7 +222,7 @@ def facts_of(setting: Setting, seeds: Sequence[int]) -> dict[str, float]:
     """
     keys = jnp.stack(
         [jax.random.split(jax.random.key(seed), 3)[0] for seed in seeds]
-    )  # the same keys as in `lab.tabular.train`
+    )  # the same keys as in `lab.tabular_training.train`
     tables = jnp.stack([jnp.asarray(setting.initial(key)) for key in keys])
     first = jax.jit(jax.vmap(lambda table: exact(setting.world, table)))(tables)
     p = np.asarray(first.success, np.float64)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab.tabular import (
+from lab.tabular_training import (
     Setting,
     _begin,
     _optimizer,

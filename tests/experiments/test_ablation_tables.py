@@ -1,16 +1,16 @@
-"""The ablation ladders on a transformer: arms match the rows of the papers' tables, and committed pages match the runs."""
+"""The papers' ablation tables on a transformer: arms match the rows, and committed pages match the runs."""
 
 import itertools
 import json
 from pathlib import Path
 
+import ablation_tables
 import claims_on_transformer
 import jax.numpy as jnp
-import ladders
 import numpy as np
 import pytest
+from ablation_tables import ARMS, DAPO_ROWS, SEEDS, TABLES, config_of, hash_of, measurements, report
 from claims_on_transformer import CLAIMS, compare_on_smollm2, decide, read_inputs, summary
-from ladders import ARMS, DAPO_ROWS, LADDERS, SEEDS, config_of, hash_of, measurements, report
 from scipy import stats
 
 from lab.rank_correlation import kendall, permutation_test
@@ -19,7 +19,7 @@ from rljax.options import INSTALLERS
 from rljax.training.parts.custom_parts import BUILT_IN
 from rljax.training.setup import make_setup
 
-FOLDER = Path(ladders.__file__).parent
+FOLDER = Path(ablation_tables.__file__).parent
 
 
 def algorithm_of(arm):
@@ -34,7 +34,7 @@ def differing_slots(one, other):
 
 @pytest.mark.parametrize(("arm", "row"), [*zip(DAPO_ROWS, dapo_ladder(dapo()), strict=True)])
 def test_dapo_arm_matches_paper_row(arm, row):
-    expected = dapo_ladder(dapo(max_length=ladders.LIMIT, cache=ladders.LIMIT // 5))[row]
+    expected = dapo_ladder(dapo(max_length=ablation_tables.LIMIT, cache=ablation_tables.LIMIT // 5))[row]
     assert differing_slots(algorithm_of(arm), expected) == {"outcome_reward"}
 
 
@@ -86,7 +86,7 @@ def test_kendall_ignores_ties():
 
 def test_measurements():
     step = {"phase": "rl", "tokens_per_second": 50.0, "seconds": 2.0, "clip_fraction": 0.1}
-    step |= dict.fromkeys(ladders.STEP_METRICS, 0.5)
+    step |= dict.fromkeys(ablation_tables.STEP_METRICS, 0.5)
     value = {"phase": "value", "seconds": 3.0, "value_loss": 0.4}
     metrics = [
         value,
@@ -111,7 +111,7 @@ def make_row(arm, seed, *, end, truncated):
     key = {"arm": arm, "seed": seed, "rate": None}
     return key | {
         "settings": hash_of(key),
-        "accuracy": [0.2] * 4 + [end] * ladders.LAST,
+        "accuracy": [0.2] * 4 + [end] * ablation_tables.LAST,
         "truncated_share": [truncated] * 14,
     }
 
@@ -158,8 +158,8 @@ def page_body(name):
 
 def test_ladders_page_matches_runs():
     rows, _ = read_inputs()
-    assert page_body("ladders") == report(rows)
-    assert ladders.begun_arms(rows, LADDERS[0]) == [*DAPO_ROWS]
+    assert page_body("ablation_tables") == report(rows)
+    assert ablation_tables.arms_with_runs(rows, TABLES[0]) == [*DAPO_ROWS]
 
 
 def test_claims_on_transformer_page_matches_runs():

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from lab.tabular import _quick_compilation, sample_states
+from lab.tabular_training import _quick_compilation, sample_states
 from lab.worlds import Key, Table, World, exact, log_probabilities
 
 

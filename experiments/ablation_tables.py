@@ -7,7 +7,7 @@ design document (unpublished). Three further arms are used to test claims of oth
 
 Command:
 
-    python experiments/ladders.py     (repeat the command to continue after a stop)
+    python experiments/ablation_tables.py     (repeat the command to continue after a stop)
 
 Setting: sums of 2 to 5 single-digit numbers. Two in three demonstrations with four or five numbers stop before they state the
 answer. A response is cut off after 34 tokens; written out as in the demonstrations, most sums of five numbers take 35. All runs
@@ -143,8 +143,8 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-class Ladder(NamedTuple):
-    """A table of a paper, whose rows are arms."""
+class AblationTable(NamedTuple):
+    """An ablation table of a paper, whose rows are arms."""
 
     title: str
     """Title of the table on the page."""
@@ -169,21 +169,21 @@ VAPO_ROWS = {
     "VAPO": 60,
 }
 VARIANTS = {"naive GRPO": 89.1, "GRPO with quality weights": 90.7, "GRPO with hierarchical groups": 91.5}
-LADDERS = (
-    Ladder(
+TABLES = (
+    AblationTable(
         "DAPO, Table 1",
         "arXiv:2503.14476, AIME 2024, average of 32 responses, Qwen2.5-32B; each row adds a part to the row above",
         DAPO_ROWS,
         dict(itertools.pairwise([*DAPO_ROWS][::-1])),
     ),
-    Ladder(
+    AblationTable(
         "VAPO, Table 1",
         "arXiv:2504.05118, AIME 2024, average of 32 responses, Qwen2.5-32B; the last row is the full method, and each row "
         "between it and the first leaves out one part",
         VAPO_ROWS,
         {arm: "VAPO" for arm in VAPO_ROWS if arm != "VAPO"},
     ),
-    Ladder(
+    AblationTable(
         "Variants of GRPO, Table 6 of the design document",
         "unpublished, GSM8K, a model of 8B parameters",
         VARIANTS,
@@ -203,7 +203,7 @@ ABSENT = (
 class Arguments:
     """Arguments of the experiment."""
 
-    out: Path = Path("experiments/ladders")
+    out: Path = Path("experiments/ablation_tables")
     """Path of the output files, without the endings `.json`, `.md` and `.png`."""
     arms: tuple[str, ...] = tuple(ARMS)
     """Arms to run."""
@@ -211,7 +211,7 @@ class Arguments:
     """Seeds to run, in this order."""
     rates: tuple[float, ...] = ()
     """Learning rates of pilot runs; if empty, the regular runs with the common rate."""
-    work: Path = Path("runs/ladders")
+    work: Path = Path("runs/ablation_tables")
     """Folder for the warm starts and the compiled programs."""
     report: bool = False
     """Only write the page and the plot from existing rows; train nothing."""
@@ -343,36 +343,36 @@ def at_equal_tokens(rows: Rows, arms: Sequence[str]) -> tuple[int, dict[str, dic
     return most, {arm: {row["seed"]: read(row) for row in mine if row["arm"] == arm} for arm in arms}
 
 
-def begun_arms(rows: Rows, ladder: Ladder) -> list[str]:
-    """Return the arms of a ladder that have at least one run, in the order of the table."""
-    return [arm for arm in ladder.scores if values_of(rows, arm, END)]
+def arms_with_runs(rows: Rows, table: AblationTable) -> list[str]:
+    """Return the arms of a table that have at least one run, in the order of the rows."""
+    return [arm for arm in table.scores if values_of(rows, arm, END)]
 
 
-def is_complete(rows: Rows, ladder: Ladder) -> bool:
-    """Return whether all arms of a ladder have all seeds."""
-    return all([*values_of(rows, arm, END)] == [*SEEDS] for arm in ladder.scores)
+def is_complete(rows: Rows, table: AblationTable) -> bool:
+    """Return whether all arms of a table have all seeds."""
+    return all([*values_of(rows, arm, END)] == [*SEEDS] for arm in table.scores)
 
 
-def rank_text(rows: Rows, ladder: Ladder, metric: str) -> str:
+def rank_text(rows: Rows, table: AblationTable, metric: str) -> str:
     """Describe how well the order of a metric's means agrees with the order of the source's scores."""
-    scores = [*ladder.scores.values()]
-    values = [values_of(rows, arm, metric) for arm in ladder.scores]
+    scores = [*table.scores.values()]
+    values = [values_of(rows, arm, metric) for arm in table.scores]
     test = permutation_test(scores, [float(np.mean([*of_arm.values()])) for of_arm in values])
     per_seed = over_seeds([kendall(scores, [of_arm[seed] for of_arm in values]) for seed in SEEDS])
     return f"- {metric}: {test.text()}. Mean of the seeds' own τ: {per_seed.text()}."
 
 
-def section(rows: Rows, ladder: Ladder) -> str:
-    """Format the table of a ladder and, if it is complete, its rank correlations in Markdown."""
-    arms = begun_arms(rows, ladder)
+def section(rows: Rows, table: AblationTable) -> str:
+    """Format our results for a paper's table and, if all runs are done, the rank correlations, in Markdown."""
+    arms = arms_with_runs(rows, table)
     most, equal = at_equal_tokens(rows, arms)
     head = (
         f"| row | score in the source | seeds | {END} | minus the row it is compared with, points | {MEAN} "
         f"| accuracy at {most / 1000:.0f}k sampled tokens | sampled tokens |"
     )
-    lines = [f"## {ladder.title}", "", f"Source: {ladder.source}.", "", head, f"|{' --- |' * 8}"]
+    lines = [f"## {table.title}", "", f"Source: {table.source}.", "", head, f"|{' --- |' * 8}"]
     for arm in arms:
-        end, other = values_of(rows, arm, END), ladder.compared.get(arm)
+        end, other = values_of(rows, arm, END), table.compared.get(arm)
         change = "" if other is None else format_points(end, values_of(rows, other, END))
         tokens = np.mean([row["tokens"][-1] for row in rows if row["arm"] == arm and row["rate"] is None])
         cells = [
@@ -382,13 +382,13 @@ def section(rows: Rows, ladder: Ladder) -> str:
             format_percent(values_of(rows, arm, MEAN)),
             format_percent(equal[arm]),
         ]
-        lines.append(f"| {arm} | {ladder.scores[arm]:g} | {' | '.join(map(str, cells))} | {tokens / 1000:.0f}k |")
-    if not is_complete(rows, ladder):
+        lines.append(f"| {arm} | {table.scores[arm]:g} | {' | '.join(map(str, cells))} | {tokens / 1000:.0f}k |")
+    if not is_complete(rows, table):
         done = sum(len(values_of(rows, arm, END)) for arm in arms)
-        text = f"{done} of {len(ladder.scores) * len(SEEDS)} runs are done, so no order is compared"
-        return "\n".join([*lines, "", f"{text}; `python experiments/ladders.py` continues."])
+        text = f"{done} of {len(table.scores) * len(SEEDS)} runs are done, so no order is compared"
+        return "\n".join([*lines, "", f"{text}; `python experiments/ablation_tables.py` continues."])
     lines += ["", "Kendall's rank correlation of the means with the scores in the source:", ""]
-    lines += [rank_text(rows, ladder, metric) for metric in (END, MEAN)]
+    lines += [rank_text(rows, table, metric) for metric in (END, MEAN)]
     return "\n".join(lines)
 
 
@@ -407,15 +407,15 @@ def pilot_section(rows: Rows) -> str:
 
 
 def report(rows: Rows) -> str:
-    """Format the page below its caption in Markdown; a ladder is left out if fewer than two of its arms have runs."""
+    """Format the page below its caption in Markdown; a table is left out if fewer than two of its arms have runs."""
     first = {row["seed"]: row for row in rows if row["rate"] is None}
     before = format_percent({seed: row["accuracy"][0] for seed, row in first.items()})
     greedy = format_percent({seed: row["heldout"][0] for seed, row in first.items()})
     parts = [f"Before RL, {before} of the samples are right, and {greedy} of the greedy answers to held-out problems."]
-    for ladder in LADDERS:
-        if len(begun_arms(rows, ladder)) > 1:
-            parts.append(section(rows, ladder))
-            if ladder.scores is VARIANTS:
+    for table in TABLES:
+        if len(arms_with_runs(rows, table)) > 1:
+            parts.append(section(rows, table))
+            if table.scores is VARIANTS:
                 parts.append(ABSENT)
     return "\n\n".join([*parts, pilot_section(rows)]) + "\n"
 
@@ -424,15 +424,15 @@ CAPTION = (
     f"a transformer of 0.1 million parameters on sums, {CONFIG.optimization.steps} RL steps, {len(SEEDS)} seeds of RL from one "
     "base model, with 95 % t intervals. Equal in all rows: updates, and trained responses per update; not equal: sampled "
     "tokens. The accuracy is of samples at temperature 1, to problems of the training set; a run sees less than half of them. "
-    f"At the end, it is that of the last {LAST} steps. Settings and deviations are in `experiments/ladders.py`."
+    f"At the end, it is that of the last {LAST} steps. Settings and deviations are in `experiments/ablation_tables.py`."
 )
 
 
 def write_report(arguments: Arguments) -> None:
     """Write the page and the plot from the rows."""
     rows = rows_of(arguments.out.with_suffix(".json"), hash_of)
-    write_page(arguments.out, "python experiments/ladders.py", CAPTION, report(rows))
-    arms = {ladder.title: begun_arms(rows, ladder) for ladder in LADDERS}
+    write_page(arguments.out, "python experiments/ablation_tables.py", CAPTION, report(rows))
+    arms = {table.title: arms_with_runs(rows, table) for table in TABLES}
     shown = {title: {arm: values_of(rows, arm, END) for arm in found} for title, found in arms.items() if len(found) > 1}
     draw_comparisons(shown, arguments.out.with_suffix(".png"))
 

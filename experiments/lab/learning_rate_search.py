@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lab.tabular import Setting, _quick_compilation, measure, train
+from lab.tabular_training import Setting, _quick_compilation, measure, train
 from lab.worlds import Key
 
 RATES = (0.03, 0.1, 0.3, 1.0)
@@ -87,7 +87,7 @@ def measure_tuned(
         rates: learning rates of the search.
 
     Returns:
-        The metrics of `lab.tabular.measure`, `learning_rate`, and `candidate`, the index of the chosen setting.
+        The metrics of `lab.tabular_training.measure`, `learning_rate`, and `candidate`, the index of the chosen setting.
 
     Raises:
         ValueError: as in `tune`.
@@ -120,7 +120,7 @@ def measure_at_rate_of(
         rates: learning rates of the search.
 
     Returns:
-        The metrics of `lab.tabular.measure`, and `learning_rate`.
+        The metrics of `lab.tabular_training.measure`, and `learning_rate`.
     """
     rate = tune([baseline], number=number, rates=rates).learning_rate
     return measure(settings._replace(learning_rate=rate), seeds) | {"learning_rate": np.full(len(seeds), rate)}

@@ -6,11 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from lab.claims import find_claim_file
-from lab.judges import fallible
-from lab.results import read_results
-from lab.tabular import Setting, unit_steps
-from lab.tasks import (
+from lab.claim_tasks import (
     facts_of,
     find_tasks,
     fingerprint,
@@ -19,6 +15,10 @@ from lab.tasks import (
     setting_of,
     with_algorithm,
 )
+from lab.claims import find_claim_file
+from lab.judges import fallible
+from lab.results import read_results
+from lab.tabular_training import Setting, unit_steps
 from lab.worlds import codes, leaning
 from rljax.algorithms import cispo, dapo, grpo, rloo
 from rljax.errors import InputError
