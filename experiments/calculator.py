@@ -182,7 +182,7 @@ def report(rows: Rows) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(rows: Rows, file: Path) -> None:
+def plot_accuracies(rows: Rows, file: Path) -> None:
     """Plot the accuracy of each arm during RL, mean and range over the seeds, and the final accuracy of the network alone."""
     figure = Figure(figsize=(8, 3.4), dpi=120, layout="constrained")
     curves, dots = figure.subplots(1, 2, width_ratios=[2, 1], sharey=True)
@@ -222,7 +222,7 @@ def main(arguments: Arguments) -> None:
         "after so many RL steps, with the calculator in the arms that have it.",
         report(rows),
     )
-    draw(rows, arguments.out.with_suffix(".png"))
+    plot_accuracies(rows, arguments.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
     }
 
 
-def curves(rows: Rows, arm: str) -> np.ndarray:
+def accuracy_curves(rows: Rows, arm: str) -> np.ndarray:
     """Return an arm's held-out accuracies, with seeds in rows and evaluations in columns."""
     return np.array([row["curve"] for row in sorted(rows, key=lambda row: row["seed"]) if row["arm"] == arm])
 
@@ -127,12 +127,12 @@ def report(rows: Rows) -> str:
     lines = ["| a patch is read as | after the warm start | after RL | change | RL raises it | lowest and highest change |"]
     lines.append(f"|{' --- |' * 6}")
     for arm in ARMS:
-        found = curves(rows, arm)
+        found = accuracy_curves(rows, arm)
         gain = found[:, -1] - found[:, 0]
         cells = [over_seeds(column).text() for column in (found[:, 0], found[:, -1], gain)]
         verdict = verdict_of(over_seeds(gain), kind="above", margin=MARGIN)
         lines.append(f"| {arm} | {' | '.join(cells)} | {verdict} | {gain.min():.3f}, {gain.max():.3f} |")
-    ends = [curves(rows, arm)[:, -1] for arm in ARMS]
+    ends = [accuracy_curves(rows, arm)[:, -1] for arm in ARMS]
     best = over_seeds([row["best possible"] for row in rows if row["arm"] == next(iter(ARMS))])
     lines += [
         "",
@@ -146,7 +146,7 @@ def plot_curves(rows: Rows, file: Path) -> None:
     figure = Figure(figsize=(6, 3.4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for color, arm in enumerate(ARMS):
-        found = curves(rows, arm)
+        found = accuracy_curves(rows, arm)
         steps = np.linspace(0, CONFIG.optimization.steps, found.shape[1])
         axes.plot(steps, found.T, color=f"C{color}", alpha=0.25, linewidth=0.8)
         axes.plot(steps, found.mean(0), "o-", color=f"C{color}", label=f"a patch is read as {arm}", markersize=3.5)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from quantized_answers import last_number, sums
+from quantized_answers import last_number, make_sums
 
 from lab.rows import add_missing_rows, write_page
 from rljax.data.problem import Problem
@@ -52,7 +52,7 @@ class Arguments:
 
 def open_target(target: str, problems: int, **options: Any) -> OpenPolicy:
     """Open a run with its own problems, or a model folder with sums."""
-    own = {"problems": sums(problems), "reward": last_number, "chat": True, "max_response_tokens": 24}
+    own = {"problems": make_sums(problems), "reward": last_number, "chat": True, "max_response_tokens": 24}
     return load(target, **({} if is_run(target) else own), **options)
 
 
@@ -64,7 +64,7 @@ def pruned_params(target: str, prune: str) -> Params:
         return load(pruned, problems=[Problem("", "")]).params
 
 
-def answer(opened: OpenPolicy, params: Params) -> tuple[np.ndarray, list[bytes]]:
+def answer_greedily(opened: OpenPolicy, params: Params) -> tuple[np.ndarray, list[bytes]]:
     """Answer all problems greedily; return whether each answer is right, and the tokens of each answer as bytes."""
     count = len(opened.worker.prompts.problems)
     groups = opened.worker.generate(params, range(count), 1, jax.random.key(0))
@@ -77,7 +77,7 @@ def answer(opened: OpenPolicy, params: Params) -> tuple[np.ndarray, list[bytes]]
 def exact_answers(target: str, problems: int) -> tuple[OpenPolicy, tuple[np.ndarray, list[bytes]]]:
     """Open a target, and answer with its exact weights and cache."""
     opened = open_target(target, problems)
-    return opened, answer(opened, opened.params)
+    return opened, answer_greedily(opened, opened.params)
 
 
 def row_of(arguments: Arguments, target: str, variant: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def row_of(arguments: Arguments, target: str, variant: str) -> dict[str, Any]:
         opened = open_target(target, arguments.problems, cache_dtype="int8")
     elif variant != "exact":
         params = pruned_params(target, variant)
-    right, answers = exact if variant == "exact" else answer(opened, params)
+    right, answers = exact if variant == "exact" else answer_greedily(opened, params)
     decoder = required(opened.policy.decoder, "policy.decoder")
     per_token = row_bytes(decoder, params, make_mesh(1, 1), 64, 0) / 64
     return {

@@ -46,7 +46,7 @@ class Arguments:
     """Path of the output files, without the endings `.json` and `.md`."""
 
 
-def sums(count: int) -> list[Problem]:
+def make_sums(count: int) -> list[Problem]:
     """Generate questions about sums of two-digit numbers."""
     pairs = np.random.default_rng(0).integers(10, 100, size=(count, 2)).tolist()
     questions = [(f"What is {a} + {b}? Answer with a number.", str(a + b)) for a, b in pairs]
@@ -69,7 +69,7 @@ def seconds_of(opened: OpenPolicy, prompts: Sequence[str]) -> float:
 def rows_of(target: str, arguments: Arguments) -> list[dict[str, Any]]:
     """Measure all precisions of one target."""
     own: dict[str, Any] = (
-        {} if is_run(target) else {"problems": sums(arguments.problems), "reward": last_number, "chat": True}
+        {} if is_run(target) else {"problems": make_sums(arguments.problems), "reward": last_number, "chat": True}
     )
     limits = {"limit": arguments.problems, "max_response_tokens": None if is_run(target) else 24}
     opened = {kind: load(target, quantize=kind, **own, **limits) for kind in PRECISIONS}

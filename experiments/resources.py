@@ -223,7 +223,7 @@ def values_of(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, list
     return {} if any(value is None for own in values.values() for value in own) else values
 
 
-def cells(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, str]:
+def format_cells(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, str]:
     """Format two columns of the table: medians with the range over the runs, and the document's figures."""
     _, style, stated, figure = MEASURES[measure]
     values = values_of(rows, measure)
@@ -235,7 +235,7 @@ def cells(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, str]:
     return {name: f"{found.get(name, 'unavailable')} | {stated.format(figure(DOCUMENT[name]))}" for name in ALGORITHMS}
 
 
-def order_of(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
+def order_text(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
     """Describe how well the order of the medians agrees with the document's order."""
     values, figure = values_of(rows, measure), MEASURES[measure][3]
     if not values:
@@ -246,7 +246,7 @@ def order_of(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
 
 def report(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format the table in Markdown, with Kendall's rank correlations; every second value column has the document's figures."""
-    columns = [cells(rows, measure) for measure in MEASURES]
+    columns = [format_cells(rows, measure) for measure in MEASURES]
     lines = [
         f"| algorithm | {' | document | '.join(MEASURES)} | document |",
         f"|{' --- |' * (1 + 2 * len(MEASURES))}",
@@ -254,7 +254,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         "Kendall's rank correlation of the medians with the document's figures:",
         "",
-        *(order_of(rows, measure) for measure in MEASURES),
+        *(order_text(rows, measure) for measure in MEASURES),
     ]
     return "\n".join(lines) + "\n"
 

@@ -234,7 +234,7 @@ def read_claims() -> tuple[dict[str, ClaimFile], dict[str, Results], ClaimTasks]
     return pages, results, find_tasks([*pages.values()], results)
 
 
-def features(facts: Mapping[str, float]) -> list[float]:
+def facts_to_features(facts: Mapping[str, float]) -> list[float]:
     """Convert facts to inputs of the regression."""
     return [float(np.log1p(value)) if name in LOGARITHMS else value for name, value in facts.items()]
 
@@ -272,7 +272,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     tasks = list({(row["claim"], row["arm"]): row for row in rows}.values())
     by_key = {(row["claim"], row["arm"], row["algorithm"]): row["scores"] for row in rows}
     scores = np.array([[by_key[(task["claim"], task["arm"], name)] for name in names] for task in tasks])
-    facts = np.array([features(task["facts"]) for task in tasks])
+    facts = np.array([facts_to_features(task["facts"]) for task in tasks])
     worlds = [task["world"] for task in tasks]
     related = {
         "claim": np.array([[are_related(one, other) for other in tasks] for one in tasks]),

@@ -320,12 +320,12 @@ def train_and_measure(task: str, arm: str, seed: int, work: Path) -> dict[str, A
         result = rljax.train(config.replace(run=f"{folder}/run"))
         metrics = read_metrics(result.run / "metrics.jsonl")
         answers = [json.loads(line) for line in (result.run / "heldout.jsonl").read_text(encoding="utf-8").splitlines()]
-    numbers, curve = numbers_of(config, metrics, answers)
+    numbers, curve = measurements_of(config, metrics, answers)
     row = {"task": task, "arm": arm, "seed": seed, "settings": hash_of(task, arm), "curve": curve, "numbers": numbers}
     return row | {"seconds": round(time.monotonic() - begin, 1)}
 
 
-def numbers_of(config: rljax.TrainConfig, metrics: Rows, answers: Rows) -> tuple[dict[str, float], list[float]]:
+def measurements_of(config: rljax.TrainConfig, metrics: Rows, answers: Rows) -> tuple[dict[str, float], list[float]]:
     """Compute the measurements of a run, and its held-out accuracy from the first evaluation to the last."""
     curve = [row["accuracy"] for row in metrics if row["phase"] == "eval"]
     steps = [row for row in metrics if row["phase"] == "rl"]

@@ -84,7 +84,7 @@ def measure() -> list[dict[str, Any]]:
     return rows
 
 
-def table(content: dict[str, Any]) -> str:
+def format_table(content: dict[str, Any]) -> str:
     """Format the results in Markdown."""
     lines = [
         "# Parts of a step that read the vocabulary, on a TPU v5e",
@@ -110,7 +110,7 @@ def main() -> None:
     compiler = topology_of(TOPOLOGY).compiler
     content = {"date": date.today().isoformat(), "compiler": compiler, "jax": jax.__version__, "rows": measure()}
     (HERE / "accelerator_cycles.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    (HERE / "accelerator_cycles.md").write_text(table(content), encoding="utf-8")
+    (HERE / "accelerator_cycles.md").write_text(format_table(content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -41,10 +41,10 @@ import jax
 import jax.numpy as jnp
 import tyro
 import workloads as work
-from report import machine
+from report import describe_machine
 from run import side, write_random_model
 from shapes import QWEN_0_6B, QWEN_1_7B, TOY
-from virtual_environments import environment, own_versions, python_of, versions
+from virtual_environments import environment_variables, own_versions, package_versions, python_of
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
 
@@ -251,7 +251,7 @@ def suffix_of(arguments: Arguments) -> str:
 def device_kind(platform: str) -> str:
     """Return JAX's name of the device, from a separate process: a process that opens a GPU reserves most of the GPU's memory."""
     code = "import jax; print(jax.devices()[0].device_kind)"
-    command, variables = [sys.executable, "-c", code], environment("rljax", platform)
+    command, variables = [sys.executable, "-c", code], environment_variables("rljax", platform)
     found = subprocess.run(command, check=False, env=variables, capture_output=True, text=True)
     if found.returncode:
         raise SystemExit(f"JAX finds no device of the platform {platform!r}:\n{found.stderr[-2000:]}")
@@ -266,7 +266,7 @@ def target_text(case: str, row: dict[str, Any]) -> str:
     return f"{HEADINGS[name]} ≥ {target:,g} {'✓' if row[name] >= target else 'missed'}"
 
 
-def table(content: dict[str, Any]) -> str:
+def format_table(content: dict[str, Any]) -> str:
     """Format the results in Markdown."""
     lines = [
         "# rljax on an accelerator",
@@ -299,7 +299,9 @@ def main(arguments: Arguments) -> None:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # one device for all libraries
     kind = device_kind(arguments.platform)
     device = peak_of(kind, arguments.peak)
-    known = {"rljax": own_versions()} | {peer: versions(python_of(peer, arguments.work)) for peer in arguments.peers}
+    known = {"rljax": own_versions()} | {
+        peer: package_versions(python_of(peer, arguments.work)) for peer in arguments.peers
+    }
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "accelerator_use.json"
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -311,11 +313,11 @@ def main(arguments: Arguments) -> None:
                 row = benchmark.measure(case, attention, device)
                 key = f"{name}/{case}/{attention}{suffix_of(arguments)}"
                 rows[key] = row
-                head = {"made_on": made_on(), "device": kind, "machine": machine(), "versions": known}
+                head = {"made_on": made_on(), "device": kind, "machine": describe_machine(), "versions": known}
                 head |= {"flops": device.flops, "bandwidth": device.bandwidth}
                 content = head | {"rows": rows}
                 file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-                (arguments.out / "accelerator_use.md").write_text(table(content), encoding="utf-8")
+                (arguments.out / "accelerator_use.md").write_text(format_table(content), encoding="utf-8")
                 print(
                     f"{key}: {row['seconds']:.3g} s, {row['tokens_per_second']:,.4g} tokens/s",
                     flush=True,

@@ -30,7 +30,7 @@ QUIET = ("--eval-every", "0", "--sample-every", "0", "--heldout-problems", "8", 
 ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 
 
-def command(core: int, *words: str) -> list[str]:
+def build_command(core: int, *words: str) -> list[str]:
     """Build a command line that runs rljax on one core."""
     return ["taskset", "--cpu-list", str(core), sys.executable, "-m", "rljax", *words]
 
@@ -38,15 +38,15 @@ def command(core: int, *words: str) -> list[str]:
 def make_model(folder: Path) -> Path:
     """Write a small model with random weights, and return its folder."""
     words = ("train", "--run", str(folder), "--steps", "0", "--warm-start-steps", "1", *MODEL, "--quiet")
-    subprocess.run(command(0, *words), check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    subprocess.run(build_command(0, *words), check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
     return folder / "last"
 
 
 @contextmanager
-def server(model: Path):
+def serve(model: Path):
     """Serve the model on the first core, and yield the address."""
     words = ("serve", str(model), "--port", "0", "--rows", "32", "--context", "128", "--max-response-tokens", "64")
-    process = subprocess.Popen(command(0, *words), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(build_command(0, *words), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     try:
         for line in process.stderr or ():
             if found := re.search(r"on (http://\S+)", line):
@@ -62,7 +62,7 @@ def measure(model: Path, folder: Path, url: str, *flags: str) -> dict[str, float
     """Train on the second core; return the median seconds of a step and of its halves, sampling and learning."""
     words = ("train", "--run", str(folder), "--model", str(model), "--task", "sums", "--algorithm", "grpo")
     words += ("--warm-start-steps", "0", "--steps", str(STEPS), "--engine-url", url, *SIZES, *QUIET, *flags)
-    subprocess.run(command(1, *words), check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    subprocess.run(build_command(1, *words), check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["phase"] == "rl"][WARM:-1]
     halves = {
         "step": ("seconds",),
@@ -88,7 +88,7 @@ def main() -> None:
             kinds = {"in_turns": ("--sampler-delay", "1"), "overlapping": ("--staleness", "1")}
             found = {}
             for kind, flags in kinds.items():
-                with server(model) as url:
+                with serve(model) as url:
                     found[kind] = measure(model, Path(home) / f"{kind}-{number}", url, *flags)
             turns, overlapping = found["in_turns"], found["overlapping"]
             found["ratio"] = round(overlapping["step"] / turns["step"], 3)

@@ -93,12 +93,12 @@ def measure(topology: str, program: str, layers: int, scanned: bool) -> dict[str
     return row if found.kind.startswith("h") else row | {"estimate_ms": round(milliseconds(update))}
 
 
-def key(row: dict[str, Any]) -> tuple[str, str, int, bool]:
+def row_key(row: dict[str, Any]) -> tuple[str, str, int, bool]:
     """Return the key that identifies a row."""
     return row["topology"], row["program"], row["layers"], row["scanned"]
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def format_table(rows: list[dict[str, Any]]) -> str:
     """Format the rows in Markdown, each number of layers on one line."""
     lines = [
         f"`python experiments/benchmarks/compile_times.py` ({made_on()}): CPU seconds to compile programs at the widths of "
@@ -108,7 +108,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "| devices, compiler | layers | update, seconds | MB | temporaries, GB | estimated time, ms | sampling, seconds | MB |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    found = {key(row): row for row in rows}
+    found = {row_key(row): row for row in rows}
     for topology, compiler, layers in sorted({(row["topology"], row["compiler"], row["layers"]) for row in rows}):
         cells = [
             " / ".join(str(found.get((topology, program, layers, each), {}).get(name, "-")) for each in (False, True))
@@ -126,7 +126,7 @@ def main(arguments: Arguments) -> None:
         return
     file = HERE / "compile_times.json"
     rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    measured, scanning = {key(row) for row in rows}, (True, False)
+    measured, scanning = {row_key(row) for row in rows}, (True, False)
     for wanted in product(arguments.topologies, arguments.programs, arguments.layers, scanning):
         if wanted in measured:
             continue
@@ -136,7 +136,7 @@ def main(arguments: Arguments) -> None:
         )
         print(rows[-1], flush=True)
         file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        (HERE / "compile_times.md").write_text(table(rows), encoding="utf-8")
+        (HERE / "compile_times.md").write_text(format_table(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

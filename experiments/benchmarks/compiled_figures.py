@@ -62,7 +62,7 @@ class Arguments:
     """Folder for the results."""
 
 
-def settings(count: int) -> TrainConfig:
+def config_for(count: int) -> TrainConfig:
     """Build the settings: GRPO with a reference, in bfloat16, with the parameters sharded over all devices."""
     return TrainConfig.flat(
         algorithm="grpo",
@@ -79,10 +79,10 @@ def settings(count: int) -> TrainConfig:
     )
 
 
-def figures(row: str) -> dict[str, Any]:
+def compute_figures(row: str) -> dict[str, Any]:
     """Compute the bytes on each device, and the work of each phase of a step."""
     name, _, count = row.partition("/")
-    config, devices = settings(int(count)), int(count)
+    config, devices = config_for(int(count)), int(count)
     plan = make_plan(config, SHAPES[name], make_mesh(1, devices, devices=fake_devices(devices)), PROMPT)
     device, speed = device_of(DEVICE), speed_of(config.model.dtype)
     phases = {
@@ -99,7 +99,7 @@ def fake_devices(count: int) -> list[Any]:
     return jax.devices()[:count]
 
 
-def table(content: dict[str, Any]) -> str:
+def format_table(content: dict[str, Any]) -> str:
     """Format the results in Markdown."""
     head = ["model", "devices", *COLUMNS.values(), "fits"]
     room = device_of(DEVICE).memory
@@ -150,14 +150,14 @@ def main(arguments: Arguments) -> None:
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     rows = content["rows"] if content.get("versions") == known else {}
     for row in arguments.rows:
-        rows[row] = figures(row)
+        rows[row] = compute_figures(row)
         content = {
             "made_on": made_on(),
             "versions": known,
             "rows": {key: rows[key] for key in ROWS if key in rows},
         }
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        (arguments.out / f"{NAME}.md").write_text(table(content), encoding="utf-8")
+        (arguments.out / f"{NAME}.md").write_text(format_table(content), encoding="utf-8")
         print(f"{row}: {rows[row]['bytes']['peak'] / 1e9:.2f} GB", flush=True)
 
 

@@ -76,7 +76,7 @@ def measure() -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def format_table(rows: list[dict[str, Any]]) -> str:
     """Format the rows in Markdown."""
     lines = [
         f"`python experiments/benchmarks/decode_kernels.py` ({made_on()}): kernels for one more token of {ROWS} rows on an "
@@ -98,7 +98,7 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")  # the GPU is absent
     rows = measure()
     (HERE / "decode_kernels.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    (HERE / "decode_kernels.md").write_text(table(rows), encoding="utf-8")
+    (HERE / "decode_kernels.md").write_text(format_table(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

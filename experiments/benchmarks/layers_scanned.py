@@ -88,7 +88,7 @@ def run_scan(
     return jax.lax.scan(step, x, (layers, cache))
 
 
-def programs(config: TransformerConfig, forward: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def build_programs(config: TransformerConfig, forward: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """Build the programs of a gradient with respect to the parameters, and of a decode."""
 
     def gradient(layers: Params, x: Array) -> Params:
@@ -127,11 +127,11 @@ def measure(layers: int, width: int, rounds: int) -> list[dict[str, Any]]:
         for form, (forward, weights, cache) in inputs.items():
             arguments = (weights, x) if name == "gradient" else (weights, x, cache)
             begin = time.perf_counter()
-            program = jax.jit(programs(config, forward)[name]).lower(*arguments).compile()
+            program = jax.jit(build_programs(config, forward)[name]).lower(*arguments).compile()
             took[form] = time.perf_counter() - begin
             compiled[form] = (program, arguments)
             results[form] = jax.block_until_ready(program(*arguments))
-        check(name, results, layers)
+        assert_equal_results(name, results, layers)
         times: dict[str, list[float]] = {form: [] for form in inputs}
         for _ in range(rounds):
             for form, (program, arguments) in compiled.items():
@@ -151,7 +151,7 @@ def measure(layers: int, width: int, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def check(name: str, results: dict[str, Any], layers: int) -> None:
+def assert_equal_results(name: str, results: dict[str, Any], layers: int) -> None:
     """Assert that both forms give the same results."""
     if name == "decode":
         pairs = [(results["loop"][0], results["scan"][0])]
@@ -163,7 +163,7 @@ def check(name: str, results: dict[str, Any], layers: int) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5 * float(np.abs(one).max()) + 1e-9)
 
 
-def page(rows: list[dict[str, Any]], width: int) -> str:
+def format_page(rows: list[dict[str, Any]], width: int) -> str:
     """Format the table of the results."""
     lines = [
         f"Made by `experiments/benchmarks/layers_scanned.py` on {made_on()}; layers of width {width}.",
@@ -190,7 +190,7 @@ def main() -> None:
         rows += measure(layers, arguments.width, arguments.rounds)
         write_rows(HERE / "layers_scanned.json", rows)
         print(rows[-2], rows[-1], sep="\n", flush=True)
-    (HERE / "layers_scanned.md").write_text(page(rows, arguments.width), encoding="utf-8")
+    (HERE / "layers_scanned.md").write_text(format_page(rows, arguments.width), encoding="utf-8")
 
 
 if __name__ == "__main__":

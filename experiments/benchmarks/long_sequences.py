@@ -40,7 +40,7 @@ class Arguments:
     """Rows of the table."""
 
 
-def figures(name: str) -> dict[str, Any]:
+def compute_figures(name: str) -> dict[str, Any]:
     """Compile an update on `RESPONSES` full sequences, and count its memory and messages on each device."""
     topology = topology_of(TOPOLOGY)
     config = TrainConfig.flat(
@@ -68,7 +68,7 @@ def figures(name: str) -> dict[str, Any]:
     }
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
+def format_table(rows: dict[str, dict[str, Any]]) -> str:
     """Format the rows in Markdown."""
     lines = [
         "# Updates on long sequences",
@@ -93,9 +93,9 @@ def main(arguments: Arguments) -> None:
     """Compute the rows, and write the results after each."""
     rows = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
     for name in arguments.rows:
-        rows[name] = figures(name)
+        rows[name] = compute_figures(name)
         atomic_write(FILE, f"{json.dumps(rows, indent=1)}\n".encode())
-        atomic_write(FILE.with_suffix(".md"), table(rows).encode())
+        atomic_write(FILE.with_suffix(".md"), format_table(rows).encode())
         print(name, rows[name])
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import jax
 import tyro
 import workloads as work
-from report import format_seconds, machine
+from report import describe_machine, format_seconds
 from run import SHAPE, write_random_model
 from sides.rljax_cases import make_update
 from virtual_environments import own_versions
@@ -91,10 +91,10 @@ def main(arguments: Arguments) -> None:
     length = work.PROMPT_TOKENS + work.TRAINED
     flops = update_flops(SHAPE, rows * length, length, scored=rows * work.TRAINED)
     total = sum(times.values())
-    versions = own_versions()
+    versions, machine = own_versions(), describe_machine()
     table = [f"| {kind} | {count / total:.1%} |" for kind, count in times.most_common()]
     text = [
-        f"`python experiments/benchmarks/profile_training.py` ({date.today()}, {machine()['cores']} x {machine()['processor']}, "
+        f"`python experiments/benchmarks/profile_training.py` ({date.today()}, {machine['cores']} x {machine['processor']}, "
         f"Python {versions['Python']}, JAX {versions['jax']}, rljax {versions['rljax']})",
         "",
         f"An update on {rows} responses of {work.TRAINED} tokens takes {format_seconds(step)}, {flops / step / 1e9:.0f} GFLOP/s of "

@@ -14,7 +14,7 @@ NAMES = {"trl": "TRL", "tunix": "google-tunix", "rlax": "rlax", "transformers": 
 INK, MUTED, OURS, BEHIND = "#1b1f24", "#6b7280", "#1f5fbf", "#d9480f"
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Describe the machine and its load in the last minute (a case itself adds a load of up to the number of cores)."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
@@ -31,8 +31,8 @@ def write_results(folder: Path, key: str, row: dict[str, Any], *, order: Sequenc
     rows[key] = row
     rows = {name: rows[name] for name in order if name in rows}
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    (folder / "results.md").write_text(table(rows), encoding="utf-8")
-    draw(rows, folder / "results.png")
+    (folder / "results.md").write_text(format_table(rows), encoding="utf-8")
+    plot_ratios(rows, folder / "results.png")
 
 
 def format_seconds(value: float) -> str:
@@ -47,7 +47,7 @@ def target_text(row: dict[str, Any]) -> str:
     return f"≥ {row['target']:g} {'✓' if row['ratio'] >= row['target'] else 'missed'}"
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
+def format_table(rows: dict[str, dict[str, Any]]) -> str:
     """Format the results in Markdown."""
     lines = [
         "| work | compared with | rljax | peer | speedup (peer time / rljax time), median (lowest to highest) | target "
@@ -75,7 +75,7 @@ def versions_of_sides(rows: dict[str, dict[str, Any]]) -> list[str]:
     return sorted(found)
 
 
-def draw(rows: dict[str, dict[str, Any]], out: Path) -> None:
+def plot_ratios(rows: dict[str, dict[str, Any]], out: Path) -> None:
     """Plot the ratios as bars, with their spread and their targets."""
     figure = Figure(figsize=(9.0, 0.8 + 0.45 * len(rows)), dpi=130, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import jax
 import tyro
 import workloads as work
-from report import machine, write_results
-from virtual_environments import PACKAGES, environment, own_versions, python_of, versions
+from report import describe_machine, write_results
+from virtual_environments import PACKAGES, environment_variables, own_versions, package_versions, python_of
 
 from rljax.models import TransformerConfig, init_params
 from rljax.models.huggingface import model_contents
@@ -106,7 +106,7 @@ class Side:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=environment(side, platform),
+                env=environment_variables(side, platform),
             )
 
     def round(self) -> dict[str, float]:
@@ -169,7 +169,7 @@ def measure_new_process(name: str, case: str, python: Path | str, folder: Path) 
         return opened.round()["since_start"]
 
 
-def comparison(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:
+def comparison_row(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:
     """Build a case's row of the results."""
     ratios = [theirs / ours for ours, theirs in times]
     return {
@@ -183,7 +183,7 @@ def comparison(case: Case, times: list[tuple[float, float]]) -> dict[str, Any]:
         "rounds": len(times),
         "target": case.target,
         "date": f"{date.today()}",
-        "machine": machine(),
+        "machine": describe_machine(),
     }
 
 
@@ -223,13 +223,13 @@ def main(arguments: Arguments) -> None:
         )
     pythons: dict[str, Path | str] = {"rljax": sys.executable}
     pythons |= {peer: python_of(peer, arguments.work) for peer in {case.peer for case in chosen}}
-    known = {name: own_versions() if name == "rljax" else versions(python) for name, python in pythons.items()}
+    known = {name: own_versions() if name == "rljax" else package_versions(python) for name, python in pythons.items()}
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         write_random_model(Path(scratch), SHAPE)
         for case in chosen:
             times = rounds_of(case, arguments.rounds or case.rounds, pythons, Path(scratch))
-            row = comparison(case, times) | {"versions": {name: known[name] for name in ("rljax", case.peer)}}
+            row = comparison_row(case, times) | {"versions": {name: known[name] for name in ("rljax", case.peer)}}
             write_results(arguments.out, case.key, row, order=[other.key for other in CASES])
             print(f"{case.key}: {row['ratio']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})", flush=True)
 

@@ -46,7 +46,7 @@ def python_of(peer: str, work: Path) -> Path:
     return python
 
 
-def environment(side: str, platform: str = "cpu") -> dict[str, str]:
+def environment_variables(side: str, platform: str = "cpu") -> dict[str, str]:
     """Build the environment variables of rljax's or a peer's process: JAX's platform, no compilation cache, no rljax for peers."""
     variables = os.environ | {"JAX_PLATFORMS": platform, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
@@ -55,7 +55,7 @@ def environment(side: str, platform: str = "cpu") -> dict[str, str]:
     return variables
 
 
-def versions(python: Path | str) -> dict[str, str]:
+def package_versions(python: Path | str) -> dict[str, str]:
     """Return the versions of the packages that an interpreter finds."""
     code = (
         "import importlib.metadata as m, json, platform; found = {d.metadata['Name']: d.version for d in m.distributions()}; "
@@ -65,7 +65,7 @@ def versions(python: Path | str) -> dict[str, str]:
     return {name: found[name] for name in ("Python", *RECORDED) if name in found}
 
 
-def commit() -> str:
+def describe_commit() -> str:
     """Describe the commit of these files, or give a hash of the sources if they are in no checkout."""
 
     def git(*arguments: str) -> str:
@@ -81,4 +81,4 @@ def commit() -> str:
 
 def own_versions() -> dict[str, str]:
     """Return the version and commit of the measured rljax, and the versions of its packages."""
-    return {"rljax": f"{rljax.__version__} ({commit()})"} | versions(sys.executable)
+    return {"rljax": f"{rljax.__version__} ({describe_commit()})"} | package_versions(sys.executable)

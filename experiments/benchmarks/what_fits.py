@@ -75,7 +75,7 @@ def config_of(case: Case) -> TrainConfig:
     )
 
 
-def figures(case: Case) -> dict[str, Any]:
+def compute_figures(case: Case) -> dict[str, Any]:
     """Compute the bytes on each device, the bytes sent, and whether the case fits."""
     topology, config = topology_of(case.topology), config_of(case)
     device, count = device_of(topology.kind), len(topology.devices)
@@ -97,7 +97,7 @@ def figures(case: Case) -> dict[str, Any]:
     }
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
+def format_table(rows: dict[str, dict[str, Any]]) -> str:
     """Format the rows in Markdown."""
     lines = [
         "# Which model fits which accelerator",
@@ -128,10 +128,10 @@ def main(arguments: Arguments) -> None:
     file = HERE / "what_fits.json"
     rows = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     for name in arguments.rows:
-        rows[name] = figures(CASES[name])
+        rows[name] = compute_figures(CASES[name])
         print(name, rows[name], flush=True)
         atomic_write(file, (json.dumps(rows, indent=1) + "\n").encode())
-        atomic_write(HERE / "what_fits.md", table(rows).encode())
+        atomic_write(HERE / "what_fits.md", format_table(rows).encode())
 
 
 if __name__ == "__main__":

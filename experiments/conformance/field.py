@@ -151,7 +151,7 @@ def cell_text(row: dict[str, Any]) -> str:
     return first.split("It equals ")[-1].removeprefix("equals ").removeprefix(f"differs from {row['like']} in: ")
 
 
-def example(row: dict[str, Any]) -> list[str]:
+def format_example(row: dict[str, Any]) -> list[str]:
     """Format the smallest example in which a row differs from its paper."""
     numbers = [line for line in row["says"].splitlines()[1:] if line.startswith("  ")]
     if not numbers:
@@ -160,7 +160,7 @@ def example(row: dict[str, Any]) -> list[str]:
     return [title, "", "```text", *(line.removeprefix("  ") for line in numbers), "```", ""]
 
 
-def page(rows: list[dict[str, Any]]) -> str:
+def format_page(rows: list[dict[str, Any]]) -> str:
     """Format the page of all libraries."""
     count = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in WORDS}
     lines = [
@@ -183,7 +183,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     lines += ["", "The smallest example of each row that differs from its paper:", ""]
     for row in rows:
         if row["verdict"] != "paper":
-            lines += example(row)
+            lines += format_example(row)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -200,7 +200,7 @@ def main() -> int:
         rows += run_library(library, arguments.work)
     rows.sort(key=lambda row: list(LIBRARIES).index(row["library"]))
     file.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (HERE / "field.md").write_text(page(rows), encoding="utf-8")
+    (HERE / "field.md").write_text(format_page(rows), encoding="utf-8")
     changed = [f"{row['library']} {row['algorithm']}" for row in rows if before and row not in before]
     print(f"{len(rows)} rows; changed: {', '.join(changed) or 'none'}")
     return 1 if changed else 0

@@ -191,7 +191,7 @@ SECOND_PROVENANCE = [
 ]
 
 
-def page(found: dict[str, Any], which: str = "planted") -> str:
+def format_page(found: dict[str, Any], which: str = "planted") -> str:
     """Format the results of one set of faults as a page in Markdown."""
     caught = [row for row in found["faults"] if row["found"] and row["small"]]
     with_three = [row for row in caught if row["fault"] in second_faults.NEED_THREE_RESPONSES]
@@ -226,7 +226,7 @@ def main() -> int:
     else:
         found = {"faults": run_faults(SOURCES), "correct": run_correct()}
     slowest = max(row["seconds"] for rows in found.values() for row in rows)
-    (HERE / f"{which}.md").write_text(page(found, which), encoding="utf-8")
+    (HERE / f"{which}.md").write_text(format_page(found, which), encoding="utf-8")
     kept = {name: [{k: v for k, v in row.items() if k != "seconds"} for row in rows] for name, rows in found.items()}
     (HERE / f"{which}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     missed = [row["fault"] for row in found["faults"] if not (row["found"] and row["small"])]

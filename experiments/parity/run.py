@@ -134,11 +134,13 @@ def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
     theirs.save_pretrained(folder / "theirs")
     config = read_config(folder / "theirs")
     params = load_params(folder / "theirs", config)
-    yield comparison("transformers", family, "loaded", outputs_of_rljax(config, params), outputs_of_transformers(theirs))
+    yield comparison_row(
+        "transformers", family, "loaded", outputs_of_rljax(config, params), outputs_of_transformers(theirs)
+    )
     if not family.startswith("Mistral"):  # without a source checkpoint, a Mistral model is exported as another family
         own = add_noise(init_params(config, jax.random.key(0)), 1)
         write_model(folder / "own", model_contents(config, own, bos=None, eos=1))
-        yield comparison(
+        yield comparison_row(
             "transformers",
             family,
             "exported",
@@ -148,7 +150,7 @@ def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
     params = add_noise(params, 2)
     write_model(folder / "trained", model_contents(config, params, bos=None, eos=1, source=folder / "theirs"))
     ours, theirs = outputs_of_rljax(config, params), outputs_of_transformers(load_model(folder / "trained"))
-    yield comparison("transformers", family, "trained", ours, theirs)
+    yield comparison_row("transformers", family, "trained", ours, theirs)
 
 
 def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
@@ -164,11 +166,11 @@ def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
         save_adapter(adapter_folder, config, adapter, alpha=8.0, base=str(folder / "theirs"))
         ours = outputs_of_rljax(config, merge(params, adapter, jnp.float32(2.0)))
         theirs = outputs_of_transformers(peft.PeftModel.from_pretrained(load_model(folder / "theirs"), str(adapter_folder)))
-        row = comparison("peft", family, f"adapter of {name}", ours, theirs)
+        row = comparison_row("peft", family, f"adapter of {name}", ours, theirs)
         yield row | {"change_by_adapter": float(np.abs(ours.logits - plain).max())}
 
 
-def comparison(library: str, family: str, way: str, ours: Outputs, theirs: Outputs) -> dict[str, Any]:
+def comparison_row(library: str, family: str, way: str, ours: Outputs, theirs: Outputs) -> dict[str, Any]:
     """Compute the largest differences between the outputs of two libraries."""
     return {
         "library": library,
@@ -195,19 +197,19 @@ def is_equal(row: dict[str, Any]) -> bool:
     return close and row.get("change_by_adapter", 1.0) > 1000 * BOUND
 
 
-def versions() -> str:
+def package_versions() -> str:
     """Format the versions of the compared libraries."""
     return ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "peft", "torch", "safetensors")
     )
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def format_table(rows: list[dict[str, Any]]) -> str:
     """Format the results in Markdown."""
     lines = [
         "# The same numbers as transformers and peft",
         "",
-        f"{made_on()}, {versions()}. `python experiments/parity/run.py` writes this page and explains the ways.",
+        f"{made_on()}, {package_versions()}. `python experiments/parity/run.py` writes this page and explains the ways.",
         "",
         f"Random weights, {LAYERS} layers of width {WIDTH}, {VOCABULARY} tokens, {ROWS} rows of {TOKENS}; float32 on a CPU. No",
         f"logit and no log-probability may differ by more than {BOUND:g}.",
@@ -230,10 +232,10 @@ def main() -> int:
     out = parser.parse_args().out
     rows = []
     for row in all_rows():
-        rows.append(row | {"made_on": made_on(), "versions": versions()})
+        rows.append(row | {"made_on": made_on(), "versions": package_versions()})
         print(f"{row['family']}, {row['way']}: {row['logit_difference']:.1e}, {row['logp_difference']:.1e}", flush=True)
     write_rows(out / "results.json", rows)
-    (out / "results.md").write_text(table(rows), encoding="utf-8")
+    (out / "results.md").write_text(format_table(rows), encoding="utf-8")
     return 0 if all(map(is_equal, rows)) else 1
 
 

@@ -132,7 +132,7 @@ def test_attention_reaches_run_configuration(benchmark, tmp_path):
 @pytest.mark.parametrize("missing", ["git", "checkout"])
 def test_own_version_without_git(benchmark, tmp_path, monkeypatch, missing):
     environments = sys.modules["virtual_environments"]
-    assert re.fullmatch(r"commit [0-9a-f]{12}( with changes)?", environments.commit())
+    assert re.fullmatch(r"commit [0-9a-f]{12}( with changes)?", environments.describe_commit())
     if missing == "git":
         monkeypatch.setenv("PATH", str(tmp_path))
     else:

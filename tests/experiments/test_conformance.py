@@ -56,7 +56,7 @@ def test_fault_names_differ_between_sets():
 
 @pytest.mark.parametrize("which", SETS)
 def test_fault_page_matches_rows(which):
-    assert (FOLDER / f"{which}.md").read_text(encoding="utf-8") == planted.page(SETS[which], which)
+    assert (FOLDER / f"{which}.md").read_text(encoding="utf-8") == planted.format_page(SETS[which], which)
 
 
 def test_correct_implementations_passed():
@@ -93,7 +93,7 @@ def test_is_small_reads_size_from_report():
 
 
 def test_library_page_matches_rows():
-    assert (FOLDER / "field.md").read_text(encoding="utf-8") == field.page(LIBRARY_ROWS)
+    assert (FOLDER / "field.md").read_text(encoding="utf-8") == field.format_page(LIBRARY_ROWS)
     assert {row["library"] for row in LIBRARY_ROWS} == set(field.LIBRARIES)
     assert all(field.with_verdict(row)["verdict"] == row["verdict"] for row in LIBRARY_ROWS)
 

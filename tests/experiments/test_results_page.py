@@ -38,13 +38,13 @@ def test_rows_have_one_commit_and_machine():
 
 def test_page_matches_rows(benchmarks):
     _, report = benchmarks
-    assert (FOLDER / "results.md").read_text(encoding="utf-8") == report.table(ROWS)
+    assert (FOLDER / "results.md").read_text(encoding="utf-8") == report.format_table(ROWS)
 
 
 def test_comparison_takes_median_ratio(benchmarks):
     run, _ = benchmarks
     times = [(1.0, 3.0), (2.0, 2.0), (4.0, 20.0)]
-    row = run.comparison(run.CASES[0], times)
+    row = run.comparison_row(run.CASES[0], times)
     assert (row["ratio"], row["lowest"], row["highest"]) == (3.0, 1.0, 5.0)
     assert row["rounds"] == 3
     assert row["rljax_seconds"] == statistics.median(ours for ours, _ in times)
