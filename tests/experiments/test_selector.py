@@ -91,7 +91,7 @@ def test_leave_out_learns_rule_from_facts():
 
 def test_leave_out_invalid_relations():
     facts, scores = np.zeros((3, 1)), np.zeros((3, 2, 2))
-    with pytest.raises(ValueError, match="two or more other tasks, got 1"):
+    with pytest.raises(ValueError, match="two or more unrelated tasks, got one with 1"):
         leave_out(facts, scores, np.array([[1, 0, 0], [0, 1, 1], [0, 0, 1]], bool), fixed=0, penalty=1.0)
     with pytest.raises(ValueError, match="each task must be related to itself"):
         leave_out(facts, scores, np.zeros((3, 3), bool), fixed=0, penalty=1.0)
@@ -118,7 +118,7 @@ def test_committed_scores_match_claims_and_page(experiment):
     assert rows_of(experiment.OUT, experiment.hash_settings) == rows
     pages, results, found = experiment.read_claims()
     assert {(row["claim"], row["arm"]) for row in rows} == {(task.page.name, task.arm) for task in found.tasks}
-    tables = f"{experiment.sources_text(found, rows)}\n{experiment.report(rows)}"
+    tables = f"{experiment.tasks_text(found, rows)}\n{experiment.report(rows)}"
     assert experiment.OUT.with_suffix(".md").read_text(encoding="utf-8").endswith(tables)
     for row in rows:
         task = next(task for task in found.tasks if (task.page.name, task.arm) == (row["claim"], row["arm"]))
