@@ -312,7 +312,9 @@ def read_claim_file(file: Path) -> ClaimFile:
         raise InputError(f"{file} cannot be run ({one_line(error)}); correct it.") from error
     claim, text = vars(module).get("CLAIM"), module.__doc__
     if not isinstance(claim, Claim):
-        raise InputError(f"{file} does not define CLAIM as a lab.claims.Claim; write CLAIM = Claim(...), as in add_a_claim.md.")
+        raise InputError(
+            f"{file} does not define CLAIM as a lab.claims.Claim; write CLAIM = Claim(...), as in add_a_claim.md."
+        )
     if not text:
         raise InputError(f"{file} has no docstring; write one: it is the claim's page.")
     constants = {name: value for name, value in vars(module).items() if name.isupper() and is_plain(value)}
