@@ -26,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from rljax.rewards.code import program_of
+from rljax.rewards.code import build_program
 from rljax.rewards.sandbox import Program, candidate, driver
 
 USE = "print('an example')\nresult = 3"
@@ -275,7 +275,7 @@ def judge_variants(task: Task, done: frozenset[str], seconds: float) -> list[dic
     found = []
     for name, right, response in variants(task):
         if name not in done:
-            program = program_of(task.prompt, response, **task.columns)
+            program = build_program(task.prompt, response, **task.columns)
             found.append({"task": task.key, "variant": name, "right": right, "passes": passes(program, seconds)})
     return found
 

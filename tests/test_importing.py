@@ -9,7 +9,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.importing import import_function
-from rljax.rewards.reward_call import called_name
+from rljax.rewards.reward_call import qualified_name
 
 EVERY_EXPERIMENT = """
 from rljax.programs.base_settings import experiment_files, read_experiment
@@ -52,4 +52,4 @@ def test_every_experiment_can_be_read_in_any_folder(tmp_path):
 def test_messages_name_the_file_that_a_function_was_imported_from(tmp_path):
     (tmp_path / "mine.py").write_text("class Judge:\n    def score(self): ...\n")
     judge = import_function(f"{tmp_path / 'mine.py'}:Judge", "reward")
-    assert (called_name(judge()), called_name(judge.score)) == ("mine.py:Judge", "mine.py:Judge.score")
+    assert (qualified_name(judge()), qualified_name(judge.score)) == ("mine.py:Judge", "mine.py:Judge.score")

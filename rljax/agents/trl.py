@@ -14,7 +14,7 @@ from rljax.data.prompts import chat_messages
 from rljax.data.tool_calls import Turn
 from rljax.errors import InputError
 from rljax.rewards import resolve
-from rljax.rewards.reward_call import abstain, called_name, place_of
+from rljax.rewards.reward_call import abstain, locate_error, qualified_name
 from rljax.rollout.environment import Step
 from rljax.text import one_line
 
@@ -37,9 +37,8 @@ class _MethodTools(ToolEnvironment):
         self.awaits_reward = inspect.iscoroutinefunction(self.get_reward)
         self.tools = [method for name, method in methods if not name.startswith("_") and name not in RESERVED]
         if not self.tools:
-            raise InputError(
-                f"environment.tools: {called_name(type(instance))} has no tools; write public methods, with types and docstrings."
-            )
+            name = qualified_name(type(instance))
+            raise InputError(f"environment.tools: {name} has no tools; write public methods, with types and docstrings.")
         super().__init__(reward, max_turns)
 
     def judge(self, state: ToolState, answer: str) -> Step:
@@ -112,21 +111,21 @@ class TrlEnvironment:
     ):
         self.factory, self.max_turns, self.seeded = factory, max_turns, seeded
         self.reward = abstain if reward is None else resolve(reward)
+        name = qualified_name(factory)
         try:
             instance = factory()
         except Exception as error:  # the factory is user code
             raise InputError(
-                f"environment: {called_name(factory)}() failed ({one_line(error)}{place_of(error)}); called as in TRL, it takes no "
-                "arguments."
+                f"environment: {name}() failed ({one_line(error)}{locate_error(error)}); called as in TRL, it takes no arguments."
             ) from error
         if not callable(getattr(instance, "reset", None)):
             raise InputError(
-                f"environment.reset: {called_name(factory)} has no method reset(**kwargs), which TRL's `environment_factory` needs."
+                f"environment.reset: {name} has no method reset(**kwargs), which TRL's `environment_factory` needs."
             )
         example = _MethodTools(instance, self.reward, max_turns)
         if example.get_reward is None and reward is None:
             raise InputError(
-                f"environment.get_reward: {called_name(factory)} has no method get_reward; write it, or name a reward in "
+                f"environment.get_reward: {name} has no method get_reward; write it, or name a reward in "
                 """environment_options, such as '{"reward": "exact"}'."""
             )
         self.tools = example.tools
@@ -151,7 +150,7 @@ class TrlEnvironment:
         instance, text = self._begin(problem)
         if shown not in (None, text):
             raise InputError(
-                f"environment.reset: {called_name(self.factory)} returned {text!r:.80}, but the prompt of this row "
+                f"environment.reset: {qualified_name(self.factory)} returned {text!r:.80}, but the prompt of this row "
                 f"shows {shown!r:.80}, the text of an earlier call; the text may depend only on the columns of the row and on "
                 "Python's random generator."
             )
@@ -183,7 +182,7 @@ class TrlEnvironment:
             text = instance.reset(**row)
         if not (text is None or isinstance(text, str)):
             raise InputError(
-                f"environment.reset: {called_name(self.factory)} must return a text or None; got {text!r:.80}."
+                f"environment.reset: {qualified_name(self.factory)} must return a text or None; got {text!r:.80}."
             )
         return instance, "" if text is None else text
 

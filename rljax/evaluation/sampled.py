@@ -25,7 +25,7 @@ from rljax.evaluation.answers import SampledAnswers, gather
 from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.records import required
-from rljax.rewards.confidence import stated_confidence
+from rljax.rewards.confidence import read_confidence
 from rljax.rewards.reward_scores import only_subtracts
 from rljax.rollout import RolloutWorker
 from rljax.rollout.continuations import Value, prefixes_of
@@ -205,7 +205,7 @@ def _answer_call(
                 "truncated": bool(truncated[at]),
             }
         )
-        confidence = stated_confidence(completion)
+        confidence = read_confidence(completion)
         if confidence is not None:
             rows[-1]["confidence"] = confidence
         if scores:

@@ -18,7 +18,7 @@ from rljax.models import Policy
 from rljax.programs.answer_settings import AnswerSettings, EvalSettings, with_changes
 from rljax.programs.prefix_values import load_value_function
 from rljax.programs.trained_policy import OpenPolicy, load
-from rljax.rewards.reward_call import called_name
+from rljax.rewards.reward_call import qualified_name
 from rljax.rewards.votes import vote_reader
 from rljax.rollout import Engine, Environment
 from rljax.rollout.budget_forcing import force_budget
@@ -235,7 +235,7 @@ def judge_name(judge: Environment | Callable | str | Sequence[Callable | str] | 
     if judge is None or isinstance(judge, str):
         return in_settings
     parts = judge if isinstance(judge, Sequence) else [judge]
-    return ",".join(part if isinstance(part, str) else called_name(part) for part in parts)
+    return ",".join(part if isinstance(part, str) else qualified_name(part) for part in parts)
 
 
 def sample_answers(

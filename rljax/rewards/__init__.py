@@ -73,20 +73,20 @@ def resolve(reward: str | Callable) -> Callable:
         level()
     if reward in BY_NAME:
         return BY_NAME[reward]
-    family, _, source = reward.partition(":")
+    family, _, argument = reward.partition(":")
     if family in REWARD_FAMILIES:
-        if not source:
+        if not argument:
             raise InputError(
                 f"the reward {family!r} needs a {REWARD_FAMILIES[family].lower()}; write {family}:{REWARD_FAMILIES[family]}."
             )
-        return _import_makers()[family](source)
+        return _import_makers()[family](argument)
     if not is_custom(reward):
         raise InputError(f"there is no reward {reward!r}{nearest_first(reward, BY_NAME, f'{_list_choices()}.')}")
     return import_function(reward, "reward")
 
 
 def _import_makers() -> dict[str, Callable[[str], Callable]]:
-    """Import the functions that build the rewards in `REWARD_FAMILIES`: only on demand, because worker processes need no NumPy."""
+    """Import the functions that build the rewards in `REWARD_FAMILIES`. They import NumPy, which worker processes do not need."""
     from rljax.rewards.confidence import brier  # noqa: PLC0415
     from rljax.rewards.constitution import read_constitution  # noqa: PLC0415
     from rljax.rewards.count_bonus import count_bonus  # noqa: PLC0415
@@ -103,6 +103,6 @@ def _import_makers() -> dict[str, Callable[[str], Callable]]:
 
 
 def _list_choices() -> str:
-    families = ", ".join(f"{family}:{source}" for family, source in REWARD_FAMILIES.items())
+    families = ", ".join(f"{family}:{argument}" for family, argument in REWARD_FAMILIES.items())
     names = ", ".join(map(repr, BY_NAME))
     return f"choose one of {names}, or {families}, or name your own as `module:function` or `path.py:function`"

@@ -1,9 +1,9 @@
-r"""Equality of mathematical expressions. Import it in worker processes only: nothing here has a time limit.
+r"""Equality of mathematical expressions. Import this module only in worker processes: nothing here has a time limit.
 
-math-verify's parser reads the expressions. Two expressions are equal if their values agree to at least 30 digits. With variables,
-they must agree at every test point where both have a value. Rational numbers are compared exactly. math-verify's own comparison
-is used only for what has no value, namely sets and matrices within expressions, because it rounds to six decimals, which makes all
-small numbers equal, and its `simplify` is slow. SymPy has no type annotations, so its objects are `Any` here.
+math-verify's parser reads the expressions. Two expressions are equal if their values agree to at least 30 digits. If they have
+variables, their values must agree at every test point where both have one. Rational numbers are compared exactly. math-verify's own
+comparison rounds to six decimals, which makes all small numbers equal, and its `simplify` is slow. It is used only for objects
+without a numeric value, such as sets and matrices. SymPy has no type annotations, so its objects are `Any` here.
 """
 
 import functools
@@ -25,15 +25,15 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 _NORMALIZATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=False, nits=False, boxed="none")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)°")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
-# Where a \cdot must be inserted: the parser adds adjacent numbers, as in the mixed number 2\frac{1}{2}, and would read 2(3) as 5.
+# Matches the places that need a \cdot: the parser adds adjacent numbers, as in the mixed number 2\frac{1}{2}, so 2(3) would be 5.
 _IMPLICIT_PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\\frac)|(?<=[\d)}])(?=\\binom)|(?<=\\pi)(?=\()")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
-_NO_ALGEBRA = re.compile(r"\d \d|\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
+_NOT_ALGEBRA = re.compile(r"\d \d|\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
 _DIGITS = 50
 _TOLERANCE = sympy.Float("1e-30", 15)
 _ZERO = 1e-110  # smaller irrational values count as 0, because SymPy often cannot prove that they are 0
-# Test points: the variables, in alphabetical order, get the fractions of one point. The first two points have only positive values,
-# because roots and logarithms may be undefined elsewhere.
+# Each row is a test point: the values of the variables, in alphabetical order, as (numerator, denominator). The first two points
+# have only positive values, because roots and logarithms may be undefined elsewhere.
 _POINTS = (
     ((7, 5), (13, 11), (23, 9), (17, 12), (29, 13), (31, 17)),
     ((3, 7), (19, 8), (5, 11), (41, 16), (8, 13), (12, 5)),
@@ -48,7 +48,7 @@ def parse_expression(text: str) -> Any:
     r"""Parse an expression.
 
     Args:
-        text: LaTeX in the canonical form of `rljax.rewards.notation.plain`.
+        text: LaTeX in the canonical form of `rljax.rewards.notation.canonicalize`.
 
     Returns:
         A SymPy object; None if the text is not mathematics.
@@ -57,7 +57,7 @@ def parse_expression(text: str) -> Any:
         >>> str(parse_expression(r"\frac{x}{2}")), parse_expression("x is wrong"), parse_expression("(1+")
         ('x/2', None, None)
     """
-    if _NO_ALGEBRA.search(text) or _WORD.search(text):
+    if _NOT_ALGEBRA.search(text) or _WORD.search(text):
         return None
     latex = _IMPLICIT_PRODUCT.sub(r"\\cdot ", text)
     latex = _PERCENT.sub(r"\1\\cdot\\frac{1}{100}", _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", latex))
@@ -126,7 +126,7 @@ def _is_relation(expression: object) -> bool:
 
 
 def _same_number(reference: str, left: Any, answer: str, right: Any) -> bool:
-    """Compare two expressions without variables; the texts show whether one of them is a decimal, which may be rounded."""
+    """Compare two expressions without variables. A side whose text is a decimal number may be rounded."""
     exact = (left.doit(), right.doit())
     if all(number.is_Rational for number in exact):
         return exact[0] == exact[1]
@@ -146,8 +146,10 @@ def _evaluate_at_points(expressions: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     names = sorted({symbol.name for expression in expressions for symbol in expression.free_symbols})
     found = []
     for position, point in enumerate(_POINTS):
-        at = {name: sympy.Rational(*point[index % len(point)]) + index // len(point) for index, name in enumerate(names)}
-        values = [_evaluate(expression, at) for expression in expressions]
+        assigned = {
+            name: sympy.Rational(*point[index % len(point)]) + index // len(point) for index, name in enumerate(names)
+        }
+        values = [_evaluate(expression, assigned) for expression in expressions]
         complete = [value for value in values if value is not None]
         if len(complete) == len(values) and (position < 2 or all(value.is_real for value in complete)):
             found.append(tuple(complete))
@@ -182,7 +184,7 @@ def same_relation(reference: tuple[str, str], answer: tuple[str, str], *, ordere
     Args:
         reference: the two sides of the reference.
         answer: the two sides of the answer.
-        ordered: whether both are inequalities.
+        ordered: whether the relations are inequalities, whose sides must not be exchanged.
 
     Returns:
         True if they have the same solutions.

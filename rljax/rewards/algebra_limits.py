@@ -2,7 +2,7 @@ r"""Limits on algebra: reject answers whose text shows that they would take too 
 
 import re
 
-from rljax.rewards.notation import nesting, plain
+from rljax.rewards.notation import canonicalize, nesting_depth
 
 LONGEST_ALGEBRA = 1_000
 """If an answer or a reference has more characters than this, the two are compared only as text."""
@@ -12,15 +12,15 @@ _LONGEST_NUMBER = 400
 _MOST_BITS = 100_000
 _HIGHEST_POWER = 10_000
 _LARGEST_FACTORIAL = 3_000
-_DIGITS = re.compile(rf"\d{{{_LONGEST_NUMBER + 1}}}")
+_LONG_NUMBER = re.compile(rf"\d{{{_LONGEST_NUMBER + 1}}}")
 _POWER = re.compile(r"(?:(?<!\d)(\d+)|.)\^\{([^{}]*)\}")
 _LARGE_IN_POWER = re.compile(r"\^\{[^^]*\d{7}")
-_CHOSEN = re.compile(r"\\binom\{[^{}]*\}\{ ?(\d+)")
+_BINOMIAL = re.compile(r"\\binom\{[^{}]*\}\{ ?(\d+)")
 _MOST_CHOSEN = 20_000
 _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
 _FACTORIAL = re.compile(r"(\d+) ?!")
 _INTEGER = re.compile(r"\d+")
-_MOST_DIGITS = 4
+_MOST_EXPONENT_DIGITS = 4
 _LARGE = "9" * 8  # stands for any number that is too large to be an exponent
 _TOO_LARGE = "\0"
 _FACTORIAL_OF_FACTORIAL = re.compile(r"! ?[)}]* ?!")
@@ -42,13 +42,13 @@ def is_judgeable(text: str) -> bool:
         >>> [is_judgeable(text) for text in ("2^{4181}", "10^{10^{10}}", "9999999!", "(" * 20 + ")" * 20, "{5")]
         [True, False, False, False, False]
     """
-    if len(text) > LONGEST_ALGEBRA or r"\boxed" in text or not 0 <= nesting(text) <= _DEEPEST:
+    if len(text) > LONGEST_ALGEBRA or r"\boxed" in text or not 0 <= nesting_depth(text) <= _DEEPEST:
         return False
-    written = plain(text)
+    written = canonicalize(text)
     factorials = [int(number) for number in _FACTORIAL.findall(written)]
-    chosen = [int(number) for number in _CHOSEN.findall(written)]
+    chosen = [int(number) for number in _BINOMIAL.findall(written)]
     return not (
-        _DIGITS.search(written)
+        _LONG_NUMBER.search(written)
         or _FACTORIAL_OF_FACTORIAL.search(written)
         or max(factorials, default=0) > _LARGEST_FACTORIAL
         or max(chosen, default=0) > _MOST_CHOSEN
@@ -74,5 +74,6 @@ def _estimate(base: str | None, exponent: str) -> str:
         if bits > (_MOST_BITS if base else _HIGHEST_POWER):
             return _TOO_LARGE
         return "x" if base is None else str(int(base) ** power) if bits <= 24 else _LARGE
-    computed = not _LETTER.search(exponent) and sum(map(len, _INTEGER.findall(exponent))) > _MOST_DIGITS
-    return _TOO_LARGE if computed else "x"  # an exponent that is itself a large computation, as in 2^{3!\cdot 1000}
+    # An exponent without letters but with many digits is itself a large computation, such as 2^{3!\cdot 1000}.
+    is_large = not _LETTER.search(exponent) and sum(map(len, _INTEGER.findall(exponent))) > _MOST_EXPONENT_DIGITS
+    return _TOO_LARGE if is_large else "x"

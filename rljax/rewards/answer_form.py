@@ -1,6 +1,6 @@
 r"""The outer form of an answer: a list, a tuple, a set, an interval, a matrix, an equation, or none of these.
 
-All functions take text in the canonical form of `rljax.rewards.notation.plain`. They only split it, and compare nothing.
+All functions take text in the canonical form of `rljax.rewards.notation.canonicalize`. They only split it, and compare nothing.
 """
 
 import re
@@ -16,7 +16,7 @@ _CONJUNCTION = re.compile(r"(?:\\text\{)? ?,? ?(?:and|or),? ?\}?")
 _RELATIONS = frozenset({"=", "<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\approx", r"\equiv", r"\iff", r"\subset", r"\to"})
 _ORDER = frozenset({"<", ">", r"\le", r"\ge"})
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
-"""Relation -> the relation with its sides exchanged."""
+"""Relation sign -> the sign after the two sides are exchanged."""
 _MATRIX = re.compile(r"\\begin\{([pb]?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _NAME = re.compile(
     r"\\text\{[^{}]*\}|(?:[a-zA-Z]|\\(?:[a-z]*theta|alpha|beta|gamma|lambda|mu|[a-z]*phi|omega|sigma|varepsilon|delta|rho) ?)"
@@ -51,7 +51,7 @@ class Interval(NamedTuple):
     """Whether the interval contains its upper end."""
 
 
-def cut(text: str, separates: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+def split_outside_brackets(text: str, separates: Callable[[str], bool]) -> tuple[list[str], list[str]]:
     r"""Split a text at the separators that are outside all brackets.
 
     Args:
@@ -62,7 +62,7 @@ def cut(text: str, separates: Callable[[str], bool]) -> tuple[list[str], list[st
         The parts, stripped, and the separators between them.
 
     Example:
-        >>> cut("(1,2),3", lambda token: token == ",")
+        >>> split_outside_brackets("(1,2),3", lambda token: token == ",")
         (['(1,2)', '3'], [','])
     """
     parts, separators, depth, current = [], [], 0, []
@@ -80,14 +80,14 @@ def cut(text: str, separates: Callable[[str], bool]) -> tuple[list[str], list[st
     return [*parts, "".join(current).strip()], separators
 
 
-def elements(text: str) -> list[str]:
+def split_elements(text: str) -> list[str]:
     r"""Split a list at its commas and semicolons, and at the words "and" and "or"; `1\pm 2` becomes two elements.
 
     Example:
-        >>> elements(r"1,(2,3)\text{ and }4"), elements("x=1 or x=2"), elements("5")
+        >>> split_elements(r"1,(2,3)\text{ and }4"), split_elements("x=1 or x=2"), split_elements("5")
         (['1', '(2,3)', '4'], ['x=1', 'x=2'], ['5'])
     """
-    parts, _ = cut(text, lambda token: token in ",;" or _CONJUNCTION.fullmatch(token) is not None)
+    parts, _ = split_outside_brackets(text, lambda token: token in ",;" or _CONJUNCTION.fullmatch(token) is not None)
     return [signed for part in parts if part for signed in _expand_plus_minus(part)]
 
 
@@ -99,7 +99,7 @@ def _expand_plus_minus(text: str) -> list[str]:
     return [f"{before}{sign}{after.lstrip()}".removeprefix("+") for sign in "+-"]
 
 
-def brackets(text: str) -> tuple[str, str, str] | None:
+def split_brackets(text: str) -> tuple[str, str, str] | None:
     r"""Split a text in brackets into the brackets and their content.
 
     Returns:
@@ -107,7 +107,7 @@ def brackets(text: str) -> tuple[str, str, str] | None:
         `(0,1)`. None if the text does not start with a bracket that is closed at its end.
 
     Example:
-        >>> brackets("(1,2]"), brackets(r"\{1\}"), brackets("(1)(2)")
+        >>> split_brackets("(1,2]"), split_brackets(r"\{1\}"), split_brackets("(1)(2)")
         (('(', '1,2', ']'), ('\\{', '1', '\\}'), None)
     """
     if re.fullmatch(r"\][^][()]*\[", text):
@@ -132,20 +132,20 @@ class Residue(NamedTuple):
     """The modulus; None if the element states none."""
 
 
-def residues(text: str) -> list[Residue] | None:
+def read_residues(text: str) -> list[Residue] | None:
     r"""Read an answer with a modulus. A modulus that only the last element of a list states applies to all elements.
 
     Returns:
         The elements of the answer; None if no element has a modulus.
 
     Example:
-        >>> residues(r"x\equiv 1,3\pmod{4}")
+        >>> read_residues(r"x\equiv 1,3\pmod{4}")
         [Residue(sides=('x', '1'), modulus='4'), Residue(sides=('3',), modulus='4')]
-        >>> residues("5(mod 7)"), residues("x=5")
+        >>> read_residues("5(mod 7)"), read_residues("x=5")
         ([Residue(sides=('5',), modulus='7')], None)
     """
     text = _MODULUS_IN_TEXT.sub(r"\1\\text{\2} \3\4", text)
-    found = [_read_residue(element) for element in elements(text)] if _MODULUS.search(text) else []
+    found = [_read_residue(element) for element in split_elements(text)] if _MODULUS.search(text) else []
     if all(one.modulus is None for one in found):
         return None
     shared = found[-1].modulus if all(one.modulus is None for one in found[:-1]) else None
@@ -159,23 +159,23 @@ def _read_residue(text: str) -> Residue:
     modulus = rest[0].strip()
     while modulus.endswith(")") and modulus.count(")") > modulus.count("("):
         modulus = modulus[:-1].strip()
-    bracketed = brackets(modulus)
+    bracketed = split_brackets(modulus)
     return Residue(_sides_of(value), bracketed[1] if bracketed is not None and bracketed[0] in "{(" else modulus)
 
 
 def _sides_of(text: str) -> tuple[str, ...]:
     """Return the sides of a congruence."""
-    return tuple(cut(text.strip(), lambda token: token.strip() in (r"\equiv", "=", "≡"))[0])
+    return tuple(split_outside_brackets(text.strip(), lambda token: token.strip() in (r"\equiv", "=", "≡"))[0])
 
 
-def relation(text: str) -> tuple[list[str], list[str]]:
+def split_relation(text: str) -> tuple[list[str], list[str]]:
     r"""Split a text at its relation signs, into its sides and the signs between them.
 
     Example:
-        >>> relation(r"1<x\le 2"), relation("x+1")
+        >>> split_relation(r"1<x\le 2"), split_relation("x+1")
         ((['1', 'x', '2'], ['<', '\\le']), (['x+1'], []))
     """
-    return cut(text, lambda token: token.strip() in _RELATIONS)
+    return split_outside_brackets(text, lambda token: token.strip() in _RELATIONS)
 
 
 def is_name(text: str) -> bool:
@@ -187,23 +187,25 @@ def is_name(text: str) -> bool:
         >>> is_name("(p,q)"), is_name("V_{1}:V_{2}"), is_name("|AB|"), is_name("(p,2)")
         (True, True, True, False)
     """
-    bracketed = brackets(text)
-    names = [text] if bracketed is None else cut(bracketed[1], lambda token: token == ",")[0]
-    parts = cut(names[0], lambda token: token == ":")[0] if len(names) == 1 and bracketed is None else names
+    bracketed = split_brackets(text)
+    names = [text] if bracketed is None else split_outside_brackets(bracketed[1], lambda token: token == ",")[0]
+    parts = (
+        split_outside_brackets(names[0], lambda token: token == ":")[0] if len(names) == 1 and bracketed is None else names
+    )
     return all(_NAME.fullmatch(part) for part in parts)
 
 
-def assignment(text: str) -> tuple[str, str] | None:
+def read_assignment(text: str) -> tuple[str, str] | None:
     r"""Read an equation that states the value of a name.
 
     Returns:
         The name and the last side of the equation; None for anything else.
 
     Example:
-        >>> assignment("x=3+4=7"), assignment("5=x"), assignment("x+y=5")
+        >>> read_assignment("x=3+4=7"), read_assignment("5=x"), read_assignment("x+y=5")
         (('x', '7'), ('x', '5'), None)
     """
-    sides, signs = relation(text)
+    sides, signs = split_relation(text)
     if not signs or any(sign not in ("=", r"\approx") for sign in signs):
         return None
     if is_name(sides[0]):
@@ -211,7 +213,7 @@ def assignment(text: str) -> tuple[str, str] | None:
     return (sides[1], sides[0]) if len(sides) == 2 and is_name(sides[1]) and sides[0] else None
 
 
-def quantity(text: str) -> str | None:
+def read_quantity(text: str) -> str | None:
     r"""Return the value that an equation states for a quantity built from points, vectors, sets, roots, functions or unknowns.
 
     An equation in x or y, such as `x+y=6`, or in one unknown may itself be the answer, so it states no value, unless its left side
@@ -221,38 +223,38 @@ def quantity(text: str) -> str | None:
         The right side of the equation, if it is a number or a set in braces; None for anything else.
 
     Example:
-        >>> quantity(r"|\vec{a}|=6"), quantity(r"\frac{AB}{CD}=2"), quantity("x+y=6"), quantity(r"A\cup B=\{1,2\}")
-        ('6', '2', None, '\\{1,2\\}')
-        >>> quantity("a/b=3/4"), quantity(r"\frac{x}{y}=2"), quantity("a/2=3"), quantity("a/b=c")
-        ('3/4', '2', None, None)
-        >>> quantity("a+b=7"), quantity("|z|^{2}=13"), quantity("a^{2}+ab=5")
-        ('7', '13', '5')
+        >>> [read_quantity(text) for text in (r"|\vec{a}|=6", r"\frac{AB}{CD}=2", "x+y=6", r"A\cup B=\{1,2\}")]
+        ['6', '2', None, '\\{1,2\\}']
+        >>> [read_quantity(text) for text in ("a/b=3/4", r"\frac{x}{y}=2", "a/2=3", "a/b=c")]
+        ['3/4', '2', None, None]
+        >>> [read_quantity(text) for text in ("a+b=7", "|z|^{2}=13", "a^{2}+ab=5")]
+        ['7', '13', '5']
     """
-    sides, signs = relation(text)
+    sides, signs = split_relation(text)
     if signs != ["="] or not all(sides):
         return None
     unknowns = set(re.findall("[a-z]", _PART_OF_QUANTITY.sub("", sides[0])))
     if not _RATIO.fullmatch(sides[0]) and (len(unknowns) == 1 or unknowns & {"x", "y"}):
         return None
-    bracketed = brackets(sides[1])
+    bracketed = split_brackets(sides[1])
     is_set = bracketed is not None and bracketed[0] == r"\{"
     has_letter = re.search(r"[a-zA-Z\\]", sides[0]) is not None
     return sides[1] if has_letter and (is_set or _VALUE_OF_QUANTITY.fullmatch(sides[1])) else None
 
 
-def matrix(text: str) -> list[list[str]] | None:
+def read_matrix(text: str) -> list[list[str]] | None:
     r"""Read the rows of a matrix; return None if the text is not a matrix. A determinant (`vmatrix`) is not a matrix.
 
     Example:
-        >>> matrix(r"\begin{pmatrix}1&2\\3&4\end{pmatrix}")
+        >>> read_matrix(r"\begin{pmatrix}1&2\\3&4\end{pmatrix}")
         [['1', '2'], ['3', '4']]
     """
-    bracketed = brackets(text)
+    bracketed = split_brackets(text)
     found = _MATRIX.fullmatch(bracketed[1] if bracketed is not None and bracketed[0] in ("(", "[") else text)
     if found is None:
         return None
-    rows, _ = cut(found[2], lambda token: token == "\\\\")
-    return [cut(row, lambda token: token == "&")[0] for row in rows if row]
+    rows, _ = split_outside_brackets(found[2], lambda token: token == "\\\\")
+    return [split_outside_brackets(row, lambda token: token == "&")[0] for row in rows if row]
 
 
 def read_intervals(text: str) -> list[Interval] | None:
@@ -267,9 +269,9 @@ def read_intervals(text: str) -> list[Interval] | None:
         >>> read_intervals(r"x\ne 2") == read_intervals(r"\mathbb{R}\setminus\{2\}")
         True
     """
-    parts, _ = cut(text, lambda token: token.strip() == r"\cup")
+    parts, _ = split_outside_brackets(text, lambda token: token.strip() == r"\cup")
     if len(parts) == 1:
-        parts = elements(text)
+        parts = split_elements(text)
     found = []
     for part in parts:
         intervals = _read_part(part)
@@ -283,14 +285,14 @@ def _read_part(text: str) -> list[Interval] | None:
     if text in _REALS:
         return [Interval(r"-\infty", False, r"\infty", False)]
     if text.startswith(tuple(rf"{reals}\setminus" for reals in _REALS)):
-        bracketed = brackets(text.partition(r"\setminus")[2].strip())
-        excluded = elements(bracketed[1]) if bracketed is not None and bracketed[0] == r"\{" else []
+        bracketed = split_brackets(text.partition(r"\setminus")[2].strip())
+        excluded = split_elements(bracketed[1]) if bracketed is not None and bracketed[0] == r"\{" else []
         return _all_except(excluded[0]) if len(excluded) == 1 else None
-    bracketed = brackets(text)
+    bracketed = split_brackets(text)
     if bracketed is not None and bracketed[0] in ("(", "["):
-        ends = elements(bracketed[1])
+        ends = split_elements(bracketed[1])
         return [Interval(ends[0], bracketed[0] == "[", ends[1], bracketed[2] == "]")] if len(ends) == 2 else None
-    sides, signs = relation(text)
+    sides, signs = split_relation(text)
     if len(sides) == 2:
         return _read_relation(sides, signs[0])
     if (

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Unstated, reads, verifier
-from rljax.rewards.extract import LONGEST_READ, after_thought, stated_text
+from rljax.rewards.extract import LONGEST_READ, skip_reasoning, stated_text
 
 Answer = TypeVar("Answer")
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
@@ -25,7 +25,7 @@ _LETTER = re.compile(r"\(([A-Z])\)(?!\w)|([A-Z])(?=[).:,;\n]|$| (?:because|since
 # Matches what follows an answer if that is a reason, or the text of the choice.
 _REASON = re.compile(r"[*_\"`)]*(?:$|[.,:;!\n]| (?:because|since|as)\b)", re.IGNORECASE)
 # Matches a letter that may name a choice, but not the words "a" and "I" in front of another word.
-_ANOTHER = r"\(?(?!(?:a|I)(?:['’]| (?!(?:and|or|are|is|was|because|since|as)\b)\w))[A-Z]\)?(?!\w)"
+_OTHER_LETTER = r"\(?(?!(?:a|I)(?:['’]| (?!(?:and|or|are|is|was|because|since|as)\b)\w))[A-Z]\)?(?!\w)"
 # These match what follows an answer if that retracts the answer or states another one.
 _RETRACTION = (
     r"\W*(?:or|and|but|nor|is|isn't|are|was)\b|\s*(?-i:not|cannot|can't)\b"
@@ -34,12 +34,13 @@ _RETRACTION = (
 )
 _RETRACTED_WORD = re.compile(rf"{_RETRACTION})|\W*(?:yes|no|true|false)\b", re.IGNORECASE | re.DOTALL)
 _RETRACTED_LETTER = re.compile(
-    rf"{_RETRACTION}|\bor {_ANOTHER})|\W*no[,;] (?!(?:because|since|as)\b)|[/&,] ?{_ANOTHER}", re.IGNORECASE | re.DOTALL
+    rf"{_RETRACTION}|\bor {_OTHER_LETTER})|\W*no[,;] (?!(?:because|since|as)\b)|[/&,] ?{_OTHER_LETTER}",
+    re.IGNORECASE | re.DOTALL,
 )
 _LONGEST_CHOICE = 2_000
 
 
-def _end_of_lead(text: str) -> int:
+def _find_lead_end(text: str) -> int:
     """Return the position at which the introductory words before an answer end."""
     lead = _LEAD.match(text)
     return 0 if lead is None else lead.end()
@@ -59,7 +60,7 @@ def read_yes_no(text: str) -> bool | None:
         (True, False, None, None)
     """
     bare = _strip_marks(text)
-    found = _WORD.match(bare, _end_of_lead(bare))
+    found = _WORD.match(bare, _find_lead_end(bare))
     if found is None or not _REASON.match(bare, found.end()) or _RETRACTED_WORD.match(bare[found.end() :]):
         return None
     return _YES_NO[found[1].casefold()]
@@ -81,9 +82,9 @@ def read_letter(text: str) -> str | None:
         ('B', None, None)
     """
     bare = _strip_marks(text)
-    if found := _IS_RIGHT.fullmatch(bare, _end_of_lead(bare)):
+    if found := _IS_RIGHT.fullmatch(bare, _find_lead_end(bare)):
         return found[1].upper()
-    found = _LETTER.match(bare, _end_of_lead(bare))
+    found = _LETTER.match(bare, _find_lead_end(bare))
     if found is None or _RETRACTED_LETTER.match(bare[found.end() :]):
         return None
     return (found[1] or found[2]).upper()
@@ -167,7 +168,9 @@ def _score_answers(
 
 
 def read_response(read: Callable[[str], Answer | None], text: str) -> Answer | None:
-    """Read the answer that a response states, else its beginning; the reasoning before `</think>` counts only if neither is read.
+    """Read the answer that a response states, else the answer at its beginning.
+
+    The reasoning before `</think>` is searched only if the text after it has neither.
 
     Args:
         read: reads a short answer, such as `read_letter`.
@@ -180,7 +183,7 @@ def read_response(read: Callable[[str], Answer | None], text: str) -> Answer | N
         >>> read_response(read_letter, "<think>The answer is A.</think>B: Rome"), read_response(read_letter, "So the answer is C.")
         ('B', 'C')
     """
-    rest, stated = after_thought(text[-LONGEST_READ:]), stated_text(text)
+    rest, stated = skip_reasoning(text[-LONGEST_READ:]), stated_text(text)
     if stated_text(rest) is None and (actual := read(rest)) is not None:
         return actual
     return None if stated is None else read(stated)

@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.rewards.code_blocks import defines, extract_code, last_code
 from rljax.rewards.correctness import reads, verifier
 from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all, source
-from rljax.rewards.standard_input import program_of_inputs
+from rljax.rewards.standard_input import build_stdin_program
 
 _FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*+(?:\([^()]*\)[ \t]*+|[^\n(#]*+)(?:#[^\n]*+)?$", re.MULTILINE)
 _CLASS_METHOD = re.compile(r"(\w+)\(\)\.(\w+)")
@@ -65,9 +65,9 @@ def code(
         test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions (as in
             MBPP+), of functions `test_...` without parameters, or of `unittest` cases.
         entry_point: for each prompt the name of the function under test, or `Class().method`; required with `check(candidate)`.
-        stdin: for each prompt the inputs of the program, one text per test, as in CodeContests. The program is then what
-            `rljax.rewards.code_blocks.last_code` finds; `rljax.rewards.standard_input.program_of_inputs` explains how it is judged.
-        stdout: for each prompt the outputs that the program has to print, one text per test; required with `stdin`.
+        stdin: for each prompt the inputs of the program, one text per test, as in CodeContests. With `stdin`, the program is what
+            `rljax.rewards.code_blocks.last_code` finds, and it is judged as in `rljax.rewards.standard_input.build_stdin_program`.
+        stdout: for each prompt the outputs that the program must print, one text per test; required with `stdin`.
         header: for each prompt the beginning of the program, used instead of the prompt, so the prompt may be any text.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: the number of programs that run at the same time; None means one per core.
@@ -158,7 +158,7 @@ def _judge_programs(
 ) -> list[Verdict | None]:
     filled = [[None] * len(prompts) if column is None else column for column in columns]
     rows = zip(prompts, completions, *filled, strict=True)
-    programs = [program_of(*row, row=position) for position, row in enumerate(rows)]
+    programs = [build_program(*row, row=position) for position, row in enumerate(rows)]
     with_tests = [program for program in programs if program is not None]
     judged = iter(judge_all(with_tests, limits, workers, progress=progress) if with_tests else [])
     verdicts = [None if program is None else next(judged) for program in programs]
@@ -173,7 +173,7 @@ def _judge_programs(
     return [None if verdict is None or verdict.ended == "unjudged" else verdict for verdict in verdicts]
 
 
-def program_of(
+def build_program(
     prompt: object,
     completion: str,
     tests: Sequence[str] | None = None,
@@ -196,7 +196,7 @@ def program_of(
         test: the source of a function `check(candidate)`.
         entry_point: the name of the function under test.
         stdin: for each test, what the program reads.
-        stdout: for each test, what the program has to print.
+        stdout: for each test, what the program must print.
         header: the beginning of the program, used instead of the prompt.
         row: the position of the row, for error messages.
 
@@ -208,9 +208,9 @@ def program_of(
             value is not text.
 
     Example:
-        >>> program_of("Double x.", "Here: def f(x): return 2 * x", ["assert f(4) == 8"]).code
+        >>> build_program("Double x.", "Here: def f(x): return 2 * x", ["assert f(4) == 8"]).code
         'Here: def f(x): return 2 * x'
-        >>> program_of("?", "x = 1") is None
+        >>> build_program("?", "x = 1") is None
         True
     """
     assertions = _as_texts(tests)
@@ -233,7 +233,7 @@ def program_of(
             raise InputError(f"row {row}: {len(inputs)} stdin and {len(outputs)} stdout texts; give one stdout per stdin.")
         if assertions or check:
             raise InputError(f"row {row} has stdin and other tests; leave out either stdin or the columns tests and test.")
-        return program_of_inputs(last_code(completion), inputs, outputs)
+        return build_stdin_program(last_code(completion), inputs, outputs)
     if check and not _DEFINES_CHECK.search(check):  # a script of assertions, as in MBPP+, or of test functions
         assertions, check = (*assertions, *_script_as_tests(check, alone=not assertions)), ""
     if not (assertions or check):
@@ -272,7 +272,7 @@ def _name_of(entry: str, row: int) -> tuple[str, str]:
 def _script_as_tests(test: str, *, alone: bool) -> tuple[str, ...]:
     """Return a test script as a single test. If the script needs a package and there are other tests, warn and return no test."""
     try:
-        needed = [ast.unparse(node) for node in source.imports([ast.parse(test)]) if not _is_standard(node)]
+        needed = [ast.unparse(node) for node in source.list_imports([ast.parse(test)]) if not _is_standard(node)]
     except (SyntaxError, ValueError, RecursionError):
         needed = []  # the sandbox reports what is wrong with it
     if alone or not needed:

@@ -59,8 +59,8 @@ class Block(NamedTuple):
     """Whether a fence closes it."""
 
 
-def fences(text: str) -> Iterator[Fence]:
-    r"""Find the lines that can be fences: three or more tildes, or three or more backticks that no other backtick follows.
+def find_fences(text: str) -> Iterator[Fence]:
+    r"""Find the lines that can be fences: they start with three or more tildes, or with three or more backticks and no others.
 
     Each character is read a fixed number of times, so the running time is proportional to the text's length.
 
@@ -71,7 +71,7 @@ def fences(text: str) -> Iterator[Fence]:
         The fences in order.
 
     Example:
-        >>> [fence.language for fence in fences("```python\nx = 1\n```\na ```quote```")]
+        >>> [fence.language for fence in find_fences("```python\nx = 1\n```\na ```quote```")]
         ['python', '']
     """
     start = 0
@@ -86,11 +86,12 @@ def fences(text: str) -> Iterator[Fence]:
         start += len(line) + 1
 
 
-def blocks(text: str) -> list[Block]:
+def find_blocks(text: str) -> list[Block]:
     r"""Find the fenced blocks of a text.
 
-    A block ends at a fence without a language that has the same character as the opening fence, is at least as long, and is not
-    indented by four columns more. It also ends at the start of a Python block that it cannot contain, and at the end of the text.
+    A block ends at a fence without a language that has the same character as the opening fence, is at least as long, and is
+    indented by less than four columns more. A block also ends at the start of a Python block that it cannot contain, and at the
+    end of the text.
 
     Args:
         text: Markdown.
@@ -99,12 +100,12 @@ def blocks(text: str) -> list[Block]:
         The blocks in order.
 
     Example:
-        >>> [(block.language, block.content) for block in blocks("~~~~\n```\n~~~~\n  ```py\n  if x:\n    y()")]
+        >>> [(block.language, block.content) for block in find_blocks("~~~~\n```\n~~~~\n  ```py\n  if x:\n    y()")]
         [('', '```'), ('py', 'if x:\n  y()')]
     """
     found = []
     opening: Fence | None = None
-    for fence in fences(text):
+    for fence in find_fences(text):
         if opening is None:
             opening = fence
         elif fence.indent >= opening.indent + _CODE_INDENT:
@@ -124,8 +125,8 @@ def extract_code(completion: str, names: Collection[str] = ()) -> str:
     """Find the program in a response.
 
     A response often has several blocks: a first try, the program, its output, an example of its use. If there is a program in
-    `<answer>...</answer>`, or after `<think>...</think>`, only that part is searched. The unfenced start is the text before a first
-    fence without a language, which may close a block that the prompt opened. The program is the first of these that exists:
+    `<answer>...</answer>`, or after `<think>...</think>`, only that part is searched. If the first fence has no language, it may
+    close a block that the prompt opened; the text before it is the unfenced start. The program is the first of these that exists:
 
     1. the last block marked as Python that defines one of the names,
     2. the last block without a language that defines one of the names,
@@ -152,17 +153,17 @@ def extract_code(completion: str, names: Collection[str] = ()) -> str:
         'def f(x):\\n    return x\\n'
     """
     text = _answer_part(completion[-LONGEST_RESPONSE:], lambda text: defines(text, names))
-    found = blocks(text)
+    found = find_blocks(text)
     for contents in _contents_by_language(found):
         defining = [content for content in contents if defines(content, names)]
         if defining:
-            return _without_trailing_fence(defining[-1])
+            return _drop_trailing_fence(defining[-1])
     unfenced = _unfenced_start(text)
     if defines(unfenced, names):
         return unfenced
     edges = [0, *(edge for block in found for edge in (block.start, block.end)), len(text)]
     outside = "\n".join(text[left:right] for left, right in zip(edges[::2], edges[1::2], strict=True))
-    return _without_trailing_fence(text) if defines(outside, names) else _last_block(text)
+    return _drop_trailing_fence(text) if defines(outside, names) else _last_block(text)
 
 
 def last_code(completion: str) -> str:
@@ -181,38 +182,38 @@ def last_code(completion: str) -> str:
         >>> last_code(chr(10).join(["print(input())", "```", "It prints", "```", "2", "```"]))
         'print(input())\\n'
     """
-    text = _answer_part(completion[-LONGEST_RESPONSE:], prints)
+    text = _answer_part(completion[-LONGEST_RESPONSE:], calls_print)
     unfenced = _unfenced_start(text)
-    rest = text[text.index(unfenced) + len(unfenced) :].partition("\n")[2] if prints(unfenced) else text
-    printing = [content for content in _contents_by_language(blocks(rest))[0] if prints(content)]
-    return _without_trailing_fence(printing[-1]) if printing else unfenced if prints(unfenced) else _last_block(text)
+    rest = text[text.index(unfenced) + len(unfenced) :].partition("\n")[2] if calls_print(unfenced) else text
+    printing = [content for content in _contents_by_language(find_blocks(rest))[0] if calls_print(content)]
+    return _drop_trailing_fence(printing[-1]) if printing else unfenced if calls_print(unfenced) else _last_block(text)
 
 
-def prints(text: str) -> bool:
+def calls_print(text: str) -> bool:
     """Search a text for a call that prints, without parsing it.
 
     Example:
-        >>> prints("x = int(input())\\nprint(x)"), prints("# print(x)"), prints("It prints 2.")
+        >>> calls_print("x = int(input())\\nprint(x)"), calls_print("# print(x)"), calls_print("It prints 2.")
         (True, False, False)
     """
     return _PRINTS.search(text) is not None
 
 
 def _last_block(text: str) -> str:
-    python, bare = _contents_by_language(blocks(text))
+    python, bare = _contents_by_language(find_blocks(text))
     unfenced = _unfenced_start(text)
     if unfenced[:1].isspace() or _RETURNS.search(unfenced):  # the body of a function that the prompt has begun
         return unfenced
-    return _without_trailing_fence([text, *([unfenced] if unfenced.strip() else []), *bare[-1:], *python[-1:]][-1])
+    return _drop_trailing_fence([text, *([unfenced] if unfenced.strip() else []), *bare[-1:], *python[-1:]][-1])
 
 
 def _answer_part(text: str, is_program: Callable[[str], bool]) -> str:
-    """Return the text in the last answer tags, else the text after the reasoning; the full text if neither can hold a program."""
+    """Return the text in the last answer tags, else the text after the reasoning; the full text if neither seems a program."""
     thought = _THOUGHT.match(text)
     rest = "" if thought is None else text[thought.end() :]
     _, opened, answer = (rest or text).rpartition("</answer>")[0].rpartition("<answer>")
     candidates = [answer if opened else "", rest]
-    return next((part for part in candidates if part and (is_program(part) or blocks(part))), text)
+    return next((part for part in candidates if part and (is_program(part) or find_blocks(part))), text)
 
 
 def _unfenced_start(text: str) -> str:
@@ -229,15 +230,15 @@ def _unfenced_start(text: str) -> str:
             opened = None
     spans = iter(quoted)
     start, end = next(spans, (len(text), len(text)))
-    for fence in fences(text):
+    for fence in find_fences(text):
         while end <= fence.start:
             start, end = next(spans, (len(text), len(text) + 1))
         if not start <= fence.start < end:
-            return "" if fence.language else _without_prose(_LANGUAGE_LINE.sub("", text[: fence.start], count=1))
+            return "" if fence.language else _drop_prose(_LANGUAGE_LINE.sub("", text[: fence.start], count=1))
     return ""
 
 
-def _without_prose(program: str) -> str:
+def _drop_prose(program: str) -> str:
     """Drop the prose before the first line that can begin a program, unless the text begins indented or has no such line."""
     lines = program.split("\n")
     first = next((line for line in lines if line.strip()), " ")
@@ -247,7 +248,7 @@ def _without_prose(program: str) -> str:
     return "\n".join(lines[next(starts, 0) :])
 
 
-def _without_trailing_fence(program: str) -> str:
+def _drop_trailing_fence(program: str) -> str:
     """Drop backticks at the end of a program's last line; Python has no use for them, so they must be a misplaced fence."""
     bare = program.rstrip()
     last = bare.rpartition("\n")[2].lstrip()
@@ -289,7 +290,7 @@ def _encloses(opening: Fence, fence: Fence) -> bool:
 
 def _read_block(text: str, opening: Fence, end: int, after: int) -> Block:
     lines = text[opening.end + 1 : max(end, opening.end + 1)].split("\n")
-    content = "\n".join(_without_indent(line, opening.indent) for line in lines) if opening.indent else "\n".join(lines)
+    content = "\n".join(_drop_indent(line, opening.indent) for line in lines) if opening.indent else "\n".join(lines)
     marked, language = _LANGUAGE_LINE.match(content), opening.language
     if marked is not None and not language:
         content, language = content[marked.end() :], marked[0].strip()
@@ -300,7 +301,7 @@ def _read_block(text: str, opening: Fence, end: int, after: int) -> Block:
     return Block(opening.start, after, language, content)
 
 
-def _without_indent(line: str, columns: int) -> str:
+def _drop_indent(line: str, columns: int) -> str:
     """Remove up to `columns` columns of white space at the start of a line."""
     expanded = line.expandtabs(4) if "\t" in line[:columns] else line
     return expanded[min(columns, len(expanded) - len(expanded.lstrip(" "))) :]

@@ -99,7 +99,7 @@ def constitutional(
         One reward with the part `base` and one part per principle.
 
     Raises:
-        InputError: there is no principle, one is called "base", a sentence has no judge, or the weights do not match.
+        InputError: there is no principle, a principle is called "base", a sentence has no judge, or the weights do not match.
 
     Example:
         >>> def judge(prompts, completions, principle):

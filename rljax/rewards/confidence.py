@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import Failed, is_verifier, lowest_correct_value, verifier_like
+from rljax.rewards.correctness import Failed, is_verifier, lowest_correct_value, mark_like
 from rljax.rewards.extract import LONGEST_READ
-from rljax.rewards.reward_call import Progress, arguments_for, called_name, short_name
+from rljax.rewards.reward_call import Progress, qualified_name, select_arguments, short_name
 from rljax.rewards.reward_scores import Weighted
 
 _MARKS = "*_`"
@@ -20,7 +20,7 @@ _STATEMENT = re.compile(
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
 
 
-def stated_confidence(text: str) -> float | None:
+def read_confidence(text: str) -> float | None:
     """Read the confidence that a response states: the last `confidence: 0.8` or `<confidence>0.8</confidence>` in it.
 
     Markdown's asterisks, underscores and backticks may surround the word and the number. A number with something attached to it, as
@@ -33,11 +33,11 @@ def stated_confidence(text: str) -> float | None:
         A probability; None if no confidence is stated, or the last one is not a number from 0 to 1.
 
     Example:
-        >>> stated_confidence("#12 Confidence: 0.8."), stated_confidence("<confidence> 1 </confidence> #12")
+        >>> read_confidence("#12 Confidence: 0.8."), read_confidence("<confidence> 1 </confidence> #12")
         (0.8, 1.0)
-        >>> stated_confidence("confidence: 0.2, no, confidence: 80%"), stated_confidence("#12")
+        >>> read_confidence("confidence: 0.2, no, confidence: 80%"), read_confidence("#12")
         (None, None)
-        >>> stated_confidence("**Confidence:** 0.8"), stated_confidence("confidence: 0,8")
+        >>> read_confidence("**Confidence:** 0.8"), read_confidence("confidence: 0,8")
         (0.8, None)
     """
     found = deque(_STATEMENT.finditer(text[-LONGEST_READ:]), maxlen=1)
@@ -50,11 +50,11 @@ def stated_confidence(text: str) -> float | None:
     return confidence if confidence is not None and confidence <= 1 else None
 
 
-def without_confidence(text: str) -> str:
+def remove_confidence(text: str) -> str:
     """Remove every stated confidence and the comma or semicolon before it, so that a verifier reads only the answer.
 
     Example:
-        >>> without_confidence("7+5=12;#12, confidence: 0.8")
+        >>> remove_confidence("7+5=12;#12, confidence: 0.8")
         '7+5=12;#12'
     """
     return _STATEMENT.sub("", text)
@@ -95,7 +95,7 @@ def brier(verifier: Callable) -> Weighted:
     """
     if not is_verifier(verifier):
         raise InputError(
-            f"the Brier reward needs a verifier, which decides what is right, but {called_name(verifier)} is not one; name one, "
+            f"the Brier reward needs a verifier, which decides what is right, but {qualified_name(verifier)} is not one; name one, "
             "e.g. brier:exact, or mark yours with `rljax.rewards.verifier`."
         )
     name = short_name(verifier)
@@ -103,9 +103,9 @@ def brier(verifier: Callable) -> Weighted:
     def verify(
         prompts: Sequence[str], completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
     ) -> list[float | Failed | None] | Awaitable[list]:
-        answers = [without_confidence(completion) for completion in completions]
+        answers = [remove_confidence(completion) for completion in completions]
         offered = {"prompts": prompts, "completions": answers, **columns, "progress": progress}
-        return verifier(**arguments_for(verifier, offered))
+        return verifier(**select_arguments(verifier, offered))
 
     def brier_score(
         prompts: Sequence[str], completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
@@ -117,7 +117,7 @@ def brier(verifier: Callable) -> Weighted:
         return compute_scores(completions, await values)
 
     def compute_scores(completions: Sequence[str], values: list[float | Failed | None]) -> list[float | None]:
-        pairs = zip(map(stated_confidence, completions), map(as_correctness, values), strict=True)
+        pairs = zip(map(read_confidence, completions), map(as_correctness, values), strict=True)
         return [None if c is None else 1.0 if q is None else (q - c) ** 2 for q, c in pairs]
 
     def as_correctness(value: float | Failed | None) -> float | None:
@@ -127,5 +127,5 @@ def brier(verifier: Callable) -> Weighted:
         return float(value > 0 if limit is None else value >= limit)
 
     verify.__qualname__ = f"without_confidence({name})"
-    rewards = {name: verifier_like(verify, verifier), "brier_score": brier_score}
+    rewards = {name: mark_like(verify, verifier), "brier_score": brier_score}
     return Weighted(rewards, {name: 1.0, "brier_score": -1.0}, name="brier")

@@ -19,20 +19,20 @@ from rljax.text import one_line
 
 SECONDS = 2.0
 """Time limit of one pattern on one response."""
-_MEMORY = 2 * 2**30
+_MEMORY_BYTES = 2 * 2**30
 _TEXT = "tag:yaml.org,2002:str"
 SETTINGS = frozenset({"weight", "users"})
-"""Optional keys of a rule. One more key is required; it names the kind of the rule."""
+"""Optional keys of a rule, in addition to the required key, which names the kind of rule."""
 ViolationTest = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
 """(texts, progress) -> whether each text breaks a rule, or `Failed` if that could not be decided."""
 
 
 def _build_occurrence_test(value: object) -> ViolationTest:
-    """Build the test for `must_not`, whose value is a pattern. Worker processes search for it: the search may never finish."""
+    """Build the test for `must_not`, whose value is a pattern. Worker processes search for it, as a search may never finish."""
     if not isinstance(value, str):
         raise TypeError("the pattern must be text")
     re.compile(value)
-    pool = shared_pool("rljax.rewards.pattern_search:occurs", seconds=SECONDS, memory=_MEMORY)
+    pool = shared_pool("rljax.rewards.pattern_search:occurs", seconds=SECONDS, memory=_MEMORY_BYTES)
 
     def occurs(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
         results = pool.map([{"pattern": value, "text": text} for text in texts], progress)
@@ -54,10 +54,10 @@ def _build_size_test(value: object, size: Callable[[str], int]) -> ViolationTest
 def _build_model_test(value: object) -> ViolationTest:
     """Build the test for `judged`: a model on a server answers a question, and the rule is broken if the answer is no."""
     if not (isinstance(value, Mapping) and {"question", "at"} <= value.keys() <= {"question", "at", "model"}):
-        raise TypeError("give `question`, `at` (a server's address) and perhaps `model`")
+        raise TypeError("give `question`, `at` (a server's address) and optionally `model`")
     if not all(isinstance(part, str) for part in value.values()):
         raise TypeError("question, at and model must be text")
-    from rljax.rewards.served_judge import yes_or_no  # noqa: PLC0415  most constitutions ask no server
+    from rljax.rewards.served_judge import yes_or_no  # noqa: PLC0415  most constitutions need no server
 
     return _negate(yes_or_no(value["question"], value["at"], value.get("model")))
 
@@ -115,9 +115,9 @@ def constitution(rules: object) -> Weighted:
     for name in rules:
         if not isinstance(name, str):
             raise InputError(f"the name of the rule {name!r} is not text; put it in quotes.")
-    read_rules = {name: _read_rule(name, rule) for name, rule in rules.items()}
-    parts = {name: part for name, (part, _) in read_rules.items()}
-    weights = {name: -weight for name, (_, weight) in read_rules.items()}
+    parts_and_weights = {name: _read_rule(name, rule) for name, rule in rules.items()}
+    parts = {name: part for name, (part, _) in parts_and_weights.items()}
+    weights = {name: -weight for name, (_, weight) in parts_and_weights.items()}
     return Weighted(parts, weights, name="constitution")
 
 
@@ -189,12 +189,12 @@ def _read_rule(name: str, rule: object) -> tuple[Callable, float]:
         del columns
         return [result if isinstance(result, Failed) else float(result) for result in violates(completions, progress)]
 
-    part = score_violations if "users" not in rule else _for_users(name, score_violations, rule["users"])
+    part = score_violations if "users" not in rule else _restrict_to_users(name, score_violations, rule["users"])
     part.__qualname__ = f"constitution({name})"
     return part, float(weight)
 
 
-def _for_users(name: str, score_violations: Callable, users: object) -> Callable:
+def _restrict_to_users(name: str, score_violations: Callable, users: object) -> Callable:
     """Restrict a rule to responses for some users.
 
     Raises:

@@ -46,11 +46,11 @@ class Unfinished(float):
     reason: str
 
 
-def wrong_if_late(outcome: object) -> object:
-    """Turn the failure of an answer that took too long to judge into `Unfinished`, a wrong answer; return others unchanged.
+def count_timeout_as_wrong(outcome: object) -> object:
+    """Replace a `timed_out` failure with `Unfinished`, which counts as a wrong answer; return any other outcome unchanged.
 
     Example:
-        >>> wrong_if_late(Failed("timed_out", "no answer within 2 s")), wrong_if_late(1.0)
+        >>> count_timeout_as_wrong(Failed("timed_out", "no answer within 2 s")), count_timeout_as_wrong(1.0)
         (0.0, 1.0)
     """
     return Unfinished(outcome.reason) if isinstance(outcome, Failed) and outcome.kind == "timed_out" else outcome
@@ -66,14 +66,14 @@ class Unstated(float):
 
 
 class Failures(NamedTuple):
-    """Counts of completions for one reward: its failures by kind, and two kinds of wrong answers; `reward_FIELD` is a metric."""
+    """For one reward, the number of failures of each kind and of two kinds of wrong answers; the metrics are `reward_FIELD`."""
 
     raised: int = 0
     """Completions on which the function raised or its process died."""
     timed_out: int = 0
     """Completions on which the function exceeded its time limit."""
     wrong_count: int = 0
-    """Completions in calls that returned a wrong number of values: not one per completion."""
+    """Completions in calls that did not return one value per completion."""
 
     out_of_range: int = 0
     """Completions whose reward was NaN, infinite or above 1e18 in absolute value."""
@@ -85,7 +85,7 @@ class Failures(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of failures of all kinds; `unfinished` and `unstated` are wrong answers, not failures."""
+        """The number of failures of all kinds; wrong answers do not count."""
         return sum(self) - self.unfinished - self.unstated
 
     def __str__(self) -> str:
@@ -98,12 +98,12 @@ class Failures(NamedTuple):
         return ", ".join(f"{count} {name}" for name, count in named.items() if count)
 
 
-TAKEN_NAMES = (*Failures._fields, "variance", "length_correlation")
+RESERVED_NAMES = (*Failures._fields, "variance", "length_correlation")
 """Names that no part of a reward may have, because `reward_NAME` is a metric of every run."""
 
 
 UNFINISHED, UNSTATED = (1 + Failures._fields.index(kind) for kind in ("unfinished", "unstated"))
-"""Codes of these two kinds of wrong answers in an array that otherwise has codes of failures."""
+"""Codes of these two kinds of wrong answers in an array whose other codes are 0 and the kinds of failures."""
 
 
 Reward = TypeVar("Reward", bound=Callable)
@@ -204,7 +204,7 @@ def lowest_correct_value(reward: Callable) -> float | int | None:
     return getattr(_unwrap_partial(reward), "right_from", None)
 
 
-def verifier_like(reward: Reward, other: Callable) -> Reward:
+def mark_like(reward: Reward, other: Callable) -> Reward:
     """Mark a reward as the same kind of verifier as another reward; return it unchanged if the other is not a verifier."""
     if not is_verifier(other):
         return reward
@@ -217,7 +217,7 @@ def _unwrap_partial(reward: Callable) -> Callable:
 
 
 def is_verifier(reward: Callable) -> bool:
-    """True if a reward is marked as a verifier, which decides what is correct.
+    """True if a reward is marked as a verifier.
 
     Example:
         >>> from rljax.rewards import BY_NAME

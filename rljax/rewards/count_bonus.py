@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rljax.rewards.bonus_scale import read_scale
-from rljax.rewards.confidence import without_confidence
+from rljax.rewards.confidence import remove_confidence
 from rljax.rewards.votes import vote
 
 
@@ -26,7 +26,7 @@ def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | No
             `rljax.rewards.votes.vote`.
 
     Returns:
-        A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares them.
+        A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares responses.
 
     Raises:
         InputError: `scale` is not positive and finite.
@@ -36,14 +36,14 @@ def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | No
         [0.05, 0.05, 0.05, 0.05, 0.1]
 
     Source:
-        β / √n as in MBIE-EB, Strehl and Littman 2008, J. Comput. Syst. Sci. 74(8); on final answers of language models in
-        arXiv:2509.06941, which proposes two such bonuses: one counts over all of training, the other within a batch.
+        β / √n as in MBIE-EB, Strehl and Littman 2008, J. Comput. Syst. Sci. 74(8). arXiv:2509.06941 applies it to the final answers
+        of language models, and counts them either over all of training or within a batch.
     """
     factor = read_scale("count_bonus", scale)
 
     def bonus(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
-        answers = [answer_of(without_confidence(completion)) for completion in completions]
+        answers = [answer_of(remove_confidence(completion)) for completion in completions]
         pairs = list(zip(map(str, prompts), answers, strict=True))
         counts = Counter(pairs)
         return [0.0 if pair[1] is None else factor / math.sqrt(counts[pair]) for pair in pairs]

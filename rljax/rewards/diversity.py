@@ -14,15 +14,15 @@ def diversity(scale: float | int | str) -> Callable:
 
         b(y) = c (1 - mean_{y' ≠ y} J(y, y'))
 
-    J is the Jaccard similarity of two responses' sequences of three words (`rljax.data.diversity.similarity`); the mean is over the
-    other responses to the prompt in this rollout. Equal responses get 0, and responses with nothing in common get c. The only
-    response to a prompt gets 0.
+    J is the Jaccard similarity of two responses, each taken as its set of three-word sequences (`rljax.data.diversity.similarity`);
+    the mean is over the other responses to the prompt in this rollout. Equal responses get 0, and responses with nothing in common
+    get c. If a prompt has only one response, that response gets 0.
 
     Args:
         scale: c, positive, as a number or as text. Keep it well below the reward for a right answer, because noise is also diverse.
 
     Returns:
-        A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares them.
+        A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares responses.
 
     Raises:
         InputError: `scale` is not positive and finite.
@@ -47,7 +47,7 @@ def diversity(scale: float | int | str) -> Callable:
 
 
 def _mean_distance(position: int, group: Sequence[int], shingles: Sequence[frozenset[str]]) -> float:
-    """Return the mean of 1 minus the similarity to each other response of the group; 0 if there is no other."""
+    """Return the mean of 1 minus the similarity to each other response in the group; 0 if there is no other response."""
     own = shingles[position]
     distances = [1 - len(own & shingles[other]) / len(own | shingles[other]) for other in group if other != position]
     return sum(distances) / len(distances) if distances else 0.0

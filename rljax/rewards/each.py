@@ -6,9 +6,9 @@ from typing import Any
 
 from rljax.errors import InputError
 from rljax.rewards import resolve
-from rljax.rewards.correctness import Failed, verifier_like
+from rljax.rewards.correctness import Failed, mark_like
 from rljax.rewards.pool import shared_pool
-from rljax.rewards.reward_call import Progress, arguments_for, called_name, short_name
+from rljax.rewards.reward_call import Progress, qualified_name, select_arguments, short_name
 from rljax.rewards.reward_scores import reads_text
 from rljax.text import one_line
 
@@ -27,8 +27,8 @@ def each(
         seconds: wall-clock time limit of one call. With a limit, calls run in several worker processes, and a call that exceeds
             the limit is killed. Each worker imports the function's module, which should therefore not import JAX. None runs the
             calls one after another in this process.
-        workers: number of worker processes; None means one per core, at most 8. Only with `seconds`.
-        memory: limit on the address space of a worker in bytes (Linux only). Only with `seconds`.
+        workers: number of worker processes; None means one per core, at most 8. It requires `seconds`.
+        memory: limit on the address space of a worker in bytes (Linux only). It requires `seconds`.
 
     Returns:
         A reward that takes `prompts`, `completions`, `progress` and every column.
@@ -54,13 +54,13 @@ def each(
     def one_by_one(
         prompts: Sequence, completions: Sequence, progress: Progress | None = None, **columns: Sequence
     ) -> list[Any]:
-        offered = arguments_for(judge_one, {"prompt": prompts, "completion": completions, **columns})
+        offered = select_arguments(judge_one, {"prompt": prompts, "completion": completions, **columns})
         calls = [dict(zip(offered, row, strict=True)) for row in zip(*offered.values(), strict=True)]
         return _call_all(judge_one, calls, progress) if pool is None else pool.map(calls, progress)
 
     one_by_one.__qualname__ = f"each({short_name(judge_one)})"
     one_by_one.reads_text = reads_text(judge_one)  # pyright: ignore[reportFunctionMemberAccess]  functions have attributes
-    return verifier_like(one_by_one, judge_one)
+    return mark_like(one_by_one, judge_one)
 
 
 def _call_all(function: Callable, calls: Sequence[Mapping], progress: Progress | None) -> list[Any]:
@@ -82,7 +82,7 @@ def _import_path(function: Callable) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier() or importlib.util.find_spec(module) is None:
         raise InputError(
-            f"a worker process cannot import the function {called_name(function)}; define it at the top level of a file, and "
+            f"a worker process cannot import the function {qualified_name(function)}; define it at the top level of a file, and "
             f"name it as `path.py:function` or `module:function`."
         )
     return f"{module}:{name}"

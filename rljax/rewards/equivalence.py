@@ -1,14 +1,15 @@
-r"""Mathematical equivalence of two answers. Import it in worker processes only: nothing here has a time limit.
+r"""Mathematical equivalence of two answers.
 
-Comparisons run in separate processes (see `rljax.rewards.pool`), because computer algebra may never finish.
+Import this module only in worker processes (see `rljax.rewards.pool`): computer algebra may never finish, and nothing here has a
+time limit.
 
 The form of an answer is compared before its value, by these conventions:
 
-- **Lists** without brackets, and sets, match in any order, with each value as often as in the reference, because training data
-  list roots in no fixed order. A reference with named values, `x=1, y=2`, also accepts the values alone in the same order, `1,2` or
-  `(1,2)`, and the reference `(1,2)` accepts the named values.
-- **Tuples and intervals** are compared in order and with their brackets. `(1,2)` is a point or an open interval; the reference
-  alone does not tell which. It does not equal `[1,2]`, `1,2` or `\{1,2\}`. An interval equals the inequality that describes it.
+- **Lists** without brackets, and sets, match in any order, because training data list roots in no fixed order. Each value must
+  occur as often as in the reference. A reference with named values, such as `x=1, y=2`, also accepts the values alone in the same
+  order, `1,2` or `(1,2)`, and the reference `(1,2)` accepts the named values.
+- **Tuples and intervals** are compared in order and with their brackets. `(1,2)` may be a point or an open interval; the reference
+  alone does not tell which. `(1,2)` does not equal `[1,2]`, `1,2` or `\{1,2\}`. An interval equals the inequality for it.
 - **Equations**: the reference `5` accepts `x=5`, and the references `x=5` and `a/b=5` accept `5`. In a chain such as `3+4=7`,
   all sides that are numbers must be right. Two equations are equal if they differ by a constant factor or have the same
   solutions.
@@ -32,17 +33,17 @@ from rljax.rewards.answer_form import (
     FLIPPED,
     Interval,
     Residue,
-    assignment,
-    brackets,
-    elements,
     is_name,
-    matrix,
-    quantity,
+    read_assignment,
     read_intervals,
-    relation,
-    residues,
+    read_matrix,
+    read_quantity,
+    read_residues,
+    split_brackets,
+    split_elements,
+    split_relation,
 )
-from rljax.rewards.notation import plain
+from rljax.rewards.notation import canonicalize
 from rljax.rewards.quantity import is_decimal, read_number, same_quantity, split_base, split_unit
 from rljax.rewards.units import same_unit
 
@@ -66,7 +67,7 @@ _SETS_IN_WORDS = {
     **dict.fromkeys(("no real solutions", "no real solution"), r"\text{no real solution}"),
     **dict.fromkeys(("dne", "does not exist"), r"\text{does not exist}"),
 }
-"""Lower-case words without punctuation -> the set that they name, or the standard one of several phrases for the same answer."""
+"""Phrase in lower case without punctuation -> the set that it names, or a standard phrase for the same answer."""
 # The letter of a choice before its text: `(C) 45`, `\text{(C)} 45`, `C) 45`, `C. 45`.
 _CHOICE = re.compile(r"(?:\\text\{)?(?:\(([A-E])\)|([A-E])(?:\)|\.(?=[ \d])))\}? ?[.:]? ?([^\s}].*)", re.DOTALL)
 _ANOTHER_CHOICE = re.compile(r"(?<!\w)(?:\([A-E]\)|[A-E][).])")
@@ -101,7 +102,7 @@ def equivalent(reference: str, answer: str) -> bool:
     """
     if not (is_judgeable(reference) and is_judgeable(answer)):
         return False
-    expected, actual = plain(reference), plain(answer)
+    expected, actual = canonicalize(reference), canonicalize(answer)
     if _same_choice(expected, actual):
         return True
     if r"\ln" in expected and not _LOG.search(expected):
@@ -138,18 +139,18 @@ def _equal(reference: str, answer: str) -> bool:
     reference, answer = _unwrap(reference), _unwrap(answer)
     if not (reference and answer) or _as_prose(reference) == _as_prose(answer):
         return bool(reference and answer)
-    residue_lists = residues(reference), residues(answer)
+    residue_lists = read_residues(reference), read_residues(answer)
     if residue_lists != (None, None):
         expected, actual = (
-            found or [Residue((one,), None) for one in elements(text)]
+            found or [Residue((one,), None) for one in split_elements(text)]
             for found, text in zip(residue_lists, (reference, answer), strict=True)
         )
         return _match_all(expected, actual, _same_residue)
     reference, answer = (_EQUIVALENT.sub("=", text) for text in (reference, answer))
-    value = None if relation(answer)[1] else quantity(reference)
+    value = None if split_relation(answer)[1] else read_quantity(reference)
     if value is not None:
         return _equal(value, answer)
-    expected, actual = elements(_inside_set(reference)), elements(_inside_set(answer))
+    expected, actual = split_elements(_inside_set(reference)), split_elements(_inside_set(answer))
     if _is_region(reference) or _is_region(answer):
         regions = read_intervals(_inside_set(reference)), read_intervals(_inside_set(answer))
         if regions[0] is not None and regions[1] is not None:
@@ -172,7 +173,7 @@ def _same_residue(reference: Residue, answer: Residue) -> bool:
 
 
 def _least_residue(value: str, modulus: str | None) -> str:
-    """Return the least non-negative residue of an integer; return any other value, or any without a modulus, unchanged."""
+    """Return the least non-negative residue of an integer; return other values, and values without a modulus, unchanged."""
     number, divisor = read_number(value), read_number(modulus or "")
     if number is None or divisor is None or number.denominator != 1 or divisor.denominator != 1 or divisor < 1:
         return value
@@ -180,12 +181,12 @@ def _least_residue(value: str, modulus: str | None) -> str:
 
 
 def _same_element(reference: str, answer: str) -> bool:
-    if relation(reference)[1] or relation(answer)[1]:
+    if split_relation(reference)[1] or split_relation(answer)[1]:
         return _same_relations(reference, answer)
-    bracketed = brackets(reference), brackets(answer)
+    bracketed = split_brackets(reference), split_brackets(answer)
     if any(found is not None and found[0] in ("(", "[") for found in bracketed):
         return _same_brackets(*bracketed)
-    rows = matrix(reference), matrix(answer)
+    rows = read_matrix(reference), read_matrix(answer)
     if rows[0] is not None and rows[1] is not None:
         return _same_rows(rows[0], rows[1])
     return _same_values(reference, answer)
@@ -195,20 +196,20 @@ def _unwrap(text: str) -> str:
     """Remove what does not change an answer, such as brackets around a single value or a text command around a list."""
     text = _MEMBER.sub("", text.removeprefix(r"\approx").strip())
     text = _SYSTEM.sub(lambda found: found[2].replace(r"\\", ",").replace("&", "").strip(", "), text)
-    bracketed = brackets(text)
+    bracketed = split_brackets(text)
     if bracketed is not None and (
         bracketed[0] + bracketed[2] == "{}"
-        or (bracketed[0] + bracketed[2] in ("()", "[]") and len(elements(bracketed[1])) == 1)
+        or (bracketed[0] + bracketed[2] in ("()", "[]") and len(split_elements(bracketed[1])) == 1)
     ):
         return _unwrap(bracketed[1])
     in_text = _IN_TEXT.fullmatch(text)
     if in_text and ("," in in_text[1] or _NO_WORD.search(in_text[1])):
-        return plain(in_text[1])
+        return canonicalize(in_text[1])
     return _SETS_IN_WORDS.get(_words(text) or "", text)
 
 
 def _inside_set(text: str) -> str:
-    bracketed = brackets(text)
+    bracketed = split_brackets(text)
     if bracketed is None or (bracketed[0], bracketed[2]) != (r"\{", r"\}") or bracketed[1] == r"\emptyset":
         return text
     condition = _CONDITION.match(bracketed[1])
@@ -216,9 +217,9 @@ def _inside_set(text: str) -> str:
 
 
 def _is_region(text: str) -> bool:
-    r"""Decide whether a text can only be a set of numbers described by intervals; `(1,2)` is not, because it may be a point."""
-    _, signs = relation(_inside_set(text))
-    bracketed = brackets(text)
+    r"""Decide whether a text can only be a set of numbers described by intervals. `(1,2)` may also be a point, so it is not one."""
+    _, signs = split_relation(_inside_set(text))
+    bracketed = split_brackets(text)
     mixed = bracketed is not None and (bracketed[0] == "[") != (bracketed[2] == "]")
     return mixed or r"\cup" in text or r"\mathbb{R}" in text or any(sign not in ("=", r"\approx") for sign in signs)
 
@@ -232,7 +233,7 @@ def _same_intervals(reference: list[Interval], answer: list[Interval]) -> bool:
 
 
 def _match_all(reference: list, answer: list, same: Callable) -> bool:
-    """Decide whether two lists contain the same values equally often. Equality is transitive, so any equal value will do."""
+    """Decide whether two lists contain the same values equally often. Any equal value is a match, as equality is transitive."""
     if len(reference) != len(answer) or len(reference) > _MOST_ELEMENTS:
         return False
     unmatched = list(answer)
@@ -252,16 +253,16 @@ def _same_lists(reference: list[str], answer: list[str]) -> bool:
     if len(names) == len(reference):
         answer = _elements_of_tuple(answer)
     elif len(answer) == len(_names_in(answer)) == len(_elements_of_tuple(reference)) > 1:
-        values = [stated[1] for stated in map(assignment, answer) if stated is not None]
+        values = [stated[1] for stated in map(read_assignment, answer) if stated is not None]
         return all(map(_equal, _elements_of_tuple(reference), values)) and len(reference) == 1
-    if len(names) > 1 and not any(relation(text)[1] for text in answer):
+    if len(names) > 1 and not any(split_relation(text)[1] for text in answer):
         return len(reference) == len(answer) and all(map(_equal, reference, answer))
     return _match_all(reference, answer, _equal)
 
 
 def _split_tuple_equation(text: str) -> list[str]:
     """Split `(a,b)=(2,3)` into `a=2` and `b=3`; return any other text as the only element."""
-    stated = assignment(text)
+    stated = read_assignment(text)
     names, values = (_elements_of_tuple([side]) for side in stated) if stated is not None else ((), ())
     return (
         [f"{name}={value}" for name, value in zip(names, values, strict=True)] if len(names) == len(values) > 1 else [text]
@@ -270,19 +271,19 @@ def _split_tuple_equation(text: str) -> list[str]:
 
 def _names_in(texts: list[str]) -> set[str]:
     """Return the names for which the equations in a list state a value."""
-    return {stated[0] for stated in map(assignment, texts) if stated is not None}
+    return {stated[0] for stated in map(read_assignment, texts) if stated is not None}
 
 
 def _elements_of_tuple(texts: list[str]) -> list[str]:
     """Return the elements of a list that consists of one tuple; any other list is returned unchanged."""
-    bracketed = brackets(texts[0]) if len(texts) == 1 else None
-    return elements(bracketed[1]) if bracketed is not None and bracketed[0] + bracketed[2] == "()" else texts
+    bracketed = split_brackets(texts[0]) if len(texts) == 1 else None
+    return split_elements(bracketed[1]) if bracketed is not None and bracketed[0] + bracketed[2] == "()" else texts
 
 
 def _same_brackets(reference: tuple[str, str, str] | None, answer: tuple[str, str, str] | None) -> bool:
     if reference is None or answer is None or (reference[0], reference[2]) != (answer[0], answer[2]):
         return False
-    return _same_rows([elements(reference[1])], [elements(answer[1])])
+    return _same_rows([split_elements(reference[1])], [split_elements(answer[1])])
 
 
 def _same_rows(reference: list[list[str]], answer: list[list[str]]) -> bool:
@@ -293,10 +294,10 @@ def _same_rows(reference: list[list[str]], answer: list[list[str]]) -> bool:
 
 def _same_relations(reference: str, answer: str) -> bool:
     """Compare two answers, at least one of which is an equation or another relation."""
-    (expected, signs), (actual, answer_signs) = relation(reference), relation(answer)
+    (expected, signs), (actual, answer_signs) = split_relation(reference), split_relation(answer)
     if not signs:
         return set(answer_signs) <= {"=", r"\approx"} and _states(reference, actual)
-    value, answer_value = assignment(reference), assignment(answer)
+    value, answer_value = read_assignment(reference), read_assignment(answer)
     if not answer_signs:
         return value is not None and _equal(value[1], answer)
     same_name = value is not None and answer_value is not None and _same_name(value, answer_value)
@@ -314,7 +315,7 @@ def _same_relations(reference: str, answer: str) -> bool:
 
 
 def _same_name(reference: tuple[str, str], answer: tuple[str, str]) -> bool:
-    """Decide whether two equations state values of the same name. Both `y=2x` and `f(x)=2x` may state the graph of a function."""
+    """Decide whether two equations state values of the same name. `y` and `f(x)` may both name the graph of a function."""
     names = reference[0], answer[0]
     graph = "y" in names and any(_FUNCTION.fullmatch(name) for name in names)
     return (names[0] == names[1] or graph) and not (_mentions_itself(reference) or _mentions_itself(answer))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from rljax.rewards.correctness import Unstated, reads, verifier
-from rljax.rewards.extract import final_answer, normalized
+from rljax.rewards.extract import final_answer, normalize_answer
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 
@@ -18,7 +18,7 @@ def same_answer(left: str, right: str) -> bool:
         right: another answer.
 
     Returns:
-        True for `21` and `21`, and for `18` and `18.00`. An answer that only contains the other is not equal to it.
+        True for `21` and `21`, and for `18` and `18.00`. An answer that merely contains the other is not equal to it.
 
     Example:
         >>> same_answer("18", "18.00"), same_answer("2", "12")
@@ -41,7 +41,7 @@ def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
         prompts: unused; every reward receives them.
         completions: the responses, one per prompt.
         answer: the references: worked solutions that end with a final answer, or only the answer, as text or a number; None or
-            blank if there is none.
+            blank if there is no reference.
         columns: unused; every reward receives them.
 
     Returns:
@@ -63,4 +63,4 @@ def _score(completion: str, reference: object) -> float | None:
     if actual is None:
         return Unstated()
     expected = final_answer(text)
-    return float(same_answer(actual, normalized(text) if expected is None else expected))
+    return float(same_answer(actual, normalize_answer(text) if expected is None else expected))

@@ -10,7 +10,7 @@ otherwise it could box every candidate and always be right. Put several values i
 import re
 
 from rljax.boxed import last_box
-from rljax.rewards.notation import plain
+from rljax.rewards.notation import canonicalize
 from rljax.rewards.quantity import read_number, split_unit
 
 LONGEST_READ = 200_000
@@ -47,7 +47,7 @@ _NUMBER_IN_TEXT = re.compile(
 )
 
 
-def normalized(text: str) -> str:
+def normalize_answer(text: str) -> str:
     r"""Normalize an answer for comparison.
 
     Dollar signs and a closing period are removed, runs of white space become one space, and an answer that is a number loses
@@ -60,7 +60,7 @@ def normalized(text: str) -> str:
         The answer in its normalized form.
 
     Example:
-        >>> normalized(" $1,234. "), normalized(r"(1,200)")
+        >>> normalize_answer(" $1,234. "), normalize_answer(r"(1,200)")
         ('1234', '(1,200)')
     """
     bare = " ".join(text.replace(r"\$", "").replace("$", "").replace(_MINUS, "-").split())
@@ -78,7 +78,7 @@ def final_answer(text: str) -> str | None:
         text: a response, or a reference solution.
 
     Returns:
-        The normalized answer; None if there is none or it is empty.
+        The normalized answer; None if there is no answer or it is empty.
 
     Example:
         >>> final_answer("7+5=12;12+9=21;#21"), final_answer("so it is\n#### 1,080")
@@ -91,7 +91,7 @@ def final_answer(text: str) -> str | None:
     if not candidates:
         return None
     _, answer = max(candidates)
-    return normalized(answer) or None
+    return normalize_answer(answer) or None
 
 
 def _last_boxed(text: str) -> list[tuple[int, str]]:
@@ -100,7 +100,7 @@ def _last_boxed(text: str) -> list[tuple[int, str]]:
 
 
 def tagged_text(text: str) -> str | None:
-    """Read the unchanged content of the last `<answer>...</answer>`.
+    """Return the content of the last `<answer>...</answer>`, unchanged.
 
     Args:
         text: a response. Only its last 200,000 characters are read.
@@ -116,11 +116,11 @@ def tagged_text(text: str) -> str | None:
     return found[0][1] if found else None
 
 
-def after_thought(text: str) -> str:
+def skip_reasoning(text: str) -> str:
     """Return what follows the reasoning of a response, `<think>...</think>`; the full text if nothing follows.
 
     Example:
-        >>> after_thought("<think>4? No.</think>It is 5."), after_thought("It is 5.</think>"), after_thought("5")
+        >>> skip_reasoning("<think>4? No.</think>It is 5."), skip_reasoning("It is 5.</think>"), skip_reasoning("5")
         ('It is 5.', 'It is 5.</think>', '5')
     """
     rest = text.rpartition(_THOUGHT_END)[2]
@@ -132,8 +132,8 @@ def stated_text(text: str) -> str | None:
 
     The answer is the content of the last balanced `\boxed{...}`. Without a box, the answer is whichever comes later: the rest of
     the line after the last `####`, or the rest of the sentence after the last "answer is" or "answer:". If the text has tags
-    `<answer>...</answer>`, the line and the sentence are searched for only inside the last tags. If neither is there, the
-    content of these tags is the answer.
+    `<answer>...</answer>`, the line and the sentence are searched for only inside the last tags. If these tags contain neither,
+    their content is the answer.
     Without any of these, the answer is a number, with or without a unit, that ends the text after "therefore", "thus" or "hence".
     If the text after `</think>` states an answer, the reasoning before `</think>` is not searched.
 
@@ -141,7 +141,7 @@ def stated_text(text: str) -> str | None:
         text: a response, or a reference solution. Only its last 200,000 characters are read.
 
     Returns:
-        The unchanged answer, including a currency sign; None if there is none or it is blank.
+        The answer, unchanged (a currency sign stays); None if there is no answer or it is blank.
 
     Example:
         >>> stated_text(r"The answer is \boxed{\$\frac{1}{2}}."), stated_text("Adding up, the answer is: 18 eggs. Done.")
@@ -150,7 +150,7 @@ def stated_text(text: str) -> str | None:
         ('72', '72', None)
     """
     end = text[-LONGEST_READ:]
-    rest = after_thought(end)
+    rest = skip_reasoning(end)
     if rest is not end and (stated := stated_text(rest)) is not None:
         return stated
     tagged = _last_tagged(end)
@@ -171,7 +171,7 @@ def stated_answer(text: str) -> str | None:
         text: a response, or a reference solution.
 
     Returns:
-        The normalized answer; None if there is none or it is empty.
+        The normalized answer; None if there is no answer or it is empty.
 
     Example:
         >>> stated_answer(r"The answer is \boxed{\frac{1}{2}}."), stated_answer("Adding up, the answer is 1,080. Done.")
@@ -180,7 +180,7 @@ def stated_answer(text: str) -> str | None:
         ('72', None)
     """
     stated = stated_text(text)
-    return None if stated is None else normalized(stated) or None
+    return None if stated is None else normalize_answer(stated) or None
 
 
 def last_number(text: str) -> str | None:
@@ -201,7 +201,7 @@ def last_number(text: str) -> str | None:
 
 
 def stated_answer_or_last_number(text: str) -> str | None:
-    """Read the stated answer; if there is none, guess. The answer is normalized.
+    """Read the stated answer, or guess if no answer is stated, and normalize it.
 
     Args:
         text: a response.
@@ -213,12 +213,12 @@ def stated_answer_or_last_number(text: str) -> str | None:
         >>> stated_answer_or_last_number("The answer is 5, not 6."), stated_answer_or_last_number("It is 72.")
         ('5, not 6', '72')
     """
-    read = stated_text_or_last_number(text)
-    return None if read is None else normalized(read) or None
+    answer = stated_text_or_last_number(text)
+    return None if answer is None else normalize_answer(answer) or None
 
 
 def stated_text_or_last_number(text: str) -> str | None:
-    r"""Read the unchanged stated answer; if there is none, guess.
+    r"""Read the stated answer, unchanged; if no answer is stated, guess.
 
     The guess is the value of the formula or equation that ends the last line; without one, it is the last number. If the answer is
     stated as a sentence with exactly one number, that number is returned.
@@ -227,7 +227,7 @@ def stated_text_or_last_number(text: str) -> str | None:
         text: a response.
 
     Returns:
-        The result of `stated_text`, else the guess; None if there is neither.
+        The result of `stated_text`, else the guess; None if there is no stated answer, formula or number.
 
     Example:
         >>> stated_text_or_last_number("The answer is $5."), stated_text_or_last_number("It is 72.")
@@ -235,10 +235,10 @@ def stated_text_or_last_number(text: str) -> str | None:
         >>> stated_text_or_last_number("x = \\frac{3}{4}"), stated_text_or_last_number("The answer is the sum, 25")
         ('\\frac{3}{4}', '25')
     """
-    end = after_thought(text[-LONGEST_READ:])
+    end = skip_reasoning(text[-LONGEST_READ:])
     stated = stated_text(end)
     if stated is not None and (
-        _last_boxed(end) or _last_tagged(end) or not _WORDS.search(plain(stated[:_LONGEST_CONCLUSION]))
+        _last_boxed(end) or _last_tagged(end) or not _WORDS.search(canonicalize(stated[:_LONGEST_CONCLUSION]))
     ):
         return stated
     if stated is not None and (numbers := _NUMBER_IN_TEXT.findall(stated)):
@@ -248,7 +248,7 @@ def stated_text_or_last_number(text: str) -> str | None:
 
 def _is_quantity(text: str) -> bool:
     """True for a number with or without a unit."""
-    return read_number(split_unit(plain(text[:_LONGEST_CONCLUSION])).core) is not None
+    return read_number(split_unit(canonicalize(text[:_LONGEST_CONCLUSION])).core) is not None
 
 
 def _last_value(text: str) -> str | None:
@@ -275,7 +275,7 @@ def _last_tagged(text: str) -> list[tuple[int, str]]:
 
 
 def _last_marked(text: str, mark: str) -> list[tuple[int, str]]:
-    """Return the position and the text of the line after the last mark: a list with one element, or none."""
+    """Return the position of the last mark and the rest of its line as the only element; an empty list if there is no mark."""
     before, found, after = text.rpartition(mark)
     return [(len(before), after.partition("\n")[0])] if found else []
 
@@ -304,4 +304,4 @@ def _last_conclusion(text: str) -> list[tuple[int, str]]:
         return []
     rest = line[found[-1].end() :].strip("* ").removesuffix(".")
     has_digit = any(map(str.isdigit, rest))  # the "one" in "the second one" is not an answer
-    return [(0, rest)] if has_digit and read_number(split_unit(plain(rest)).core) is not None else []
+    return [(0, rest)] if has_digit and read_number(split_unit(canonicalize(rest)).core) is not None else []

@@ -72,12 +72,12 @@ def tags(names: Sequence[str] = ("think", "answer")) -> Callable:
     if not names or isinstance(names, str) or len(set(names)) < len(names):
         raise InputError(f"the tags are {names!r}; give a list of one or more names, each name once.")
 
-    def tagged(completions: Sequence[str], **columns: Sequence) -> list[float]:
+    def score(completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
         return [float(in_tags(completion, names)) for completion in completions]
 
-    tagged.__qualname__ = f"tags({', '.join(names)})"
-    return tagged
+    score.__qualname__ = f"tags({', '.join(names)})"
+    return score
 
 
 @reads("`<think>...</think><answer>...</answer>` and nothing else")

@@ -13,7 +13,7 @@ def soft_overlong(count: Callable[[str], int], *, max_length: float | int, cache
     """Make a reward function: DAPO's soft overlong penalty, from 0 down to -1.
 
     Args:
-        count: counts the tokens of a completion, for example `lambda text: len(tokenizer.encode(text))`.
+        count: a function that counts the tokens of a completion, for example `lambda text: len(tokenizer.encode(text))`.
         max_length: length in tokens from which the penalty is -1; see `rljax.ops.shaping.soft_overlong_penalty`.
         cache: width of the ramp, in tokens: below `max_length`, the penalty falls from 0 to -1 over this length.
 
@@ -48,7 +48,7 @@ def length_penalty(count: Callable[[str], int], *, max_length: float | int) -> C
         penalty(y) = min(1, |y| / L_max)
 
     Args:
-        count: counts the tokens of a completion.
+        count: a function that counts the tokens of a completion.
         max_length: L_max in tokens, positive.
 
     Returns:

@@ -16,18 +16,18 @@ from rljax.errors import InputError
 from rljax.rewards.algebra_limits import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.correctness import Failed, Unfinished, Unstated, reads, verifier
 from rljax.rewards.exact import same_answer
-from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer, stated_text, stated_text_or_last_number
-from rljax.rewards.notation import plain
+from rljax.rewards.extract import LONGEST_READ, normalize_answer, stated_answer, stated_text, stated_text_or_last_number
+from rljax.rewards.notation import canonicalize
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.quantity import same_quantity
 
 SECONDS = 2.0
-_MEMORY = 2 * 2**30
+_MEMORY_BYTES = 2 * 2**30
 _STATED_FORM = (
     r"the last `\boxed{...}`, else `<answer>...</answer>`, else the text after `####` or after the words `the answer is`"
 )
 LONGEST_PHRASE = 15
-"""A reference with more words than this that states no answer is considered prose."""
+"""A reference with more words than this and no stated answer is considered prose."""
 _IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _GSM8K = re.compile(r"\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)")
 _AIME = re.compile(r"[0-9]{1,3}")
@@ -40,18 +40,18 @@ def simplify_answer(answer: str) -> str:
         answer: an answer.
 
     Returns:
-        The result of `rljax.rewards.notation.plain` without the text command; for an answer of more than 1,000 characters, only
-        the result of `rljax.rewards.extract.normalized`.
+        The result of `rljax.rewards.notation.canonicalize` without the text command; for an answer of more than 1,000 characters,
+        only the result of `rljax.rewards.extract.normalize_answer`.
 
     Example:
         >>> simplify_answer(r"\left( \dfrac{1}{2},\, 3 \right)"), simplify_answer(r"\text{Evelyn}"), simplify_answer(r"48,\!048")
         ('(\\frac{1}{2},3)', 'Evelyn', '48048')
     """
     if len(answer) > LONGEST_ALGEBRA:
-        return normalized(answer)
-    written = plain(answer)
+        return normalize_answer(answer)
+    written = canonicalize(answer)
     in_text = _IN_TEXT.fullmatch(written)
-    return plain(in_text[1]) if in_text else written
+    return canonicalize(in_text[1]) if in_text else written
 
 
 def decide_without_algebra(answer: str, reference: str) -> bool | None:
@@ -69,7 +69,7 @@ def decide_without_algebra(answer: str, reference: str) -> bool | None:
         >>> [decide_without_algebra(*pair) for pair in pairs]
         [True, False, True, None]
     """
-    if normalized(answer) == normalized(reference):
+    if normalize_answer(answer) == normalize_answer(reference):
         return True
     if max(len(answer), len(reference)) > LONGEST_ALGEBRA:
         return False
@@ -90,8 +90,8 @@ def math_reward(
     counts.
 
     Args:
-        read: finds the answer in a completion. `stated_text` looks in a box, in answer tags, after `####` and after "the
-            answer is"; `stated_text_or_last_number` falls back to the last number.
+        read: a function that finds the answer in a completion. `stated_text` looks in a box, in answer tags, after `####` and
+            after "the answer is"; `stated_text_or_last_number` falls back to the final formula, equation or number.
         seconds: wall-clock time limit of one comparison.
         workers: number of worker processes; None means one per core, at most 8.
 
@@ -108,7 +108,7 @@ def math_reward(
         >>> judge(["?"] * 3, [r"It is \boxed{12}.", "12 of 13", "It is 12"], answer=["12", "12", None])
         [1.0, 0.0, None]
     """
-    pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=seconds, workers=workers, memory=_MEMORY)
+    pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=seconds, workers=workers, memory=_MEMORY_BYTES)
 
     def judge(
         prompts: Sequence[str],
@@ -150,7 +150,7 @@ def _read_reference(entry: object, position: int) -> str | None:
         )
     stated = stated_text(text := str(entry))
     answer = text.strip() if stated is None else stated
-    return answer if normalized(answer) else None
+    return answer if normalize_answer(answer) else None
 
 
 def notes_on_references(references: Sequence[object]) -> list[str]:
@@ -192,7 +192,7 @@ def math(
     Args:
         prompts: unused; every reward receives them.
         completions: the responses.
-        answer: the references: a worked solution or only its answer, as text or a number; None or blank if there is none.
+        answer: the references: a worked solution or only its answer, as text or a number; None or blank if there is no reference.
         progress: called with the number of comparisons done and the number of comparisons that need algebra; or None.
         columns: unused.
 
@@ -219,7 +219,7 @@ def math_or_last_number(
     progress: Callable | None = None,
     **columns: Sequence,
 ) -> list[float | None]:
-    """Judge as `math` does, but take the last number of a completion that states no answer.
+    """Judge as `math` does, but take the final formula, equation or number of a completion that states no answer.
 
     This is a guess: a completion that happens to end with the right number earns the reward.
 
@@ -254,7 +254,7 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
     Args:
         prompts: unused; every reward receives them.
         completions: the responses.
-        answer: worked solutions in the same format, or only the number; None or blank if there is none.
+        answer: worked solutions in the same format, or only the number; None or blank if there is no reference.
         columns: unused.
 
     Returns:
@@ -303,7 +303,7 @@ def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, *
     Args:
         prompts: unused; every reward receives them.
         completions: the responses; `rljax.rewards.extract.stated_answer` finds their answers.
-        answer: integers from 0 to 999, as text or numbers, or solutions that state one; None or blank if there is none.
+        answer: integers from 0 to 999, as text or numbers, or solutions that state one; None or blank if there is no reference.
         columns: unused.
 
     Returns:

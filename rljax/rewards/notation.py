@@ -95,7 +95,7 @@ _REDUNDANT_SPACE = re.compile(
 
 
 @functools.lru_cache(maxsize=4096)  # a group's responses share their reference, and often their answer
-def plain(text: str) -> str:
+def canonicalize(text: str) -> str:
     r"""Rewrite an answer in canonical form.
 
     Args:
@@ -107,23 +107,23 @@ def plain(text: str) -> str:
         returned unchanged if brackets or arguments are nested more than 20 levels deep, or if the braces do not balance.
 
     Example:
-        >>> plain(r"$\left( \dfrac{1}{2},\, 3 \right)$"), plain(r"12{,}345\text{ cm}^{2}"), plain("６０ º")
+        >>> canonicalize(r"$\left( \dfrac{1}{2},\, 3 \right)$"), canonicalize(r"12{,}345\text{ cm}^{2}"), canonicalize("６０ º")
         ('(\\frac{1}{2},3)', '12345\\text{cm}^{2}', '60°')
-        >>> plain("2√3 ≤ x²"), plain(r"\mathrm{e}^{x} \text{ or } \operatorname{ln} 2")
+        >>> canonicalize("2√3 ≤ x²"), canonicalize(r"\mathrm{e}^{x} \text{ or } \operatorname{ln} 2")
         ('2\\sqrt{3}\\le x^{2}', 'e^{x}\\text{or}\\ln 2')
     """
-    if not 0 <= nesting(text) <= _DEEPEST:
+    if not 0 <= nesting_depth(text) <= _DEEPEST:
         return text
-    original, text = text, _LINE_END.sub("", _without_marks(text))
+    original, text = text, _LINE_END.sub("", _strip_marks(text))
     text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
     text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{found[0].translate(_SUPERSCRIPT_TO_PLAIN)}}}", text)
     text = _SUBSCRIPT_RUN.sub(lambda found: f"_{{{found[0].translate(_SUBSCRIPT_TO_PLAIN)}}}", text)
-    text = _without_delimiters(text.translate(_CHARACTERS)).replace("**", "^").replace("*", r"\cdot ").replace("~", " ")
+    text = _strip_delimiters(text.translate(_CHARACTERS)).replace("**", "^").replace("*", r"\cdot ").replace("~", " ")
     text = text.replace("...", r"\ldots ").replace("<=", r"\le ").replace(">=", r"\ge ").replace("==", "=")
     text = _DEGREES.sub("°", _SEPARATED_DIGITS.sub("", _INVISIBLE.sub(" ", text)))
     text = _OLD_FONT.sub(r"\\math\1{\2}", text)
     text = _POWER_IN_TEXT.sub(lambda found: rf"\{found[1]}}}^{{{found[2] or found[3]}}}", text)
-    text = _IN_FONT.sub(_without_font, text)
+    text = _IN_FONT.sub(_strip_font, text)
     text = _IN_TEXT.sub(lambda found: rf"\text{{{' '.join(found[1].replace('~', ' ').split())}}} ", text)
     text = _COMMAND.sub(_rewrite_command, _SUPERSCRIPT_TEXT.sub(r"^{\1}", text.replace("{:}", ":")))
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", _COMBINATIONS.sub(r"\\binom{\1}{\2}", text))
@@ -132,13 +132,13 @@ def plain(text: str) -> str:
     text = _CONJUNCTION.sub(lambda found: rf"\text{{{found[1]}}}" if found[1] else found[0], text)
     text = _GROUPED_BY_COMMA.sub(_join_outside_brackets, text)
     try:
-        text = _Writer(text).until("")
+        text = _Writer(text).write_until("")
     except _TooDeepError:
         return original
     return _REDUNDANT_SPACE.sub("", text).strip().rstrip(".,;:").rstrip()
 
 
-def _without_marks(text: str) -> str:
+def _strip_marks(text: str) -> str:
     """Remove what Markdown or prose puts around a complete answer: asterisks, backticks and double quotes."""
     bare = text.strip().strip("*")
     for opening, closing in ("``", '""', "“”"):
@@ -148,7 +148,7 @@ def _without_marks(text: str) -> str:
     return bare
 
 
-def _without_delimiters(text: str) -> str:
+def _strip_delimiters(text: str) -> str:
     """Remove the dollar signs that delimit mathematics; write those that denote the currency as `\\$`."""
     bare = text.replace(r"\$", "\0")
     if bare.count("$") % 2:
@@ -156,7 +156,7 @@ def _without_delimiters(text: str) -> str:
     return bare.replace("$", "").replace("\0", r"\$ ").replace(r"\$ \$ ", r"\$ ")
 
 
-def _without_font(found: re.Match) -> str:
+def _strip_font(found: re.Match) -> str:
     content = found[1] if found[2] is None else found[2]
     word = content.strip()
     if len(word) == 1 or word.isdigit() or word.startswith("\\"):
@@ -165,7 +165,7 @@ def _without_font(found: re.Match) -> str:
 
 
 def _join_outside_brackets(found: re.Match) -> str:
-    """Join `1,200` to one number, except inside brackets, where it is two. A comma that a space follows is never matched."""
+    """Join `1,200` to one number, except inside brackets, where it is two numbers. Commas before a space are never matched."""
     before = found.string[: found.start()]
     inside = any(before.count(left) > before.count(right) for left, right in ("()", "[]", (r"\{", r"\}")))
     return found[0] if inside else found[0].replace(",", "")
@@ -193,20 +193,20 @@ class _Writer:
 
     def __init__(self, text: str):
         self.tokens = _TOKEN.findall(text)
-        self.tokens.reverse()  # the next token is the last one
+        self.tokens.reverse()  # so that the next token is at the end of the list
         self.depth = 0
 
-    def until(self, closing: str) -> str:
+    def write_until(self, closing: str) -> str:
         """Write the tokens up to a closing bracket, which is dropped, or up to the end of the text."""
         written = []
         while self.tokens:
             if self.tokens[-1] == closing:
                 self.tokens.pop()
                 break
-            written.append(self.item())
+            written.append(self.write_item())
         return "".join(written)
 
-    def item(self) -> str:
+    def write_item(self) -> str:
         """Write a token with its arguments.
 
         Raises:
@@ -222,36 +222,36 @@ class _Writer:
     def write_token(self, token: str) -> str:
         name = token.strip()
         if name == "{":
-            return f"{{{self.until('}')}}}"
+            return f"{{{self.write_until('}')}}}"
         if name not in _ARGUMENTS:
             return token
         option = ""
         if name == r"\sqrt" and self.tokens and self.tokens[-1] == "[":
             self.tokens.pop()
-            option = f"[{self.until(']')}]"
-        return name + option + "".join(f"{{{self.argument(name)}}}" for _ in range(_ARGUMENTS[name]))
+            option = f"[{self.write_until(']')}]"
+        return name + option + "".join(f"{{{self.write_argument(name)}}}" for _ in range(_ARGUMENTS[name]))
 
-    def argument(self, command: str) -> str:
+    def write_argument(self, command: str) -> str:
         signs = ""
         while self.tokens and (not self.tokens[-1].strip() or (self.tokens[-1] in "+-" and command == "^")):
             signs += self.tokens.pop().strip()  # `2^-1` without braces is not valid LaTeX, but common
-        return signs + self.unsigned(command) if self.tokens else signs
+        return signs + self.write_unsigned(command) if self.tokens else signs
 
-    def unsigned(self, command: str) -> str:
+    def write_unsigned(self, command: str) -> str:
         token = self.tokens[-1]
         if token == "{" or (token == "(" and command in ("^", r"\sqrt")):
             self.tokens.pop()
-            return self.until("}" if token == "{" else ")")
+            return self.write_until("}" if token == "{" else ")")
         if token[0].isdigit() and command not in ("^", "_"):
             self.tokens[-1:] = [token[1:], token[0]] if len(token) > 1 else [token]
-        return self.item().strip()
+        return self.write_item().strip()
 
 
-def nesting(text: str) -> int:
+def nesting_depth(text: str) -> int:
     r"""Return the depth to which a text's brackets are nested; -1 if its braces do not balance. `\{` is a bracket, not a brace.
 
     Example:
-        >>> nesting("((1+2)^{3})"), nesting(r"\{1\}"), nesting("{1"), nesting("}{")
+        >>> nesting_depth("((1+2)^{3})"), nesting_depth(r"\{1\}"), nesting_depth("{1"), nesting_depth("}{")
         (2, 1, -1, -1)
     """
     depth = deepest = braces = 0

@@ -27,7 +27,7 @@ from rljax.rewards.result_line import LONGEST_LINE, decode_result
 from rljax.text import one_line
 
 _START_SECONDS = 120.0
-# A timer normally kills the worker. If the function has stopped the timer, this process kills the worker this much later.
+# A timer normally kills the worker at the time limit. If the function has stopped the timer, this process kills it this much later.
 _GRACE_SECONDS = 1.0
 # A worker is replaced after this many items, because computer algebra leaks a few kilobytes per item.
 _LIFETIME = 20_000
@@ -66,7 +66,7 @@ class Pool:
         memory: limit on the address space of a worker in bytes (Linux only); None means no limit.
         begin: a function without arguments that each worker calls once, before its first item, in the notation of `function`. The
             call does not count against the time limit.
-        confined: if True, results come back as lines of JSON that are checked, never as pickles, and each worker permanently drops
+        confined: if True, results arrive as lines of JSON that are checked, never as pickles, and each worker permanently drops
             some privileges before its first item: to open files for writing, to read files outside Python's path, to start
             processes and to open connections. Privileges are dropped only on Linux, as far as the kernel allows
             (`rljax.rewards.sandbox.confine.drop_rights`). The function must then return a finite number, None or `Failed`; an item
@@ -178,7 +178,7 @@ class Pool:
             self._workers.append(_start(self))
 
     def _collect(self) -> list[tuple[int, object]]:
-        """Wait until a worker sends something, dies or exceeds its limit, and return the items that are now done."""
+        """Wait until a worker sends something, dies or exceeds its limit; return the position and outcome of each finished item."""
         active = [worker for worker in self._workers if worker.item != _IDLE]
         remaining = min((worker.deadline for worker in active), default=0.0) - time.monotonic()
         ready = wait([worker.connection for worker in active], timeout=max(0.0, remaining))
@@ -214,7 +214,7 @@ class Pool:
         return []
 
     def _lose(self, worker: _Worker, *, overdue: bool) -> list[tuple[int, object]]:
-        """Remove a worker that has died or exceeded its limit, and return the item that failed with it."""
+        """Remove a worker that has died or exceeded its limit, and return the position and failure of the item it was judging."""
         item = worker.item
         status = self._dismiss(worker)
         self._spares = 1  # other items may also exceed the limit or kill a worker, so start the next worker early
@@ -222,7 +222,7 @@ class Pool:
             state = (
                 f"did not start within {_START_SECONDS:.0f} s"
                 if overdue
-                else f"ended at its start ({_describe_exit(status)})"
+                else f"ended while starting ({_describe_exit(status)})"
             )
             raise InputError(f"a worker for {self.function!r} {state}; see its output above for the reason.")
         if overdue or status == -signal.SIGALRM:

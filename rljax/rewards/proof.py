@@ -9,18 +9,19 @@ from typing import Any
 
 from rljax.errors import InputError
 from rljax.importing import check_optional
-from rljax.rewards.correctness import Failed, reads, right_from, wrong_if_late
-from rljax.rewards.extract import after_thought
+from rljax.rewards.correctness import Failed, count_timeout_as_wrong, reads, right_from
+from rljax.rewards.extract import skip_reasoning
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.reward_call import Progress
 from rljax.text import one_line
 
 Check = Callable[[str, str], bool]
-"""(statement, response without its `<think>...</think>`) -> whether the response proves it; a check that cannot decide raises."""
+"""(statement, response without its `<think>...</think>`) -> whether the response proves the statement. A check that cannot decide
+raises an exception."""
 SECONDS = 10.0
 """Time limit for checking one proof. Z3's own limit on a step is reached earlier."""
-FAULTY = -1.0
-"""What a worker process returns for a statement that cannot be read."""
+UNREADABLE_STATEMENT = -1.0
+"""The result of a worker process for a statement that cannot be read."""
 MEMORY_BYTES = 2 * 2**30
 """Limit on the address space of a process that checks proofs."""
 
@@ -34,7 +35,7 @@ def proof(
 
     Args:
         completions: the responses; their `<think>...</think>` is not read.
-        answer: the statements, with declarations, premises and a goal; for None the reward abstains.
+        answer: the statements, each with declarations, premises and a goal; for None the reward abstains.
         progress: called with the number of proofs checked and the total number of proofs; or None.
         columns: unused; every reward receives the prompts and the columns of the data.
 
@@ -47,14 +48,14 @@ def proof(
     del columns
     check_optional("z3", "z3-solver")
     positions = [position for position, statement in enumerate(answer) if statement is not None]
-    items = [{"statement": answer[position], "proof": after_thought(completions[position])} for position in positions]
+    items = [{"statement": answer[position], "proof": skip_reasoning(completions[position])} for position in positions]
     module = f"{__name__}:"
     pool = shared_pool(f"{module}judge", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{module}load", confined=True)
     verdicts: list[Any] = [None] * len(completions)
     for position, verdict in zip(positions, pool.map(items, progress), strict=True):
-        if verdict == FAULTY:
+        if verdict == UNREADABLE_STATEMENT:
             raise InputError(_explain_fault(str(answer[position])))
-        verdicts[position] = wrong_if_late(verdict)
+        verdicts[position] = count_timeout_as_wrong(verdict)
     return verdicts
 
 
@@ -65,21 +66,20 @@ def load() -> None:
 
 
 def judge(statement: str, proof: str) -> float:
-    """Check one proof in a worker process, which can only return numbers: 1, 0, or `FAULTY` if the statement cannot be read."""
-    from rljax.rewards.smt_proof import check_proof  # noqa: PLC0415  the run's own process needs it only for a faulty statement
+    """Check one proof in a worker process, which can return only numbers: 1, 0 or `UNREADABLE_STATEMENT`."""
+    from rljax.rewards.smt_proof import find_proof_fault  # noqa: PLC0415  the run's process needs it only for a faulty statement
 
     try:
-        return float(not check_proof(statement, proof))
+        return float(not find_proof_fault(statement, proof))
     except ValueError:
-        return FAULTY
+        return UNREADABLE_STATEMENT
 
 
 def _explain_fault(statement: str) -> str:
-    """Explain why a statement cannot be read."""
-    from rljax.rewards.smt_proof import check_proof  # noqa: PLC0415  see `judge`
+    from rljax.rewards.smt_proof import find_proof_fault  # noqa: PLC0415  see `judge`
 
     try:
-        check_proof(statement, "")
+        find_proof_fault(statement, "")
     except ValueError as error:
         return f"the statement {statement!r:.200} cannot be read: {error}."
     return f"the statement {statement!r:.200} cannot be read in a separate process."
@@ -107,7 +107,7 @@ def proves(check: Check) -> Callable:
     ) -> list[float | Failed | None]:
         del columns
         return [
-            None if statement is None else _call_checker(check, statement, after_thought(completion))
+            None if statement is None else _call_checker(check, statement, skip_reasoning(completion))
             for statement, completion in zip(answer, completions, strict=True)
         ]
 

@@ -1,6 +1,6 @@
 r"""Read numbers with their units exactly, as fractions. No code is run, so this is safe in the trainer's own process.
 
-All functions take text in the notation that `rljax.rewards.notation.plain` produces.
+All functions take text in the notation that `rljax.rewards.notation.canonicalize` produces.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rljax.rewards.units import Unit, is_measure, read_unit, same_unit
 
 _MAX_LENGTH = 400
-_MIN_DIGITS = 6
+_MIN_SIGNIFICANT_DIGITS = 6
 _DIGITS = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _POWER = r"\{ ?([+-]?\d{1,3}) ?\}"
 _DECIMAL = re.compile(_DIGITS)
@@ -54,7 +54,7 @@ _WORD_VALUES = {
 }
 """Number in words -> value."""
 _ORDINAL = re.compile(r"(\d+)(?:\^\{ ?)?(?:\\text\{ ?)?(st|nd|rd|th) ?\}{0,2}")
-_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+_ORDINAL_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 _MONEY_BEFORE = re.compile(
     r"([+-]?) ?(\\\$|[€£¥₹]|\\text\{(?:USD|US\\\$|Rs\.?|EUR)\}|(?:Rs\.?|USD|EUR|INR)(?![a-zA-Z])) ?([+-]?)"
 )
@@ -102,16 +102,16 @@ def read_number(text: str) -> Fraction | None:
         value = _read_words(bare)
         if value is not None:
             return value
-    negative = bare[0] in "-+" and bare[0] == "-"
+    negative = bare[0] == "-"
     value = _read_unsigned(bare[1:].lstrip() if bare[0] in "-+" else bare)
     return -value if negative and value is not None else value
 
 
 def _read_words(text: str) -> Fraction | None:
-    """Read a number in words, or a numeral with the right ordinal ending. `seventh` is not read: it may mean 1/7."""
+    """Read a number in words, or a numeral with the right ordinal ending. `seventh` is not read, because it may mean 1/7."""
     if found := _ORDINAL.fullmatch(text):
         last = int(found[1][-2:])
-        ending = "th" if last in (11, 12, 13) else _ENDINGS.get(last % 10, "th")
+        ending = "th" if last in (11, 12, 13) else _ORDINAL_ENDINGS.get(last % 10, "th")
         return Fraction(int(found[1])) if found[2] == ending else None
     word = text.removeprefix(r"\text{").removesuffix("}") if text.startswith(r"\text{") else text
     value = _WORD_VALUES.get("-".join(word.casefold().split()))
@@ -171,7 +171,7 @@ def significant_digits(text: str) -> int:
 
 
 def rounds_to(exact: Fraction, text: str) -> bool:
-    """Decide whether a value, rounded to the last digit of a decimal number, is that number; it needs six significant digits.
+    """Decide whether an exact value rounds to a decimal number, which must have at least six significant digits.
 
     Args:
         exact: the exact value.
@@ -184,7 +184,7 @@ def rounds_to(exact: Fraction, text: str) -> bool:
         >>> rounds_to(Fraction(1, 3), "0.333333"), rounds_to(Fraction(1, 3), "0.333"), rounds_to(Fraction(2, 3), "0.666666")
         (True, False, False)
     """
-    if significant_digits(text) < _MIN_DIGITS:
+    if significant_digits(text) < _MIN_SIGNIFICANT_DIGITS:
         return False
     places = len(text.strip().partition(".")[2])
     return abs(exact - Fraction(text.strip())) * 2 * 10**places <= 1
@@ -274,8 +274,8 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     r"""Compare two numbers with their units.
 
     If only one of them has a unit, the unit is ignored; two different units do not match (see `rljax.rewards.units.same_unit`). A
-    percent sign is ignored like other units, so `5%` matches `5`, or else read as a division by 100, so `50%` matches `0.5`. But
-    `0.5%` does not match the reference `0.5`, because a reference below 1 without a percent sign is never read as a percentage.
+    percent sign may be ignored, as other units may (`5%` matches `5`), or mean a division by 100 (`50%` matches `0.5`). But `0.5%`
+    does not match the reference `0.5`, because a reference below 1 without a percent sign is never read as a percentage.
 
     Args:
         reference: the correct answer.

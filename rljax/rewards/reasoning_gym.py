@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from rljax.importing import check_optional, import_optional
-from rljax.rewards.correctness import Failed, reads, right_from, wrong_if_late
+from rljax.rewards.correctness import Failed, count_timeout_as_wrong, reads, right_from
 from rljax.rewards.extract import tagged_text
 from rljax.rewards.pool import shared_pool
 
@@ -20,14 +20,14 @@ PACKAGE = "reasoning_gym"
 SECONDS = 10.0
 """Time limit per answer."""
 MEMORY_BYTES = 4 * 2**30
-"""Address space of each scoring process."""
+"""Limit on the address space of each scoring process."""
 
 
-def final_answer(completion: str) -> str:
+def read_answer(completion: str) -> str:
     """Read the answer of a completion: the content of the last `<answer>...</answer>`, else the complete text.
 
     Example:
-        >>> final_answer("3 and 4 make <answer> 7 </answer>."), final_answer(" 7 ")
+        >>> read_answer("3 and 4 make <answer> 7 </answer>."), read_answer(" 7 ")
         ('7', '7')
     """
     found = tagged_text(completion)
@@ -43,7 +43,7 @@ def reasoning_gym(
     progress: Callable | None = None,
     **columns: Sequence,
 ) -> list[float | Failed | None]:
-    """Return the score from the problem's own generator: 1 for a correct answer, and for others the partial credit it grants.
+    """Return the score that the problem's own generator assigns: 1 for a correct answer, less for partial credit.
 
     Args:
         prompts: unused; every reward receives them.
@@ -62,12 +62,12 @@ def reasoning_gym(
     del prompts, columns
     check_optional(PACKAGE, "reasoning-gym")
     judged = [position for position, problem in enumerate(reasoning_gym) if problem is not None]
-    items = [{"problem": reasoning_gym[position], "answer": final_answer(completions[position])} for position in judged]
+    items = [{"problem": reasoning_gym[position], "answer": read_answer(completions[position])} for position in judged]
     module = f"{__name__}:"
     pool = shared_pool(f"{module}score", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{module}load", confined=True)
     scores: list[Any] = [None] * len(completions)
     for position, score_of_answer in zip(judged, pool.map(items, progress), strict=True):
-        scores[position] = wrong_if_late(score_of_answer)
+        scores[position] = count_timeout_as_wrong(score_of_answer)
     return scores
 
 

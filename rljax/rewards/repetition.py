@@ -43,7 +43,7 @@ def repetition(size: int) -> Callable:
 
 
 def _repeated_fraction(words: Sequence[str], size: int) -> float:
-    """Return the fraction of the n-grams of `size` words that occurred before; 0 if there are no n-grams."""
+    """Return the fraction of the n-grams of `size` words that repeat an earlier n-gram; 0 if there are no n-grams."""
     ngrams = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
     return 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
 

@@ -20,7 +20,7 @@ def encode_result(value: object) -> bytes:
     r"""Encode a result as one line.
 
     Args:
-        value: a finite number, None or a `Failed`; its reason is cut to 1000 characters.
+        value: a finite number, None, or a `Failed`, whose reason is cut to 1000 characters.
 
     Returns:
         The line, including its newline.

@@ -25,7 +25,7 @@ from rljax.rewards.correctness import UNFINISHED, UNSTATED, Failed, Failures, Un
 from rljax.text import counted, one_line
 
 Progress = Callable[[int, int], None]
-"""Progress callback; its arguments are the number of items done and the number of all items."""
+"""Progress callback; its arguments are the number of items done and the total number of items."""
 LARGEST = 1e18
 """Largest absolute value of a reward, chosen so that squares of rewards fit into 32-bit floats."""
 
@@ -57,12 +57,12 @@ class CallResult(NamedTuple):
     """The exception that the call raised, if it raised one."""
 
 
-def called_name(reward: object) -> str:
-    """Return the name of a function, or of the class of any other object, with its module or with the file named by the user.
+def qualified_name(reward: object) -> str:
+    """Return the name of a function, or of the class of any other object, after its module or the user's file.
 
     Example:
         >>> import math
-        >>> called_name(math.sqrt)
+        >>> qualified_name(math.sqrt)
         'math.sqrt'
     """
     named = _find_named(reward)
@@ -85,7 +85,7 @@ def _find_named(reward: object) -> Any:
     return reward if hasattr(reward, "__qualname__") else type(reward)
 
 
-def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str, object]:
+def select_arguments(reward: Callable, available: Mapping[str, object]) -> dict[str, object]:
     """Select the arguments that a reward function accepts.
 
     Args:
@@ -100,10 +100,10 @@ def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str
             available.
 
     Example:
-        >>> arguments_for(lambda completions, level=1: None, {"prompts": [], "completions": ["a"], "level": [7]})
+        >>> select_arguments(lambda completions, level=1: None, {"prompts": [], "completions": ["a"], "level": [7]})
         {'completions': ['a'], 'level': [7]}
     """
-    function = called_name(reward)
+    function = qualified_name(reward)
     try:
         parameters = inspect.signature(reward).parameters.values()
     except ValueError as error:  # some functions written in C
@@ -127,7 +127,7 @@ def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str
 
 
 def abstain(completions: Sequence[str]) -> list[None]:
-    """Abstain on every completion: the reward for programs that need no reward.
+    """Abstain on every completion. Programs that need no reward pass this function.
 
     Example:
         >>> abstain(["a", "b"])
@@ -141,8 +141,7 @@ def shield(function: str) -> Generator[None]:
     """Protect the process from user code that runs in the body of the `with` statement.
 
     - The working directory is restored after the body.
-    - `os._exit` raises SystemExit in this process, so that the run is not mistaken for a finished one; in forked children it exits.
-    - A body that closes the process's file descriptors is an error.
+    - `os._exit` raises SystemExit, so that the run is not mistaken for a finished one; forked children still exit.
 
     Args:
         function: name of the user's function, for error messages.
@@ -178,7 +177,7 @@ class SlowRewardError(TimeoutError):
 
 
 @contextmanager
-def within(seconds: float | int | None) -> Generator[None]:
+def time_limit(seconds: float | int | None) -> Generator[None]:
     """Interrupt the body after `seconds`. There is no limit if `seconds` is None, or outside the process's main thread.
 
     Raises:
@@ -200,7 +199,7 @@ def within(seconds: float | int | None) -> Generator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def ask(
+def call_function(
     reward: Callable,
     prompts: Sequence,
     completions: Sequence,
@@ -216,7 +215,7 @@ def ask(
         completions: one per prompt, in the same form.
         columns: extra data by name, N entries each.
         progress: progress callback, passed if the function has a parameter of that name.
-        seconds: time limit of the call (see `within`); None means no limit.
+        seconds: time limit of the call (see `time_limit`); None means no limit.
 
     Returns:
         What the function returned, or the exception that it raised.
@@ -225,8 +224,8 @@ def ask(
         InputError: the function cannot be called with these columns, or raised an `InputError`.
 
     Example:
-        >>> ask(lambda completions: [1.0], ["a"], ["b"], {}, None), ask(lambda prompts: 1 / 0, ["a"], ["b"], {}, None)
-        ([1.0], ZeroDivisionError('division by zero'))
+        >>> [call_function(reward, ["a"], ["b"], {}, None) for reward in (lambda completions: [1.0], lambda prompts: 1 / 0)]
+        [[1.0], ZeroDivisionError('division by zero')]
     """
     reserved = {"prompts", "completions", "progress"} & set(columns)
     if reserved:
@@ -238,9 +237,9 @@ def ask(
     available: dict[str, object] = {
         name: list(values) for name, values in {"prompts": prompts, "completions": completions, **columns}.items()
     }
-    arguments = arguments_for(reward, available | {"progress": progress})
+    arguments = select_arguments(reward, available | {"progress": progress})
     try:
-        with shield(called_name(reward)), within(seconds):
+        with shield(qualified_name(reward)), time_limit(seconds):
             return reward(**arguments)
     except (InputError, KeyboardInterrupt):  # an InputError already tells the user what to change
         raise
@@ -296,7 +295,7 @@ async def _await(awaitable: Awaitable, seconds: float | int | None) -> object:
         return error
 
 
-def place_of(error: BaseException) -> str:
+def locate_error(error: BaseException) -> str:
     """Return where the user's code raised an exception, as ` at FILE:LINE`; empty if no frame is in the user's code.
 
     This is the innermost frame in the file where the user's code begins, not a frame in a library that this code calls.
@@ -330,19 +329,19 @@ def read_result(returned: object, function: str, count: int) -> CallResult:
     if isinstance(returned, BaseException):
         if isinstance(returned, SlowRewardError):
             return _all_failed(
-                count, Failures(timed_out=count), f"was interrupted{place_of(returned)}: {returned}.", returned
+                count, Failures(timed_out=count), f"was interrupted{locate_error(returned)}: {returned}.", returned
             )
-        reason = f"raised {one_line(returned)}{place_of(returned)}; fix the function."
+        reason = f"raised {one_line(returned)}{locate_error(returned)}; fix the function."
         return _all_failed(count, Failures(raised=count), reason, returned)
     shown = reprlib.repr(returned)
     entries = _unwrap(returned)
     if not isinstance(entries, (list, tuple)):
         raise InputError(f"the reward {function} returned {shown}; it must return a list with one number per completion.")
     if len(entries) != count:
-        reason = (
-            f"returned {counted(len(entries), 'value')} for {counted(count, 'completion')}; it must return one for each."
-        )
-        return _all_failed(count, Failures(wrong_count=count), reason, TypeError(reason))  # this type is retried only once
+        reason = f"returned {counted(len(entries), 'value')} for {counted(count, 'completion')}; it must return one per completion."
+        return _all_failed(
+            count, Failures(wrong_count=count), reason, TypeError(reason)
+        )  # a TypeError is retried only once
     values = [_unwrap(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):
@@ -403,7 +402,7 @@ def check_failures(result: CallResult, function: str, max_failure_share: float |
         what: what to call the function in messages.
 
     Raises:
-        FailedJudgeError: more completions failed than may fail.
+        FailedJudgeError: more completions failed than `max_failure_share` allows.
         OutOfRangeError: the same, if the reward of each failed completion is NaN, infinite or too large.
 
     Example:

@@ -21,14 +21,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int8
 
 from rljax.errors import InputError
-from rljax.rewards.correctness import TAKEN_NAMES, Failures, form_of, is_verifier, lowest_correct_value
+from rljax.rewards.correctness import RESERVED_NAMES, Failures, form_of, is_verifier, lowest_correct_value
 from rljax.rewards.reward_call import (
     CallResult,
     Progress,
-    ask,
-    called_name,
+    call_function,
     check_failures,
     has_failed,
+    qualified_name,
     read_result,
     short_name,
     wait_for,
@@ -36,9 +36,9 @@ from rljax.rewards.reward_call import (
 
 MAX_FAILURE_SHARE = 0.1
 """Default fraction of a batch that may fail before the run stops."""
-IN_MESSAGES = (
-    'It received lists of messages, because the prompts are conversations, and completions[i][0]["content"] is the text; '
-    "--no-reward-messages makes them text, except in an environment."
+CONVERSATION_HINT = (
+    'It received lists of messages, because the prompts are conversations. The text is completions[i][0]["content"]; '
+    "--no-reward-messages passes text instead, except in an environment."
 )
 """Hint that follows the error of a reward that raised on conversations."""
 
@@ -159,7 +159,7 @@ class Weighted:
                 f"give each reward one weight."
             )
         for name, weight in self.weights.items():
-            if name in TAKEN_NAMES:
+            if name in RESERVED_NAMES:
                 raise InputError(
                     f"a part of the reward must not be called {name!r}, because reward_{name} is a metric of the run; rename it."
                 )
@@ -171,7 +171,7 @@ class Weighted:
         scores = judge(self, prompts, completions, columns)
         return [float(total) if valid else None for total, valid in zip(scores.total, scores.valid, strict=True)]
 
-    def flat(self) -> "Weighted":
+    def flatten(self) -> "Weighted":
         """Replace every part that is a weighted sum by its own parts, named `outer/inner`; each gets the product of both weights.
 
         Weighted sums inside a minimum, and a minimum inside a weighted sum, stay unchanged.
@@ -179,7 +179,7 @@ class Weighted:
         rewards, weights = {}, {}
         for name, reward in self.rewards.items():
             if isinstance(reward, Weighted) and self.total is weighted_sum and reward.total is weighted_sum:
-                inner = reward.flat()
+                inner = reward.flatten()
                 rewards |= {f"{name}/{part}": function for part, function in inner.rewards.items()}
                 weights |= {f"{name}/{part}": self.weights[name] * weight for part, weight in inner.weights.items()}
             else:
@@ -243,7 +243,7 @@ def only_subtracts(reward: Callable) -> bool:
         >>> only_subtracts(Weighted({"long": len}, {"long": -1.0})), only_subtracts(len)
         (True, False)
     """
-    return isinstance(reward, Weighted) and all(weight < 0 for weight in reward.flat().weights.values())
+    return isinstance(reward, Weighted) and all(weight < 0 for weight in reward.flatten().weights.values())
 
 
 def forms_of(reward: Callable) -> dict[str, str]:
@@ -291,7 +291,7 @@ def judge(
     The parts of a `Weighted` are called one after another; those that are coroutine functions run concurrently.
 
     Args:
-        reward: called with `prompts`, `completions` and the columns; without `**kwargs` it receives only the ones it names.
+        reward: called with `prompts`, `completions` and the columns; without `**kwargs` it receives only the arguments it names.
         prompts: N prompts.
         completions: one per prompt.
         columns: extra data by name, N entries each, including `answer` if the data has it.
@@ -303,7 +303,7 @@ def judge(
             text.
 
     Returns:
-        The combined reward and every part's. A reward that is not a `Weighted` has one part, under the function's name.
+        The combined reward, and each part's reward. A reward that is not a `Weighted` has one part, under the function's name.
 
     Raises:
         ValueError: the completions or a column do not have one entry per prompt.
@@ -337,14 +337,14 @@ def call_reward(
     chats: Sequence[Messages | None] | None = None,
     seconds: float | int | None = None,
 ) -> list[CallResult]:
-    """Call each part of a reward once, at any depth, and read what it returns.
+    """Call each part of a reward once, at whatever depth it is, and read what it returns.
 
     The arguments are those of `judge`, plus `seconds`, the time limit per call.
     The results of several calls can be joined (`rljax.rewards.reward_call.join_results`) before `scores_of` counts their failures.
 
     Raises:
         ValueError: in the same cases as for `judge`.
-        InputError: in the same cases as for `judge`, except that too many failed completions raise it only if a whole call failed.
+        InputError: in the same cases as for `judge`, but for too many failed completions only if a complete call failed.
     """
     if not 0 <= max_failure_share <= 1:
         raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")
@@ -356,7 +356,7 @@ def call_reward(
     chat_prompts, chat_completions = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
     returned = wait_for(
         [
-            ask(
+            call_function(
                 part,
                 chat_prompts if chat else prompts,
                 chat_completions if chat else completions,
@@ -370,11 +370,11 @@ def call_reward(
     )
     results = []
     for part, value, chat in zip(parts, returned, in_chat, strict=True):
-        result = read_result(value, called_name(part), len(prompts))
+        result = read_result(value, qualified_name(part), len(prompts))
         if chat and result.cause is not None:
-            result = result._replace(reason=f"{result.reason} {IN_MESSAGES}")
+            result = result._replace(reason=f"{result.reason} {CONVERSATION_HINT}")
         if result.call_failed:
-            check_failures(result, called_name(part), max_failure_share)
+            check_failures(result, qualified_name(part), max_failure_share)
         results.append(result)
     return results
 
@@ -412,27 +412,27 @@ def _exact_scores(reward: Callable, results: Sequence[CallResult], max_failure_s
     parts = _flatten(reward)
     count = len(results[0].values)
     valid, failed, rest = np.zeros(count, bool), np.zeros(count, np.int8), iter(results)
-    read = {}
+    scores = {}
     for name, part in parts.rewards.items():
         own = list(islice(rest, len(_leaf_rewards(part))))
-        read[name] = (_exact_scores if isinstance(part, Weighted) else _score_single)(part, own, max_failure_share)
-        valid |= read[name].valid
-        failed = np.where(has_failed(failed) | (read[name].failed == 0), failed, read[name].failed)
-    verdicts = np.stack([own.valid for own in read.values()])
-    weights = np.array([parts.weights[name] for name in read], np.float64)
-    total = parts.total(np.stack([own.total for own in read.values()]), verdicts, weights)
+        scores[name] = (_exact_scores if isinstance(part, Weighted) else _score_single)(part, own, max_failure_share)
+        valid |= scores[name].valid
+        failed = np.where(has_failed(failed) | (scores[name].failed == 0), failed, scores[name].failed)
+    verdicts = np.stack([own.valid for own in scores.values()])
+    weights = np.array([parts.weights[name] for name in scores], np.float64)
+    total = parts.total(np.stack([own.total for own in scores.values()]), verdicts, weights)
     valid &= ~has_failed(failed)
-    values = {name: np.where(own.valid, own.total, np.nan) for name, own in read.items()}
-    failures = {name: Failures(*map(sum, zip(*own.failures.values(), strict=True))) for name, own in read.items()}
-    decided = [own.correct for own in read.values() if own.correct is not None]
+    values = {name: np.where(own.valid, own.total, np.nan) for name, own in scores.items()}
+    failures = {name: Failures(*map(sum, zip(*own.failures.values(), strict=True))) for name, own in scores.items()}
+    decided = [own.correct for own in scores.values() if own.correct is not None]
     correct = np.where(valid, _all_correct(np.stack(decided)), np.float32(np.nan)) if decided else None
     return _ExactScores(np.where(valid, total, 0.0), valid, values, failures, failed, correct)
 
 
 def _score_single(reward: Callable, results: Sequence[CallResult], max_failure_share: float | int) -> _ExactScores:
-    """Compute the scores of a reward without parts from its one result, as `_exact_scores` does for a `Weighted`."""
+    """Compute the scores of a reward without parts from its only result, as `_exact_scores` does for a `Weighted`."""
     (result,) = results
-    check_failures(result, called_name(reward), max_failure_share)
+    check_failures(result, qualified_name(reward), max_failure_share)
     limit = lowest_correct_value(reward)
     right = np.where(result.valid, result.values > 0 if limit is None else result.values >= limit, np.float32(np.nan))
     correct = right.astype(np.float32) if is_verifier(reward) else None
@@ -443,13 +443,13 @@ def _leaf_rewards(reward: Callable) -> list[Callable]:
     """Return the functions that a reward calls, in order: its parts, at any depth, or the reward itself."""
     if not isinstance(reward, Weighted):
         return [reward]
-    return [leaf for part in reward.flat().rewards.values() for leaf in _leaf_rewards(part)]
+    return [leaf for part in reward.flatten().rewards.values() for leaf in _leaf_rewards(part)]
 
 
 def _flatten(reward: Callable) -> Weighted:
     """Flatten a `Weighted`, or wrap any other reward as the only part of a sum, under the function's name."""
     if isinstance(reward, Weighted):
-        return reward.flat()
+        return reward.flatten()
     name = short_name(reward)
     return Weighted({name: reward}, {name: 1.0})
 
@@ -478,7 +478,7 @@ def score(
         max_failure_share: as in `judge`.
 
     Returns:
-        The reward of each completion, and whether there is one; a missing reward is 0.
+        The reward of each completion, 0 if it has none, and whether it has one.
 
     Raises:
         ValueError: in the same cases as for `judge`.
@@ -505,7 +505,7 @@ def reads_text(reward: Callable) -> bool:
     """
     while isinstance(reward, functools.partial):
         reward = reward.func
-    return getattr(reward, "reads_text", called_name(reward).startswith("rljax."))
+    return getattr(reward, "reads_text", qualified_name(reward).startswith("rljax."))
 
 
 def as_messages(

@@ -32,7 +32,7 @@ def yes_or_no(
         model: name of the model; None selects the first model that the server lists.
 
     Returns:
-        (texts, progress) -> for each text True for yes, False for no, or `Failed` if the server sends no answer or another one.
+        (texts, progress) -> for each text True for yes, False for no, or `Failed` if the server sends neither.
 
     Raises:
         InputError: the address does not begin with http:// or https://.

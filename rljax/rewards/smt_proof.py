@@ -7,8 +7,8 @@ continue their numbers. A statement, and the two steps of its proof:
     3. (< x 3) by 1, 2
     4. (< x 4) by 3
 
-Z3 could prove many goals in one step. So that a proof has to spell out its steps, a step may use at most two earlier lines. It
-must also not be longer than the statement's longest formula, so premises cannot be collected in one long conjunction.
+Z3 could prove many goals in one step. So that a proof has to spell out its steps, a step may use at most two earlier lines. Nor may
+a step be longer than the statement's longest formula, so premises cannot be collected in one long conjunction.
 """
 
 import operator
@@ -22,7 +22,7 @@ from rljax.importing import import_optional
 MOST_PREMISES = 2
 """Largest number of earlier lines that a step may use."""
 MOST_TOKENS, MOST_DEPTH = 2_000, 50
-"""Largest number of tokens in a statement or step, and its deepest nesting."""
+"""Largest number of tokens in a statement or step, and the deepest nesting that it may have."""
 RESOURCES = 1_000_000
 """Z3's limit for one step, in its own units, so that verdicts do not depend on the machine's speed."""
 Formula = str | list[Any]
@@ -77,7 +77,7 @@ def read_formulas(text: str) -> list[Formula]:
     """
     tokens, open_lists = tokens_of(text), [[]]
     if len(tokens) > MOST_TOKENS:
-        raise ValueError(f"the text has {len(tokens)} words and parentheses; {MOST_TOKENS} are allowed")
+        raise ValueError(f"the text has {len(tokens)} words and parentheses; at most {MOST_TOKENS} are allowed")
     for token in tokens:
         if token == "(":
             open_lists.append([])
@@ -135,7 +135,7 @@ def read_steps(text: str) -> list[Step]:
     return [Step(int(step[1]), step[2], tuple(int(n) for n in step[3].split(","))) for step in found if step]
 
 
-def check_proof(statement: str, proof: str) -> str:
+def find_proof_fault(statement: str, proof: str) -> str:
     """Check a proof, and describe its first fault.
 
     Args:
@@ -150,7 +150,7 @@ def check_proof(statement: str, proof: str) -> str:
 
     Example:
         >>> modus_ponens = "(declare-const p Bool) (declare-const q Bool) (assert (=> p q)) (assert p) (prove q)"
-        >>> check_proof(modus_ponens, "3. q by 1, 2"), check_proof(modus_ponens, "3. q by 1")  # doctest: +SKIP
+        >>> find_proof_fault(modus_ponens, "3. q by 1, 2"), find_proof_fault(modus_ponens, "3. q by 1")  # doctest: +SKIP
         ('', 'step 3 does not follow from 1')
     """
     task = read_statement(statement)
@@ -228,14 +228,14 @@ def _multiply(z3: Any, left: Any, right: Any) -> Any:
     return left * right
 
 
-MANY = 100
+MOST_ARGUMENTS = 100
 """Largest number of arguments of an operator."""
 Operators = Mapping[str, tuple[int, int, Callable[..., Any]]]
 """Name of an operator -> (fewest arguments, most arguments, function from the Z3 module and the arguments to an expression)."""
 LOGIC: Operators = {
     "not": (1, 1, lambda z3, part: z3.Not(part)),
-    "and": (1, MANY, lambda z3, *parts: z3.And(*parts)),
-    "or": (1, MANY, lambda z3, *parts: z3.Or(*parts)),
+    "and": (1, MOST_ARGUMENTS, lambda z3, *parts: z3.And(*parts)),
+    "or": (1, MOST_ARGUMENTS, lambda z3, *parts: z3.Or(*parts)),
     "=>": (2, 2, lambda z3, left, right: z3.Implies(left, right)),
     "xor": (2, 2, lambda z3, left, right: z3.Xor(left, right)),
     "=": (2, 2, lambda _, left, right: left == right),
@@ -249,15 +249,19 @@ ARITHMETIC: Operators = {
     "<=": (2, 2, lambda _, left, right: left <= right),
     ">": (2, 2, lambda _, left, right: left > right),
     ">=": (2, 2, lambda _, left, right: left >= right),
-    "+": (2, MANY, lambda _, *parts: reduce(operator.add, parts)),
-    "-": (1, MANY, lambda _, first, *rest: reduce(operator.sub, rest, first) if rest else -first),
+    "+": (2, MOST_ARGUMENTS, lambda _, *parts: reduce(operator.add, parts)),
+    "-": (1, MOST_ARGUMENTS, lambda _, first, *rest: reduce(operator.sub, rest, first) if rest else -first),
     "*": (2, 2, _multiply),
 }
 """Operators on numbers."""
 
 
 def _check_truth_value(expression: Any) -> Any:
-    """Return an expression that has a truth value, and refuse a number."""
+    """Return the expression if it has a truth value.
+
+    Raises:
+        ValueError: the expression is a number.
+    """
     if not import_optional("z3", "z3-solver").is_bool(expression):
         raise ValueError(f"{expression} is a number, not a formula with a truth value")
     return expression

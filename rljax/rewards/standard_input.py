@@ -30,7 +30,7 @@ def run_program(text):
     data, printed = _Stream(0, text.encode()), _Stream(1)
     output = io.TextIOWrapper(printed, "utf-8", write_through=True)
 
-    def opened(file, mode="r", *options, **named):
+    def open_stream(file, mode="r", *options, **named):
         if file not in (0, "/dev/stdin"):
             return open(file, mode, *options, **named)
         return data if "b" in mode else io.TextIOWrapper(data, "utf-8")
@@ -45,7 +45,7 @@ def run_program(text):
     os.read, os.write = read, write
     try:
         try:
-            exec(_compiled, {{"__name__": "__main__", "exit": sys.exit, "quit": sys.exit, "open": opened}})
+            exec(_compiled, {{"__name__": "__main__", "exit": sys.exit, "quit": sys.exit, "open": open_stream}})
             if "threading" in sys.modules:
                 threading = sys.modules["threading"]
                 for thread in threading.enumerate():
@@ -80,12 +80,12 @@ def same_word(word, wanted):
 '''
 
 
-def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
+def build_stdin_program(program: str, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
     r"""Turn a program that reads standard input into a program with one sandbox test per input.
 
     The program runs once per input, in a process that sees the inputs but no expected output. The program passes a test if it
     ends without an error (`sys.exit(0)` is not an error) and prints the expected words. White space and capitalization are
-    ignored. If one of two words has a decimal point, they also match as numbers that differ by less than 1e-5.
+    ignored. Two words also match if at least one of them has a decimal point and they are numbers that differ by less than 1e-5.
 
     The program may read with `input`, `sys.stdin`, `open(0)`, `open("/dev/stdin")` and `os.read(0, n)`, and print with `print`,
     `sys.stdout` and `os.write(1, b)`. The process's actual descriptors 0 and 1 are empty. A program therefore fails its tests if
@@ -101,7 +101,7 @@ def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str
         The program and its tests.
 
     Example:
-        >>> len(program_of_inputs("print(int(input()) * 2)", ["1\n", "4\n"], ["2\n", "8\n"]).tests)
+        >>> len(build_stdin_program("print(int(input()) * 2)", ["1\n", "4\n"], ["2\n", "8\n"]).tests)
         2
 
     Source:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from rljax.errors import InputError
-from rljax.rewards.reward_call import called_name
+from rljax.rewards.reward_call import qualified_name
 from rljax.text import one_line
 
 Step = tuple[int, float]
@@ -103,8 +103,8 @@ def assign_to_tokens(
             )
         ends_text, last = end == length and position == len(steps), len(tokens) - 1
         # a binary search for the shortest prefix whose text reaches the end of the step
-        at = last if ends_text else bisect_left(range(last), end, key=lambda index: len(decode(tokens[: index + 1])))
-        rewards[at], ends[at] = reward, True
+        token = last if ends_text else bisect_left(range(last), end, key=lambda index: len(decode(tokens[: index + 1])))
+        rewards[token], ends[token] = reward, True
     return rewards, ends
 
 
@@ -129,7 +129,7 @@ def score_steps(
         >>> score_steps(equations, ["1+1="], ["1+1=2;#2"], {"answer": ["2"]})
         [[(6, 1.0), (8, 1.0)]]
     """
-    name = called_name(step_reward)
+    name = qualified_name(step_reward)
     try:
         judged = step_reward(prompts=list(prompts), completions=list(completions), **columns)
         steps = [[(int(end), float(reward)) for end, reward in row] for row in judged]

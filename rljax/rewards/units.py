@@ -120,9 +120,9 @@ def is_measure(word: str) -> bool:
 def same_unit(reference: Unit, answer: Unit) -> bool:
     """Decide whether two units agree.
 
-    A missing unit is accepted, and so are additional or missing nouns (`dogs` and `brown dogs`). If both state a unit of
-    measurement or money, the units must be the same: `5 km` is not `5 cm`. `500 cm` is not `5 m` either, because the reference
-    also determines the unit in which to answer.
+    A missing unit is accepted, and so are additional or missing nouns (`dogs` and `brown dogs`). If reference and answer both state
+    a unit of measurement or money, the units must be the same: `5 km` is not `5 cm`. `500 cm` is not `5 m` either, because the
+    reference determines the unit as well as the number.
 
     Example:
         >>> same_unit(("cm",), ()), same_unit(("cm",), ("km",)), same_unit(("dog",), ("brown", "dog"))

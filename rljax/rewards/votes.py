@@ -11,7 +11,7 @@ from decimal import Decimal
 from types import MappingProxyType
 
 from rljax.rewards.choice import read_letter, read_response, read_yes_no
-from rljax.rewards.confidence import without_confidence
+from rljax.rewards.confidence import remove_confidence
 from rljax.rewards.extract import final_answer, stated_answer, stated_answer_or_last_number
 from rljax.rewards.math import simplify_answer
 
@@ -113,8 +113,8 @@ def vote_reader(reward: str) -> Callable[[str], str | None]:
     """Find the function that reads the votes of the responses that a reward judges.
 
     Args:
-        reward: the reward's name, as `rljax.rewards.resolve` accepts it, or several names separated by commas; such a
-            combination is read by `vote`. If a name begins with `brier:`, stated confidences are removed before the answer is read.
+        reward: the reward's name, as `rljax.rewards.resolve` accepts it, or several names separated by commas; for several names,
+            `vote` reads the answers. If a name begins with `brier:`, stated confidences are removed before the answer is read.
 
     Returns:
         A function from a response to its answer in canonical form, or to None if the response has no answer.
@@ -130,4 +130,4 @@ def vote_reader(reward: str) -> Callable[[str], str | None]:
     names = reward.split(",")
     read = VOTE_READERS.get(",".join(name.strip().removeprefix("brier:") for name in names), vote)
     states_confidence = any(name.strip().startswith("brier:") for name in names)
-    return (lambda text: read(without_confidence(text))) if states_confidence else read
+    return (lambda text: read(remove_confidence(text))) if states_confidence else read

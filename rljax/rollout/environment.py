@@ -21,8 +21,8 @@ from rljax.importing import import_function, is_custom, names_function
 from rljax.lazy import LazyTable
 from rljax.models import Params
 from rljax.records import is_finite_number
-from rljax.rewards.correctness import TAKEN_NAMES
-from rljax.rewards.reward_call import called_name, place_of
+from rljax.rewards.correctness import RESERVED_NAMES
+from rljax.rewards.reward_call import locate_error, qualified_name
 from rljax.rollout.engine_protocols import Engine
 from rljax.text import nearest_first, one_line, parse_json, texts_of
 
@@ -161,7 +161,7 @@ def read_call_settings(environment: Environment) -> CallSettings:
     for name, expected in faults.items():
         if expected is not None:
             raise InputError(
-                f"environment.{name}: {called_name(environment)} must set {expected}; got {getattr(environment, name)!r:.80}."
+                f"environment.{name}: {qualified_name(environment)} must set {expected}; got {getattr(environment, name)!r:.80}."
             )
     return settings
 
@@ -231,7 +231,7 @@ def make_environment(name: str, options: str | None = None) -> Environment:
         raise
     except Exception as error:  # the class is user code
         raise InputError(
-            f"the environment {name!r} cannot be built with the arguments {arguments} ({one_line(error)}{place_of(error)}); "
+            f"the environment {name!r} cannot be built with the arguments {arguments} ({one_line(error)}{locate_error(error)}); "
             "correct environment_options, or the class."
         ) from error
     return environment
@@ -339,7 +339,7 @@ def call_plain(method: str, function: Callable, *arguments: object) -> Any:
         raise
     except Exception as error:  # the environment is user code
         raise InputError(
-            f"environment.{method}: it raised {one_line(error)}{place_of(error)}; correct the method."
+            f"environment.{method}: it raised {one_line(error)}{locate_error(error)}; correct the method."
         ) from error
     if iscoroutine(result):
         result.close()
@@ -364,15 +364,15 @@ def check_environment(environment: Environment) -> None:
     if missing:
         raise InputError(
             f"environment.{missing[0]}: an environment must have the methods reset(problem) and step(state, completion); "
-            f"got {called_name(environment)} without {' and '.join(missing)}."
+            f"got {qualified_name(environment)} without {' and '.join(missing)}."
         )
     for name, arguments in {"reset": ("problem",), "step": ("state", "completion")}.items():
         _check_parameters(environment, name, arguments)
     turns = getattr(environment, "max_turns", None)
     if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
         raise InputError(
-            f"environment.max_turns: {called_name(environment)} must set the largest number of turns of an episode, a whole number "
-            f"of at least 1; got {turns!r}."
+            f"environment.max_turns: {qualified_name(environment)} must set the largest number of turns of an episode, a whole "
+            f"number of at least 1; got {turns!r}."
         )
     read_call_settings(environment)
 
@@ -385,7 +385,7 @@ def _check_parameters(environment: Environment, name: str, arguments: tuple[str,
         return
     except TypeError as error:
         raise InputError(
-            f"environment.{name}: {called_name(environment)} must have the method {name}({', '.join(arguments)}); {error}."
+            f"environment.{name}: {qualified_name(environment)} must have the method {name}({', '.join(arguments)}); {error}."
         ) from error
 
 
@@ -395,7 +395,7 @@ def check_step(environment: Environment, step: object) -> None:
     Raises:
         InputError: the result is not a `Step`, or one of its fields has a wrong type.
     """
-    name = called_name(environment)
+    name = qualified_name(environment)
     if not isinstance(step, Step):
         raise InputError(f"environment.step: {name} must return an rljax.rollout.Step; got {step!r:.80}.")
     if not (step.reward is None or isinstance(step.reward, Real)):
@@ -414,7 +414,10 @@ def check_step(environment: Environment, step: object) -> None:
     for field, numbers in (("parts", step.parts), ("metrics", step.metrics)):
         if not (numbers is None or _are_numbers(numbers)):
             raise InputError(f"environment.step: {field} in {name} must be finite numbers by name; got {numbers!r:.80}.")
-    for field, numbers, taken in (("parts", step.parts, TAKEN_NAMES), ("metrics", step.metrics, ("overflow", "no_turn"))):
+    for field, numbers, taken in (
+        ("parts", step.parts, RESERVED_NAMES),
+        ("metrics", step.metrics, ("overflow", "no_turn")),
+    ):
         for key in sorted({*(numbers or ())} & {*taken}):
             metric = f"{'reward' if field == 'parts' else 'episode'}_{key}"
             raise InputError(

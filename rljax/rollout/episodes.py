@@ -22,7 +22,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.parallel import gather_texts, run_together
 from rljax.rewards.correctness import Failed
-from rljax.rewards.reward_call import called_name, check_failures, place_of, read_result
+from rljax.rewards.reward_call import check_failures, locate_error, qualified_name, read_result
 from rljax.rollout.begin_dialogue import begin_dialogue
 from rljax.rollout.dialogue import TurnQueue
 from rljax.rollout.engine_protocols import Dialogue, Engine, Request, Response, check_responses, join_arrays, observe
@@ -174,10 +174,10 @@ def play(
     episodes = [_with_own_turns_only(episode) for episode in episodes]
     result = read_result(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],
-        called_name(environment),
+        qualified_name(environment),
         len(episodes),
     )
-    check_failures(result, called_name(environment), max_failure_share, what="environment")
+    check_failures(result, qualified_name(environment), max_failure_share, what="environment")
     verdicts = Verdicts(
         result.values.astype(np.float32),
         result.valid,
@@ -427,7 +427,7 @@ def _find_failure(outcome: object) -> Failed | None:
         return None
     if isinstance(outcome.error, InputError | KeyboardInterrupt):
         raise outcome.error
-    return Failed("raised", f"{one_line(outcome.error)}{place_of(outcome.error)}")
+    return Failed("raised", f"{one_line(outcome.error)}{locate_error(outcome.error)}")
 
 
 def _next_turn(episode: _Episode) -> Request:
@@ -541,7 +541,7 @@ def _encode_observation(context: EpisodeContext, episode: _Episode, observation:
 
         return encode_messages(context.tokenizer, episode.problem, _turn_text(context, episode), observation)
     except InputError as error:
-        raise InputError(f"the observation of the environment {called_name(context.environment)}: {error}") from error
+        raise InputError(f"the observation of the environment {qualified_name(context.environment)}: {error}") from error
 
 
 def _join_pieces(episode: _Episode) -> Response:

@@ -117,7 +117,8 @@ def test_own_reward_reads_a_conversation_as_messages():
     assert environment.step(environment.reset(problem), parse_turn("42")).reward == 1.0
     reads_text = Tools(reward=lambda completions: [float(completions[0].startswith("4"))])
     with pytest.raises(
-        RuntimeError, match=r"on the answer '42': .*AttributeError.*the text; --no-reward-messages makes them text, exc"
+        RuntimeError,
+        match=r"on the answer '42': .*AttributeError.*content\"\]; --no-reward-messages passes text instead, exc",
     ):
         reads_text.step(reads_text.reset(problem), parse_turn("42"))
 

@@ -68,7 +68,7 @@ def test_text_reward_judges_conversations(folder, tmp_path, command, capsys):
     positional = [str(folder), str(tmp_path / "out.jsonl")] if command != "eval" else [str(folder)]
     flags = ["--dataset", str(tmp_path / "rows.jsonl"), "--reward", f"{tmp_path / 'own.py'}:by_parity_of_length"]
     flags += ["--max-response-tokens", "4"]
-    refused(capsys, "It received lists of messages.*--no-reward-messages makes them text", command, *positional, *flags)
+    refused(capsys, "It received lists of messages.*--no-reward-messages passes text instead", command, *positional, *flags)
     printed(capsys, command, *positional, *flags, "--no-reward-messages")
 
 

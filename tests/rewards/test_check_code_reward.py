@@ -3,7 +3,7 @@
 import check_code_reward
 import pytest
 
-from rljax.rewards.code import code, program_of
+from rljax.rewards.code import build_program, code
 from rljax.rewards.sandbox import Limits, judge_all
 
 TASKS = [
@@ -48,7 +48,7 @@ def test_sampled_tasks_are_judged_correctly(shared_data):
         for position, task in enumerate(tasks)
         for variant in list(check_code_reward.variants(task))[position % 11 :: 11]
     ]
-    programs = [program_of(task.prompt, response, **task.columns) for task, _, _, response in chosen]
+    programs = [build_program(task.prompt, response, **task.columns) for task, _, _, response in chosen]
     verdicts = judge_all(programs, Limits(seconds=20.0))
     results = [
         (task.key, name, right, all(verdict.pass_rates))

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.code import code, code_fraction, program_of
+from rljax.rewards.code import build_program, code, code_fraction
 from rljax.rewards.reward_scores import score
 from rljax.rewards.sandbox import Limits, Program, judge_all
 
@@ -246,7 +246,7 @@ def test_the_function_may_have_the_name_of_a_builtin():
 
 
 def test_future_imports_come_first():
-    program = program_of(
+    program = build_program(
         ZERO_PROMPT,
         "from __future__ import annotations\nx = 1\n" + ZERO_PROMPT + "    return 1\n",
         test="-",

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from rljax.rewards.code import program_of
-from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extract_code, fences, last_code
+from rljax.rewards.code import build_program
+from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extract_code, find_fences, last_code
 
 SQUARE = "def square(x):\n    return x * x"
 
@@ -55,7 +55,7 @@ def test_extracted_code(completion, expected):
 
 def test_fences():
     text = "a ```python\n  \t``` py  x\n````\n```a`b\n~~~ `\n```"
-    assert [(fence.start, fence.end, fence.indent, fence.mark, fence.language) for fence in fences(text)] == [
+    assert [(fence.start, fence.end, fence.indent, fence.mark, fence.language) for fence in find_fences(text)] == [
         (12, 24, 4, "```", "py  x"),
         (25, 29, 0, "````", ""),
         (37, 42, 0, "~~~", "`"),
@@ -168,7 +168,7 @@ def test_extraction_takes_linear_time(unit, begin):
     """An earlier pattern for fences backtracked and took 16 s for 32,000 spaces before a backtick."""
     started = time.process_time()
     extract_code(begin + unit * (LONGEST_RESPONSE // len(unit)) + "`")
-    program_of("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
+    build_program("def f(x):\n    'The prompt.'\n", unit * (LONGEST_RESPONSE // len(unit)), test="-", entry_point="f")
     assert time.process_time() - started < 3
 
 

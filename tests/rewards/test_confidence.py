@@ -5,7 +5,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards import BY_NAME, resolve, right_from, verifier
-from rljax.rewards.confidence import brier, stated_confidence, without_confidence
+from rljax.rewards.confidence import brier, read_confidence, remove_confidence
 from rljax.rewards.correctness import Failed
 from rljax.rewards.reward_scores import has_verifier, judge
 
@@ -48,16 +48,16 @@ from rljax.rewards.reward_scores import has_verifier, judge
     ],
 )
 def test_last_statement_counts_if_it_is_a_probability(text, confidence):
-    assert stated_confidence(text) == confidence
+    assert read_confidence(text) == confidence
 
 
 def test_verifier_reads_only_the_answer():
-    assert without_confidence("#12; confidence: 0.8\nconfidence: 7") == "#12"
+    assert remove_confidence("#12; confidence: 0.8\nconfidence: 7") == "#12"
     for written in ("1e-3", "0,8", "0.8/1", "80 %", "**0.8**", "`0.8`.", "0." + "8" * 99):
-        assert without_confidence(f"#12 **confidence:** {written}") == "#12", written
-    assert without_confidence("**#12**\n`confidence: 0.8`\n") == "**#12**\n"
-    assert without_confidence("self-confidence: 0.3") == "self-confidence: 0.3"
-    assert without_confidence("#12 <confidence>no</confidence>!") == "#12!"
+        assert remove_confidence(f"#12 **confidence:** {written}") == "#12", written
+    assert remove_confidence("**#12**\n`confidence: 0.8`\n") == "**#12**\n"
+    assert remove_confidence("self-confidence: 0.3") == "self-confidence: 0.3"
+    assert remove_confidence("#12 <confidence>no</confidence>!") == "#12!"
     completions = ["#12 confidence: 0.8", "#12", "#3", "<confidence>0.8</confidence> #3"]
     scores = judge(resolve("brier:exact"), ["?"] * 4, completions, {"answer": ["12"] * 4})
     assert scores.parts["exact"].tolist() == [1.0, 1.0, 0.0, 0.0]

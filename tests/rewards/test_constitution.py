@@ -57,7 +57,7 @@ def test_rules_in_json_are_equivalent(tmp_path):
         ({"a": {"must": "x", "weight": -1}}, "the weight of the rule 'a' is -1; it must be a number, 0 or more"),
         ({"a": {"must": "x", "weight": float("nan")}}, "the weight of the rule 'a' is nan"),
         ({"a": {"must": "x", "weight": "2"}}, "the weight of the rule 'a' is '2'"),
-        ({"a": {"judged": "Is it polite?"}}, "give `question`, `at` .a server's address. and perhaps `model`"),
+        ({"a": {"judged": "Is it polite?"}}, "give `question`, `at` .a server's address. and optionally `model`"),
         ({"a": {"judged": {"question": "?", "at": 8000}}}, "question, at and model must be text"),
         (
             {"a": {"judged": {"question": "?", "at": "localhost:8000"}}},

@@ -59,7 +59,7 @@ def test_a_reward_that_reads_messages_as_text_gets_a_helpful_error():
     def reads_text(completions):
         return [float(completion.startswith("#")) for completion in completions]
 
-    with pytest.raises(InputError, match=r"at .*test_conversation.py:\d+; .* --no-reward-messages makes them text"):
+    with pytest.raises(InputError, match=r"at .*test_conversation.py:\d+; .* --no-reward-messages passes text instead"):
         judge(reads_text, PROMPTS, COMPLETIONS, {}, chats=CHATS)
     with pytest.raises(InputError, match=r"needs level"):
         judge(lambda level: level, PROMPTS, COMPLETIONS, {}, chats=CHATS)

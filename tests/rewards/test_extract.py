@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.rewards.extract import final_answer, normalized
+from rljax.rewards.extract import final_answer, normalize_answer
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_final_answer(text, answer):
     ],
 )
 def test_answers_are_normalized(text, plain):
-    assert normalized(text) == plain
+    assert normalize_answer(text) == plain
 
 
 @given(st.text("#\\boxed{} 1a\n$.,", max_size=40))

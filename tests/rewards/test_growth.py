@@ -11,12 +11,12 @@ from rljax.rewards import votes
 from rljax.rewards.algebra_limits import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.choice import multiple_choice, yes_no
 from rljax.rewards.code_blocks import extract_code
-from rljax.rewards.confidence import stated_confidence, without_confidence
+from rljax.rewards.confidence import read_confidence, remove_confidence
 from rljax.rewards.exact import exact
 from rljax.rewards.extract import LONGEST_READ, final_answer, last_number, stated_text, stated_text_or_last_number
 from rljax.rewards.format import has_final_answer, think_answer
 from rljax.rewards.math import aime, decide_without_algebra, gsm8k
-from rljax.rewards.notation import plain
+from rljax.rewards.notation import canonicalize
 from rljax.rewards.steps import equations
 
 READERS = {
@@ -37,8 +37,8 @@ READERS = {
     "vote": votes.vote,
     "vote_yes_no": votes.vote_yes_no,
     "vote_letter": votes.vote_letter,
-    "stated_confidence": stated_confidence,
-    "without_confidence": lambda text: len(without_confidence(text[-LONGEST_READ:])),
+    "read_confidence": read_confidence,
+    "remove_confidence": lambda text: len(remove_confidence(text[-LONGEST_READ:])),
 }
 PIECES = [
     *r"""# #### $ \$ . , 1 1, 1,111 - + = ( ) [ { } \ ` ``` * \boxed{ \boxed \text{ \frac ^ _ <answer> </answer> <think> answer
@@ -110,7 +110,7 @@ def test_only_the_end_of_a_response_is_read(name):
 def test_answers_are_normalized_and_decided_quickly(text, times):
     answer = (text * times)[:LONGEST_ALGEBRA]
     started = time.process_time()
-    plain.__wrapped__(answer)
+    canonicalize.__wrapped__(answer)
     is_judgeable(answer)
     decide_without_algebra(answer, r"\frac{1}{2}")
     assert time.process_time() - started < 0.25

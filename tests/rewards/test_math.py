@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Unfinished
-from rljax.rewards.extract import last_number, normalized, stated_answer, stated_answer_or_last_number
+from rljax.rewards.extract import last_number, normalize_answer, stated_answer, stated_answer_or_last_number
 from rljax.rewards.math import (
     aime,
     decide_without_algebra,
@@ -146,7 +146,7 @@ def test_the_last_number_counts_only_if_requested():
     ],
 )
 def test_answers_decided_without_algebra(answer, reference, verdict):
-    assert decide_without_algebra(normalized(answer), normalized(reference)) is verdict
+    assert decide_without_algebra(normalize_answer(answer), normalize_answer(reference)) is verdict
 
 
 def test_simplify_answer_keeps_meaningful_spaces():
@@ -157,7 +157,7 @@ def test_simplify_answer_keeps_meaningful_spaces():
 
 @given(st.text(r"\{}()12 ,.$#boxedtext_^/", max_size=30))
 def test_any_text_equals_itself(text):
-    assert decide_without_algebra(normalized(text), normalized(text)) is True
+    assert decide_without_algebra(normalize_answer(text), normalize_answer(text)) is True
     assert decide_without_algebra(text, f"{text}7") is not True
 
 
@@ -454,7 +454,7 @@ def test_each_reference_equals_itself_in_a_sentence(math_answers):
 
 
 def test_each_reference_equals_itself_by_algebra(math_answers):
-    chosen = random.Random(1).sample([normalized(answer) for answer in math_answers if answer], 200)
+    chosen = random.Random(1).sample([normalize_answer(answer) for answer in math_answers if answer], 200)
     pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=2.0, memory=2 * 2**30)
     outcomes = pool.map([{"reference": answer, "answer": answer} for answer in chosen])
     assert sum(outcome is True for outcome in outcomes) >= 0.995 * len(chosen)

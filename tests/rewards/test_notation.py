@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljax.rewards.algebra_limits import is_judgeable
-from rljax.rewards.notation import nesting, plain
+from rljax.rewards.notation import canonicalize, nesting_depth
 from rljax.rewards.quantity import read_number, rounds_to, same_quantity, split_unit
 from rljax.rewards.units import read_unit, same_unit
 
@@ -50,26 +50,30 @@ from rljax.rewards.units import read_unit, same_unit
         ("(" * 60 + ")" * 60, "(" * 60 + ")" * 60),
     ],
 )
-def test_plain(text, normalized):
-    assert plain(text) == normalized
+def test_canonicalize(text, normalized):
+    assert canonicalize(text) == normalized
 
 
 @given(st.text(r"\{}()[]12 ,.$^_/°½xandfrcsqt-+=<", max_size=40))
 def test_plain_is_idempotent(text):
-    once = plain(text)
-    assert plain(once) == once
-    assert nesting(text) < 0 or nesting(once) >= 0
+    once = canonicalize(text)
+    assert canonicalize(once) == once
+    assert nesting_depth(text) < 0 or nesting_depth(once) >= 0
 
 
 @given(st.fractions(max_denominator=10**6), st.sampled_from(["{0}/{1}", r"\frac{{{0}}}{{{1}}}", r"\dfrac{{{0}}} {{{1}}}"]))
 def test_every_fraction_is_read(value, form):
-    assert read_number(plain(form.format(value.numerator, value.denominator))) == value
+    assert read_number(canonicalize(form.format(value.numerator, value.denominator))) == value
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**8), max_value=10**8))
 def test_every_decimal_is_read_in_every_form(value):
-    assert read_number(plain(f"{value}")) == read_number(plain(f"{value:,}")) == Fraction(value)
-    assert read_number(plain(f"{value:,}".replace(",", r"{,}"))) == read_number(plain(f"{value:.20e}")) == Fraction(value)
+    assert read_number(canonicalize(f"{value}")) == read_number(canonicalize(f"{value:,}")) == Fraction(value)
+    assert (
+        read_number(canonicalize(f"{value:,}".replace(",", r"{,}")))
+        == read_number(canonicalize(f"{value:.20e}"))
+        == Fraction(value)
+    )
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6))
@@ -134,10 +138,10 @@ def test_units_match_themselves_and_a_missing_unit():
 @given(st.integers(-1000, 1000), st.sampled_from(["apples", "cm", "square feet", "red balls", "percent", "°", "dollars"]))
 def test_split_unit_recovers_the_number(value, unit):
     for form in (r"{}\text{{ {}}}", "{} {}", r"{}\;\mathrm{{{}}}"):
-        quantity = split_unit(plain(form.format(value, unit)))
+        quantity = split_unit(canonicalize(form.format(value, unit)))
         assert (quantity.core, quantity.scale) == (str(value), 1)
-        assert same_quantity(str(value), plain(form.format(value, unit)))
-        assert not same_quantity(str(value), plain(form.format(value + 1, unit)))
+        assert same_quantity(str(value), canonicalize(form.format(value, unit)))
+        assert not same_quantity(str(value), canonicalize(form.format(value + 1, unit)))
 
 
 @pytest.mark.parametrize(

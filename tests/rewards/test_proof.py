@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.correctness import Failed, is_verifier
 from rljax.rewards.proof import proves
-from rljax.rewards.smt_proof import MOST_DEPTH, MOST_TOKENS, check_proof, read_formulas, read_statement, read_steps
+from rljax.rewards.smt_proof import MOST_DEPTH, MOST_TOKENS, find_proof_fault, read_formulas, read_statement, read_steps
 from rljax.tracking.rows import read_metrics
 
 CHAIN = """
@@ -26,7 +26,7 @@ SUMS = "(declare-const x Int) (declare-const y Real) (assert (< x 3)) (assert (>
 
 @pytest.mark.parametrize("text", ["(", ")", "p)", "(p", "(" * (MOST_DEPTH + 1), "p " * (MOST_TOKENS + 1)])
 def test_formulas_that_cannot_be_read(text):
-    with pytest.raises(ValueError, match=r"parenthesis|nested more than 50|2000 are allowed"):
+    with pytest.raises(ValueError, match=r"parenthesis|nested more than 50|at most 2000 are allowed"):
         read_formulas(text)
 
 
@@ -83,7 +83,7 @@ class TestZ3:
         ],
     )
     def test_a_proof_in_propositional_logic(self, proof, fault):
-        assert check_proof(CHAIN, proof) == fault
+        assert find_proof_fault(CHAIN, proof) == fault
 
     @pytest.mark.parametrize(
         ("proof", "fault"),
@@ -100,7 +100,7 @@ class TestZ3:
         ],
     )
     def test_a_proof_in_linear_arithmetic(self, proof, fault):
-        assert check_proof(SUMS, proof) == fault
+        assert find_proof_fault(SUMS, proof) == fault
 
     @pytest.mark.parametrize(
         ("formula", "follows"),
@@ -118,7 +118,7 @@ class TestZ3:
     )
     def test_each_operator_has_its_meaning(self, formula, follows):
         text = f"(declare-const p Bool) (declare-const x Int) (assert (or p (not p))) (prove {formula})"
-        assert check_proof(text, f"2. {formula} by 1") == ("" if follows else "step 2 does not follow from 1")
+        assert find_proof_fault(text, f"2. {formula} by 1") == ("" if follows else "step 2 does not follow from 1")
 
     def test_reward_reads_the_text_after_the_thinking(self):
         right, wrong = "5. q by 1, 4\n6. r by 2, 5\n7. s by 3, 6", "5. s by 1, 2"

@@ -12,7 +12,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed, Failures
-from rljax.rewards.reward_call import ask, check_failures, join_results, read_result, wait_for
+from rljax.rewards.reward_call import call_function, check_failures, join_results, read_result, wait_for
 from rljax.rewards.reward_scores import call_reward
 
 
@@ -46,7 +46,7 @@ async def call_sys_exit_in_coroutine(completions):
     ],
 )
 def test_reward_that_tries_to_exit_fails(reward, message):
-    (returned,) = wait_for([ask(reward, ["a"], ["b"], {}, None)])
+    (returned,) = wait_for([call_function(reward, ["a"], ["b"], {}, None)])
     result = read_result(returned, "reward", 1)
     assert not result.valid.any()
     assert result.failed.all()
@@ -62,7 +62,7 @@ def test_a_child_process_of_a_reward_may_exit():
         return [float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))]
 
     original = os._exit
-    assert ask(fork, ["a"], ["b"], {}, None) == [7.0]
+    assert call_function(fork, ["a"], ["b"], {}, None) == [7.0]
     assert os._exit is original
 
 
@@ -76,7 +76,7 @@ def test_a_reward_that_closes_files_of_the_run_is_refused():
         return [1.0]
 
     with pytest.raises(InputError, match=r"the reward .*closes closed file descriptors that it had not opened"):
-        ask(closes, ["a"], ["b"], {}, None)
+        call_function(closes, ["a"], ["b"], {}, None)
 
 
 def test_ctrl_c_is_not_a_failure_of_the_reward():
@@ -84,7 +84,7 @@ def test_ctrl_c_is_not_a_failure_of_the_reward():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask(interrupt, ["a"], ["b"], {}, None)
+        call_function(interrupt, ["a"], ["b"], {}, None)
 
 
 def test_a_reward_cannot_change_the_runs_working_folder(tmp_path):
@@ -93,7 +93,7 @@ def test_a_reward_cannot_change_the_runs_working_folder(tmp_path):
         return [float(Path.cwd() == tmp_path)]
 
     before = Path.cwd()
-    assert ask(change_folder, ["a"], ["b"], {}, None) == [1.0]
+    assert call_function(change_folder, ["a"], ["b"], {}, None) == [1.0]
     assert Path.cwd() == before
 
 

@@ -106,7 +106,7 @@ def test_coroutines_are_awaited_inside_a_running_loop():
         ("ab", "returned 'ab'; it must return a list"),
         ({0: 1.0, 1: 2.0}, r"returned \{0: 1.0, 1: 2.0\}; it must return a list"),
         (np.float32(1), "returned .*1.0.*; it must return a list"),
-        ([1.0], "returned 1 value for 2 completions; it must return one for each"),
+        ([1.0], "returned 1 value for 2 completions; it must return one per completion"),
         ([1.0] * 3, "returned 3 values for 2 completions"),
         ([1.0, "2"], r"returned '2' for completion 1 \(in \[1.0, '2'\]\); it must return a number"),
         ([[1.0], [2.0]], r"returned \[1.0\] for completion 0"),

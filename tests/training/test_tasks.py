@@ -17,7 +17,7 @@ from rljax.data import reasoning_gym
 from rljax.data.tool_calls import parse_turn
 from rljax.errors import InputError
 from rljax.importing import check_optional
-from rljax.rewards.reasoning_gym import final_answer
+from rljax.rewards.reasoning_gym import read_answer
 from rljax.rewards.reward_scores import judge
 from rljax.rollout.environment import make_environment
 from rljax.settings.options import read_options, read_words
@@ -155,7 +155,7 @@ def test_an_option_of_another_type_is_refused(option, message):
 
 @pytest.mark.parametrize(("text", "answer"), [(" 7\n", "7"), ("so <answer> 8 </answer>.", "8"), ("<answer>9", "<answer>9")])
 def test_the_answer_is_tagged_or_the_full_response(text, answer):
-    assert final_answer(text) == answer
+    assert read_answer(text) == answer
 
 
 @needs_package

@@ -37,7 +37,7 @@ MUTABLE = (bytearray, set, list, dict, deque)
 PREDICATES = frozenset(
     {"startswith", "endswith", "issubset", "issuperset", "isdisjoint", *(n for n in dir(str) if n.startswith("is"))}
 )
-"""Methods of plain types that return True or False. Code that calls one on a value expects the value to have a plain type."""
+"""Methods of plain types that return True or False. Code that calls such a method expects the value to have a plain type."""
 
 
 def base_of(kind: type) -> type | None:
@@ -92,7 +92,7 @@ def content(value: Any) -> object:
     return base([*base.__iter__(value)])  # type: ignore[attr-defined]
 
 
-def awaited(awaitable: Awaitable) -> object:
+def run_awaitable(awaitable: Awaitable) -> object:
     """Run an awaitable to completion in this process's event loop, or in another thread if that loop is already running.
 
     Args:
@@ -103,7 +103,7 @@ def awaited(awaitable: Awaitable) -> object:
 
     Example:
         >>> import asyncio
-        >>> awaited(asyncio.sleep(0, 3))
+        >>> run_awaitable(asyncio.sleep(0, 3))
         3
     """
 
@@ -206,11 +206,11 @@ ACTIONS: Mapping[str, Callable[..., object]] = MappingProxyType(
         "__deepcopy__": copy.deepcopy,
         "__enter__": lambda subject: type(subject).__enter__(subject),
         "__exit__": lambda subject, error: bool(type(subject).__exit__(subject, *_exit_arguments(error))),
-        "__await__": awaited,
+        "__await__": run_awaitable,
         "__aiter__": aiter,
-        "__anext__": lambda subject: awaited(anext(subject)),
-        "__aenter__": lambda subject: awaited(type(subject).__aenter__(subject)),
-        "__aexit__": lambda subject, error: bool(awaited(type(subject).__aexit__(subject, *_exit_arguments(error)))),
+        "__anext__": lambda subject: run_awaitable(anext(subject)),
+        "__aenter__": lambda subject: run_awaitable(type(subject).__aenter__(subject)),
+        "__aexit__": lambda subject, error: bool(run_awaitable(type(subject).__aexit__(subject, *_exit_arguments(error)))),
         **{name: getattr(operator, name) for name in COMPARISONS},
         **ARITHMETIC,
     }

@@ -1,4 +1,4 @@
-"""The process of the sandbox that runs the program under test and answers questions about what it defines.
+"""The process of the sandbox that runs the program under test and answers questions about what the program defines.
 
 Nothing here is trusted, because the program shares this process with the server and may answer in the server's place. The program
 can send only values, and receives only what the tests pass to it. No test or expected value ever enters this process.
@@ -13,7 +13,7 @@ from typing import Any
 from rljax.rewards.sandbox.actions import allow_event_loops
 from rljax.rewards.sandbox.peer import Peer
 
-_LONGEST_OUTPUT = 2**20
+_LONGEST_OUTPUT = 2**20  # bytes per stream
 
 
 class _OutputBuffer(io.BytesIO):
@@ -45,16 +45,16 @@ class _Server(Peer):
 
     def __init__(self, incoming: int, outgoing: int, objects: Iterable[object]) -> None:
         super().__init__(incoming, outgoing, objects)
-        self._printed = (_OutputBuffer(1), _OutputBuffer(2))
+        self._buffers = (_OutputBuffer(1), _OutputBuffer(2))
         streams = [
-            io.TextIOWrapper(printed, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
-            for printed in self._printed
+            io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
+            for buffer in self._buffers
         ]
         sys.stdout, sys.stderr = self._streams = streams
 
     def output(self) -> list[str]:
         """Return what the program has printed since the last call."""
-        return [printed.take() for printed in self._printed]
+        return [buffer.take() for buffer in self._buffers]
 
 
 def serve(code: str, questions: int, answers: int) -> None:

@@ -20,7 +20,7 @@ class Clock:
 
     Example:
         >>> clock = Clock(60.0, (os.getpid(),), 1.0)
-        >>> 59.0 < clock.left() <= 60.0
+        >>> 59.0 < clock.remaining() <= 60.0
         True
     """
 
@@ -32,8 +32,8 @@ class Clock:
         self._delays = [_delay(descriptor, 0.0) for descriptor in self._descriptors]
         self._before = sum(self._delays)
 
-    def left(self) -> float:
-        """Return the seconds that are left, 0 or less once they are used up. At least this much real time passes until then."""
+    def remaining(self) -> float:
+        """Return the remaining seconds, 0 or less if they are used up. They take at least as much real time to use up."""
         self._delays = [_delay(descriptor, last) for descriptor, last in zip(self._descriptors, self._delays, strict=True)]
         delayed = sum(self._delays) - self._before
         return self._seconds - (time.monotonic() - self._start - delayed)

@@ -35,11 +35,11 @@ class Bounds(NamedTuple):
     seconds: float
     """Limit on the CPU time."""
     memory_bytes: int
-    """Size of the address space."""
+    """Limit on the address space."""
     file_bytes: int
-    """Size of the temporary folder, and of any one file."""
+    """Limit on the size of the temporary folder, and on the size of each file."""
     threads: int
-    """Number of threads."""
+    """Limit on the number of threads."""
 
 
 class SpawnedProcess(NamedTuple):
@@ -126,7 +126,7 @@ def drop_rights(readable: Sequence[str]) -> None:
     if sys.platform != "linux":
         return
     _prctl(_NO_NEW_PRIVILEGES, 1)
-    rules = landlock.rules([*filter(None, readable), *namespaces.libraries(), *namespaces.DEVICES], [os.devnull])
+    rules = landlock.make_rules([*filter(None, readable), *namespaces.libraries(), *namespaces.DEVICES], [os.devnull])
     if rules is not None:
         landlock.restrict(rules)
     if seccomp.available():
@@ -184,8 +184,8 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
     else:
         _enter_folder(folder, user if as_root else None)
         if as_root:
-            namespaces.reach_library()
-        rules = landlock.rules([*namespaces.libraries(), *namespaces.DEVICES], [".", os.devnull])
+            namespaces.keep_library_readable()
+        rules = landlock.make_rules([*namespaces.libraries(), *namespaces.DEVICES], [".", os.devnull])
     counts_own_threads = as_root or level == "namespaces"  # otherwise the limit would count all threads of this user
     _set_limits(bounds, bounds.threads if counts_own_threads and level != "rlimits" else 0)
     if as_root:

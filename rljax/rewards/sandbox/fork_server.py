@@ -1,8 +1,8 @@
 """From one process, fork a launcher for each program under test, so that no program waits for an interpreter to start.
 
 This process runs as `python -I -S fork_server.py FOLDER`. It receives orders over its standard input; each "judge" order
-comes with a socket, which only the forked launcher reads (`rljax.rewards.sandbox.launcher`). This process therefore never has in
-its memory a program, a test or a secret of the trainer that a launcher could inherit. The process ends when the trainer does.
+comes with a socket, which only the forked launcher reads (`rljax.rewards.sandbox.launcher`). The memory of this process therefore
+never contains a program, a test or a secret of the trainer that a launcher could inherit. The process ends when the trainer does.
 """
 
 import contextlib

@@ -62,7 +62,7 @@ class Service:
         """
         # A socket, because any process of this user can reopen a pipe through its path in /proc.
         ours, theirs = socket.socketpair()
-        with self._unreadable(), ours:
+        with self._hide_memory(), ours:
             with theirs:
                 number = self._order_launcher(theirs)
             try:
@@ -127,7 +127,7 @@ class Service:
         return process, ours
 
     @contextlib.contextmanager
-    def _unreadable(self) -> Generator[None]:
+    def _hide_memory(self) -> Generator[None]:
         """Keep the user's other processes from reading this process's memory, even if the system's settings permit tracing."""
         with self._lock:
             if not self._judging:

@@ -32,11 +32,11 @@ class Limits(NamedTuple):
     """Time for all tests together, computing and sleeping. Time spent waiting for a processor is not counted. If the kernel does
     not measure this waiting (macOS), the limit is on wall-clock time and is multiplied by the number of programs per core."""
     memory_bytes: int = 512 * 2**20
-    """Size of the address space."""
+    """Limit on the address space."""
     file_bytes: int = 16 * 2**20
-    """Size of the temporary folder, and of any one file."""
+    """Limit on the size of the temporary folder, and on the size of each file."""
     threads: int = 16
-    """Number of threads; enforced only if they can be counted separately from the user's other threads."""
+    """Limit on the number of threads; enforced only if they can be counted separately from the user's other threads."""
 
 
 class Program(NamedTuple):
@@ -118,7 +118,7 @@ def unavailable() -> Mapping[str, str]:
     """
     problems: dict[str, str] = {}
     for name in LEVELS:
-        problem = _problem(name)
+        problem = _find_problem(name)
         if problem is None:
             without = f" ({_join_problems(problems)})" if problems else ""
             exposed = exposure(name, machine())
@@ -154,7 +154,7 @@ def judge(program: Program, limits: Limits = Limits(), at: str | None = None) ->
         >>> judge(Program("def double(x): return 2 * x", ("assert double(2) == 4", "assert double('a') == 'b'")))
         Verdict(pass_rates=(1.0, 0.0), ended='done', reason='')
     """
-    return _judge_checked(program, limits, level() if at is None else at, 1.0)
+    return _check_and_judge(program, limits, level() if at is None else at, 1.0)
 
 
 def text_of(code: str, function: str, limits: Limits = Limits(), *, characters: int = 4000) -> Output:  # noqa: B008 - immutable
@@ -195,7 +195,7 @@ def _check_limits(limits: Limits) -> None:
             raise InputError(f"the sandbox's limit {name} is {value!r}; it must be a positive number.")
 
 
-def _judge_checked(program: Program, limits: Limits, at: str, patience: float) -> Verdict:
+def _check_and_judge(program: Program, limits: Limits, at: str, patience: float) -> Verdict:
     _check_limits(limits)
     slots = len(program.tests) + bool(program.check)
     if not slots:
@@ -236,7 +236,7 @@ def judge_all(
         limits: the resources that each program may use.
         workers: how many programs run at a time; None runs one per core.
         at: one of `LEVELS`; None selects the strongest that works on this machine.
-        progress: called with the number of programs judged so far and the number of all; or None.
+        progress: called with the number of programs judged so far and the total number; or None.
 
     Returns:
         A verdict for each program, in order.
@@ -257,7 +257,7 @@ def judge_all(
     verdicts = []
     with ThreadPoolExecutor(max_workers=workers) as pool:
         try:
-            for verdict in pool.map(lambda program: _judge_checked(program, limits, at, patience), programs):
+            for verdict in pool.map(lambda program: _check_and_judge(program, limits, at, patience), programs):
                 verdicts.append(verdict)
                 if progress is not None:
                     progress(len(verdicts), len(programs))
@@ -268,12 +268,12 @@ def judge_all(
 
 
 def _run(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
-    """Have a launcher run a program and a job on it, and return the launcher's reports.
+    """Have a launcher run a program and do a job with it (run tests or call a function), and return the launcher's reports.
 
     Raises:
         InputError: this machine cannot confine the program at this level.
     """
-    reports = _reports(code, job, limits, at, patience)
+    reports = _collect_reports(code, job, limits, at, patience)
     if reports[-1]["ended"] == "not confined":
         reason = reports[-1]["reason"]
         raise InputError(
@@ -282,7 +282,7 @@ def _run(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> l
     return reports
 
 
-def _reports(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
+def _collect_reports(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
     """Start a launcher and collect its reports. If the launcher dies, retry once, unless the program could have killed it."""
     first = {"code": code, "level": at, "bounds": limits._asdict(), "patience": patience}
     try:
@@ -310,7 +310,7 @@ def forks():
 """
 
 
-def _problem(name: str) -> str | None:
+def _find_problem(name: str) -> str | None:
     """Return why a level does not work on this machine, or None if it does."""
     if os.name != "posix" or not sys.executable:
         return "not a POSIX system, or `sys.executable` is empty"

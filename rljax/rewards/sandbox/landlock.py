@@ -13,10 +13,14 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture that 
 _QUERY_VERSION = 1  # the flag that asks the kernel for its version
 _BENEATH = 1
 _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
-_CHANGES = 0x37B0 | _WRITE_FILE | _TRUNCATE  # remove entries, create any except devices, move them to another folder
+# The rights to remove entries, to create entries other than devices, and to move entries to another folder.
+_CHANGES = 0x37B0 | _WRITE_FILE | _TRUNCATE
 _FILE_RIGHTS_BY_VERSION = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)  # versions 2, 3 and 5 each add one access right
-_NETWORK_FROM, _NETWORK = 4, 0x3  # bind and connect over TCP
-_SCOPES_FROM, _SCOPES = 6, 0x3  # abstract sockets of outside processes, and signals to them
+_NETWORK_FROM, _NETWORK = 4, 0x3  # since version 4: to bind and connect over TCP
+_SCOPES_FROM, _SCOPES = (
+    6,
+    0x3,
+)  # since version 6: to use abstract sockets of outside processes, and to signal these processes
 
 
 def version() -> int:
@@ -34,8 +38,8 @@ def version() -> int:
     return max(0, libc.syscall(ctypes.c_long(_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint(_QUERY_VERSION)))
 
 
-def rules(readable: list[str], writable: list[str]) -> int | None:
-    """Make rules that permit reading in some folders, and reading and writing in others.
+def make_rules(readable: list[str], writable: list[str]) -> int | None:
+    """Make rules that permit a process only to read some files, and to read and change others.
 
     Args:
         readable: folders or files to read.
@@ -70,7 +74,7 @@ def restrict(ruleset: int) -> None:
     """Apply rules irrevocably to this process and its children. The process must first have set "no new privileges".
 
     Args:
-        ruleset: the file descriptor that `rules` returned; this function closes it.
+        ruleset: the file descriptor that `make_rules` returned; this function closes it.
 
     Raises:
         OSError: the kernel rejects the rules.

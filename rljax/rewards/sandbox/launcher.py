@@ -38,9 +38,7 @@ def judge(connection: int, folder: str) -> None:
         confine.adopt_orphans()
         confine.hide_memory()
         os.mkdir(folder, 0o711)
-        may_leave_files_outside = (
-            first["level"] == "rlimits"
-        )  # at the other levels, a program can leave nothing outside its folder
+        may_leave_files_outside = first["level"] == "rlimits"  # at other levels, a program can change only its own folder
         end = _run_both(first, connection, folder, users, started)
     except wire.WireError:  # the trainer has ended
         end = None
@@ -49,7 +47,7 @@ def judge(connection: int, folder: str) -> None:
     _kill_all(started)
     leftovers.remove_folder(folder)
     for user in {*users} - {os.geteuid()} if may_leave_files_outside else ():
-        leftovers.remove_shared(user, start)
+        leftovers.remove_shared_objects(user, start)
     if end is not None:
         with contextlib.suppress(BrokenPipeError):  # the trainer has ended
             tell(connection, end)
@@ -107,7 +105,7 @@ def _make_folder(folder: str, name: str) -> str:
 
 
 def _wait(clock: Clock, seconds: float, done: int, connection: int) -> dict[str, str] | None:
-    while (left := clock.left()) > 0.0:
+    while (left := clock.remaining()) > 0.0:
         ready = select.select([done, connection], [], [], min(left, _HEARTBEAT_SECONDS))[0]
         if done in ready:
             ended = os.read(done, 1)

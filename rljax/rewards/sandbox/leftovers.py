@@ -54,7 +54,7 @@ def claim_folder(parent: str) -> tuple[str, int]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder tree of any depth and with any modes. A missing folder is not an error.
+    """Remove a folder tree of any depth and with any permissions. A missing folder is not an error.
 
     The tree is flattened while it is removed: before a subfolder is removed, the folders in it are moved to the top folder. The
     depth is therefore not limited by recursion, the length of a path or the number of open files. Nothing outside the folder is
@@ -126,7 +126,7 @@ def _open_folder(name: str, parent: int | None) -> Generator[int]:
         os.close(opened)
 
 
-def remove_shared(user: int, since: float | int) -> None:
+def remove_shared_objects(user: int, since: float | int) -> None:
     """Remove the shared memory, semaphores, message queues and shared files of a user whose processes have all ended.
 
     Args:

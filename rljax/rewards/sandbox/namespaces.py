@@ -22,7 +22,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 def unshare() -> bool:
-    """Move this process into new namespaces. The new process namespace applies only to its later children.
+    """Move this process into new namespaces. The new process namespace applies only to children that this process starts later.
 
     Returns:
         False if this required a new user namespace, in which this process's user is the only user; else True.
@@ -92,7 +92,7 @@ def drop_capabilities() -> None:
         _check(libc.syscall(_CALLS[platform.machine()][1], header, no_capabilities), "capset")
 
 
-def reach_library() -> None:
+def keep_library_readable() -> None:
     """Keep Python's library readable if only root may enter the folders above it.
 
     A process can still use a folder that it has opened, and the file descriptor's path in /proc leads into that folder.

@@ -16,8 +16,8 @@ from rljax.rewards.sandbox.proxies import (
     Reference,
     Remote,
     RemoteErrorMeta,
-    error_class,
     make_derived,
+    make_error_class,
     make_remote,
     reference_of,
     replace_content,
@@ -71,22 +71,24 @@ class Peer:
                 answer = self._await_answer()
             except (OSError, wire.WireError) as problem:
                 self.lost = True
-                raise self.broken("the program has ended, or sent something that is not a message") from problem
+                raise self.record_invalid_answer(
+                    "the program has ended, or sent something that is not a message"
+                ) from problem
         try:
             values = wire.decode(list(answer[1:-1]), self._revive)
         except wire.WireError as problem:
-            raise self.broken("the answer is not valid") from problem
+            raise self.record_invalid_answer("the answer is not valid") from problem
         match answer[0], values:
             case "value", [value, list(changed)] if len(changed) == len(arguments):
-                # Replace only arguments that may change, whatever the other end sends: see `may_change` and `_performed`.
+                # Replace only arguments that may change, whatever the other end sends: see `may_change` and `_perform_action`.
                 for argument, want, new in zip(arguments, wanted, changed, strict=True):
                     if want or value is None:
                         replace_content(argument, new)
                 return value
             case "error", [BaseException() as error]:
-                raise self.received(error, action)
+                raise self.record_received_error(error, action)
             case _:
-                raise self.broken("the answer is not valid")
+                raise self.record_invalid_answer("the answer is not valid")
 
     def serve(self) -> NoReturn:
         """Answer questions until the connection closes.
@@ -95,7 +97,7 @@ class Peer:
             WireError: the other end has closed the connection.
         """
         while True:
-            self._perform(wire.receive(self._files[0]))
+            self._answer_question(wire.receive(self._files[0]))
 
     def may_change(self, argument: object) -> bool:
         """True if a function that returns a value other than None may also change this argument."""
@@ -117,15 +119,15 @@ class Peer:
         """Raise the error for an action whose result the object is not trusted to decide."""
         raise CandidateError(f"the program cannot decide {action}")
 
-    def broken(self, problem: str) -> BaseException:
+    def record_invalid_answer(self, problem: str) -> BaseException:
         """Record that the other end has sent an invalid answer, and return the exception to raise here."""
         return CandidateError(problem)
 
-    def received(self, error: BaseException, action: str) -> BaseException:
+    def record_received_error(self, error: BaseException, action: str) -> BaseException:
         """Record an exception that an action raised at the other end, and return the exception to raise here."""
         return error
 
-    def left(self, error: BaseException) -> None:
+    def record_sent_error(self, error: BaseException) -> None:
         """Record an exception that is sent to the other end."""
 
     def output(self) -> list[str]:
@@ -144,22 +146,22 @@ class Peer:
             message = wire.receive(self._files[0])
             match message:
                 case ["ask", *_]:
-                    self._perform(message)
+                    self._answer_question(message)
                 case ["value" | "error", *_, [str(), str()] as printed]:
                     self.print(printed)
                     return message
                 case _:
                     raise wire.WireError("the message is not an answer")
 
-    def _perform(self, message: Any) -> None:
+    def _answer_question(self, message: Any) -> None:
         match message:
             case ["ask", str(action), int(number), list(encoded), list(wanted), [str(), str()] as printed]:
                 self.print(printed)
-                self._send(self._performed(action, number, encoded, wanted))
+                self._send(self._perform_action(action, number, encoded, wanted))
             case _:
                 raise wire.WireError("the message is not a question")
 
-    def _performed(self, action: str, number: int, encoded: list, wanted: list[bool]) -> list:
+    def _perform_action(self, action: str, number: int, encoded: list, wanted: list[bool]) -> list:
         try:
             subject = self._get_object(number)
             operands: list[Any] = [wire.decode(operand, self._revive) for operand in encoded]
@@ -173,7 +175,7 @@ class Peer:
             ]
             return ["value", self._encode(value), [self._encode(argument) for argument in changed]]
         except BaseException as error:
-            self.left(error)
+            self.record_sent_error(error)
             return ["error", self._encode_error(error)]
 
     def _get_object(self, number: int) -> Any:
@@ -217,7 +219,7 @@ class Peer:
     def _revive(self, form: str, number: int, *parts: Any) -> object:
         """Return what represents a value here, from the list that `_refer` returned at the other end."""
         if type(number) is not int or number < 0:
-            raise wire.WireError("not a number of an object")
+            raise wire.WireError("not the number of an object")
         match form, parts:
             case "yours", ():
                 return self._get_object(number)
@@ -251,7 +253,7 @@ class Peer:
             raise wire.WireError("a class of exceptions derived from something else")
         if key not in self._proxies:
             reference = Reference(self, number, frozenset(("__call__",)), number, False)
-            self._proxies[key] = error_class(reference, name, bases)
+            self._proxies[key] = make_error_class(reference, name, bases)
         return self._proxies[key]
 
     def _revive_error(self, number: int, kind: Any, arguments: tuple, text: str, cause: object) -> object:

@@ -152,7 +152,7 @@ def replace_content(value: Any, content: Any) -> None:
     """Replace the content of a mutable value. Mutable entries that keep their type are updated in place.
 
     Args:
-        value: a list, dictionary, set, bytearray or deque, or an instance of a class that is derived from one.
+        value: a list, dictionary, set, bytearray or deque, or an instance of a class that is derived from one of these.
         content: the new content; if its plain type differs from the value's, nothing happens.
 
     Example:
@@ -195,12 +195,12 @@ class RemoteErrorMeta(type):
     def __call__(cls, *positional: object, **named: object) -> Any:
         """Make an exception in the other process when code in this process calls the class."""
         reference = vars(cls).get("_reference")
-        if reference is None:  # a class of this process that is derived from a class of the other
+        if reference is None:  # a class of this process that is derived from a class of the other process
             return super().__call__(*positional, **named)
         return reference.peer.ask("call", reference.number, list(positional), named)
 
 
-def error_class(reference: Reference, name: str, bases: Iterable[type]) -> RemoteErrorMeta:
+def make_error_class(reference: Reference, name: str, bases: Iterable[type]) -> RemoteErrorMeta:
     """Make a class that represents an exception class of the other process.
 
     Args:
@@ -284,7 +284,7 @@ def _derived_class(base: Any) -> type:
 
 
 def _remote_or_native(action: str, native: Callable | None) -> Callable:
-    """Make an operator method that requests the result if the object is trusted to decide it; else it uses the plain content."""
+    """Make an operator method that requests the result if the object is trusted to decide it, and else uses the plain content."""
 
     def method(proxy: object, other: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")

@@ -1,9 +1,9 @@
 """A kernel filter for the system calls that a program in the sandbox may make.
 
 A call that is not listed fails as if it did not exist. The program therefore cannot start a process, open a socket, signal or trace
-other processes, or mount. `fcntl` and `ioctl` are filtered by command (`rljax.rewards.sandbox.syscall_commands`). On x86_64, calls
-of the x32 interface fail too, because their numbers have an extra bit. A call of another architecture, such as i386, ends the
-process.
+other processes, or mount file systems. `fcntl` and `ioctl` are filtered by command (`rljax.rewards.sandbox.syscall_commands`). On
+x86_64, calls of the x32 interface fail too, because their numbers have an extra bit. A call of another architecture, such as i386,
+ends the process.
 """
 
 import ctypes
@@ -41,9 +41,8 @@ _WRITING = """
 _CONDITIONAL = """
     open 2 -, openat 257 56, clone 56 220, prlimit64 302 261, ioctl 16 29, fcntl 72 25
 """
-_COLUMN = MappingProxyType(
-    {"x86_64": 1, "aarch64": 2}
-)  # the column with each machine's call numbers in the tables above; `-` means that the machine lacks the call
+# The column with each machine's call numbers in the tables above; `-` means that the machine lacks the call.
+_COLUMN = MappingProxyType({"x86_64": 1, "aarch64": 2})
 _AUDIT = MappingProxyType({"x86_64": 0xC000003E, "aarch64": 0xC00000B7})
 _OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # write access, create, truncate, append, unnamed file
 _THREAD = 0x10000
@@ -91,9 +90,9 @@ def assemble_filter(machine: str, writing: bool) -> bytes:
             rules += _allow_without_bits(conditional[name], index, 0 if writing else _OPEN_FOR_WRITING, errno.EROFS)
     rules += _allow_with_any_bit(conditional["clone"], 0, _THREAD, errno.EPERM)
     rules += _allow_values(conditional["prlimit64"], 0, (0,), errno.EPERM)
-    rules += _allow_values(conditional["ioctl"], 1, syscall_commands.permitted("ioctl", writing), errno.ENOTTY)
+    rules += _allow_values(conditional["ioctl"], 1, syscall_commands.list_permitted("ioctl", writing), errno.ENOTTY)
     rules += _allow_flags_without(conditional["fcntl"], syscall_commands.ASYNC)
-    rules += _allow_values(conditional["fcntl"], 1, syscall_commands.permitted("fcntl", writing), errno.EINVAL)
+    rules += _allow_values(conditional["fcntl"], 1, syscall_commands.list_permitted("fcntl", writing), errno.EINVAL)
     return b"".join([*rules, _instruction(_RETURN, _REFUSE | errno.ENOSYS)])
 
 

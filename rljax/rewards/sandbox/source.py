@@ -94,7 +94,7 @@ def builtin_under_test(tests: Sequence[ast.Module]) -> set[str]:
     return common if len(common) == 1 else set()
 
 
-def modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, set[str]]:
+def find_modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, set[str]]:
     """Find the names of standard modules whose attributes the tests use, and these attributes.
 
     A name that the tests also use in another way, such as a call, is not treated as a module.
@@ -107,7 +107,7 @@ def modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, se
         Name of a module -> the attributes used.
 
     Example:
-        >>> modules([ast.parse("assert math.isclose(f(3), math.pi)\\nassert queue(3).x")], ["f"])["math"] == {"isclose", "pi"}
+        >>> find_modules([ast.parse("assert math.isclose(f(3), math.pi)\\nassert queue(3).x")], ["f"])["math"] == {"isclose", "pi"}
         True
     """
     attributes: dict[str, set[str]] = {}
@@ -122,11 +122,12 @@ def modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, se
     return {name: used for name, used in attributes.items() if name not in elsewhere | set(defined)}
 
 
-def imports(trees: Sequence[ast.Module]) -> list[ast.stmt]:
+def list_imports(trees: Sequence[ast.Module]) -> list[ast.stmt]:
     """List the imports in the tests at any depth, except inside a `try`; `import_module("x")` becomes `import x`.
 
     Example:
-        >>> [ast.unparse(one) for one in imports([ast.parse("def check(f):\\n    import numpy\\ntry: import os\\nfinally: f()")])]
+        >>> tree = ast.parse("def check(f):\\n    import numpy\\ntry: import os\\nfinally: f()")
+        >>> [ast.unparse(statement) for statement in list_imports([tree])]
         ['import numpy']
     """
     guarded = {id(node) for guard in walk(trees) if isinstance(guard, ast.Try) for node in ast.walk(guard)}
@@ -154,11 +155,12 @@ def _imported_by_call(node: ast.AST) -> str | None:
             return None
 
 
-def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str], entry_point: str) -> dict[str, str]:
-    """Find the undefined names that decide the tests, such as `isclose`, and that no program may supply.
+def find_oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str], entry_point: str) -> dict[str, str]:
+    """Find the undefined names that decide the tests, such as `isclose`. The program must not supply them.
 
     These are names of the standard library, package names and aliases such as `np`, names such as `allclose`, functions that judge
-    another function's result, as `check` in `assert check(f(3), 42)`, and references to compare with, as in `f(3) == expected(3)`.
+    another function's result, such as `check` in `assert check(f(3), 42)`, and references to compare with, such as `expected` in
+    `f(3) == expected(3)`.
     The function under test is left out: the entry point, or, if there is none, a name that some test uses without using any other
     name that the program can define.
 
@@ -173,9 +175,9 @@ def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str]
 
     Example:
         >>> test = ast.parse("assert isclose(f(2), np.pi)\\nassert approx(f(3)) == 1")
-        >>> oracles(ast.parse(""), [test], ["isclose", "np", "approx", "f"], "")
+        >>> find_oracles(ast.parse(""), [test], ["isclose", "np", "approx", "f"], "")
         {'approx': '', 'isclose': 'math', 'np': 'numpy'}
-        >>> oracles(ast.parse(""), [ast.parse("assert gcd(4, 6) == 2")], ["gcd"], "")
+        >>> find_oracles(ast.parse(""), [ast.parse("assert gcd(4, 6) == 2")], ["gcd"], "")
         {}
     """
     judges = _find_judges([setup, *tests], set(names))
@@ -216,7 +218,7 @@ def _find_judges(trees: Sequence[ast.Module], names: set[str]) -> set[str]:
 
 
 def _find_called(nodes: Sequence[ast.expr], names: set[str]) -> set[str]:
-    """Return those of the functions `names` that the nodes call directly."""
+    """Return which of `names` the nodes call directly."""
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and _is_named(node.func, names)}  # type: ignore[attr-defined]
 
 
@@ -247,7 +249,7 @@ def _encloses(trees: Sequence[ast.Module], name: str, others: set[str]) -> bool:
     return any(_is_named(inner, others) for call in calls for argument in call.args for inner in ast.walk(argument))
 
 
-def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
+def find_class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
     """Find the names that the tests treat as classes.
 
     These are names in type checks, and names in CapWords that the tests use on the right of `in` or whose attributes they read,
@@ -262,7 +264,7 @@ def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
 
     Example:
         >>> tree = ast.parse("s = Stack()\\ns.push(3)\\nassert Extract([1]) == 1\\nassert isinstance(p, point)")
-        >>> sorted(class_names([tree], ["Stack", "Extract", "point", "p"]))
+        >>> sorted(find_class_names([tree], ["Stack", "Extract", "point", "p"]))
         ['Stack', 'point']
     """
     nodes = walk(trees)
@@ -313,11 +315,11 @@ def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
     return found
 
 
-def asserts(trees: Iterable[ast.AST]) -> bool:
+def can_fail(trees: Iterable[ast.AST]) -> bool:
     """Decide whether the tests contain anything that can fail a program: an assertion, `raise`, `try` or `exit`.
 
     Example:
-        >>> asserts([ast.parse("assert f(2) == 4")]), asserts([ast.parse("print(f(2) == 4)")])
+        >>> can_fail([ast.parse("assert f(2) == 4")]), can_fail([ast.parse("print(f(2) == 4)")])
         (True, False)
     """
     return any(_is_assertion(node) or isinstance(node, ast.Raise | ast.Try) or _exits(node) for node in walk(trees))
@@ -331,7 +333,7 @@ def _exits(node: ast.AST) -> bool:
             return False
 
 
-def call_tests(tree: ast.Module) -> str | None:
+def append_test_calls(tree: ast.Module) -> str | None:
     """Append calls of the tests that a script defines but does not call: functions `test_...` and `unittest` test cases.
 
     Args:
@@ -342,7 +344,7 @@ def call_tests(tree: ast.Module) -> str | None:
 
     Example:
         >>> tree = ast.parse("def test_f(): assert f(2) == 4")
-        >>> call_tests(tree), ast.unparse(tree.body[-1])
+        >>> append_test_calls(tree), ast.unparse(tree.body[-1])
         (None, 'test_f()')
     """
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -360,7 +362,7 @@ def call_tests(tree: ast.Module) -> str | None:
             case ast.ClassDef(name=name, bases=bases) if any(ast.unparse(base).endswith("TestCase") for base in bases):
                 methods = (inner.name for inner in node.body if isinstance(inner, ast.FunctionDef))
                 calls = [f"{name}({method!r}).debug()" for method in methods if method.startswith("test")]
-            case _ if node.name.lower().startswith("test") and asserts([node]):
+            case _ if node.name.lower().startswith("test") and can_fail([node]):
                 return node.name
             case _:
                 continue

@@ -1,4 +1,4 @@
-"""The commands of `fcntl`, `ioctl` and `prctl` that a program in the sandbox may use, and the reasons.
+"""The commands of `fcntl`, `ioctl` and `prctl`: which of them a program in the sandbox may use, and why.
 
 Each of these system calls does many things, so it is filtered by command. A command that is not in the table is rejected, even if
 a newer kernel adds it.
@@ -67,7 +67,7 @@ COMMANDS = (
 )
 
 
-def permitted(call: str, writing: bool) -> tuple[int, ...]:
+def list_permitted(call: str, writing: bool) -> tuple[int, ...]:
     """List the commands of one system call that are allowed with any argument.
 
     Args:
@@ -78,7 +78,7 @@ def permitted(call: str, writing: bool) -> tuple[int, ...]:
         The numbers of the commands.
 
     Example:
-        >>> permitted("ioctl", False)
+        >>> list_permitted("ioctl", False)
         (21505, 21537, 21584, 21585)
     """
     wanted = ("yes", "writing") if writing else ("yes",)

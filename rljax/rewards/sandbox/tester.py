@@ -63,7 +63,7 @@ class Judge(Peer):
         return make_derived(reference, base, base(value))
 
     def may_change(self, argument: object) -> bool:
-        """True if the tests examine the argument after the call. Other arguments stay fixed, as tests may compare with them."""
+        """True if the tests examine the argument after the call. Tests may compare with other arguments, so those stay fixed."""
         return any(argument is other for other in self.examined)
 
     def kind_number(self, kind: type) -> int:
@@ -97,12 +97,12 @@ class Judge(Peer):
         self.refusals += 1
         return super().refuse(reference, action)
 
-    def broken(self, problem: str) -> BaseException:
+    def record_invalid_answer(self, problem: str) -> BaseException:
         """Fail the test, because no correct program sends such an answer."""
         self.refusals += 1
-        return super().broken(problem)
+        return super().record_invalid_answer(problem)
 
-    def received(self, error: BaseException, action: str) -> BaseException:
+    def record_received_error(self, error: BaseException, action: str) -> BaseException:
         """Record an exception from the program, unless it only means that an iterator has ended or an attribute is missing."""
         ends: dict[str, type[BaseException]] = {
             "__next__": StopIteration,
@@ -113,7 +113,7 @@ class Judge(Peer):
             self.record_unhandled(error)
         return error
 
-    def left(self, error: BaseException) -> None:
+    def record_sent_error(self, error: BaseException) -> None:
         """Record a failed assertion that passes through the program, because the program may swallow it."""
         if isinstance(error, AssertionError):
             self.record_unhandled(error)
@@ -142,7 +142,7 @@ class Judge(Peer):
         self.unhandled, self.refusals, self.examined = [], 0, []
 
 
-class Guarded:
+class ManagerGuard:
     """Wraps the object of a `with` statement in a test.
 
     An exception that the object suppresses counts as handled, unless the object is the program's and the body has an assertion,
@@ -176,7 +176,7 @@ class Assertions:
         self.failed: set[int] = set()
         self._count = count
 
-    def one(self, number: int) -> "_AssertionContext":
+    def make_context(self, number: int) -> "_AssertionContext":
         """Make the context manager around one assertion."""
         return _AssertionContext(self, number)
 

@@ -1,4 +1,4 @@
-"""The threat model: which threats each level of the sandbox prevents. Every threat names the tests that verify this.
+"""The threat model: which threats each level of the sandbox prevents. Every threat names the tests that try it.
 
 `notebooks/sandbox.md` prints these tables, the log of a run lists the threats that its machine does not prevent, and the tests run
 each hostile program at exactly the levels that should stop it.

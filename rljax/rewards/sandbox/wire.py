@@ -123,16 +123,16 @@ def receive(file: int) -> Any:
         >>> receive(reader)
         Traceback (most recent call last):
         ...
-        rljax.rewards.sandbox.wire.WireError: a message of 18446744073709551615 bytes
+        rljax.rewards.sandbox.wire.WireError: a message has 18446744073709551615 bytes; at most 8388608 are accepted
     """
     (length,) = _HEADER.unpack(_read(file, _HEADER.size))
     if length > LONGEST_FRAME:
-        raise WireError(f"a message of {length} bytes")
+        raise WireError(f"a message has {length} bytes; at most {LONGEST_FRAME} are accepted")
     body = _read(file, length)
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise WireError("a message that is not JSON") from error
+        raise WireError("a message is not JSON") from error
 
 
 def encode(value: object, refer: Callable[[Any], Iterable]) -> object:

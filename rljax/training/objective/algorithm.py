@@ -161,7 +161,7 @@ def reward_weights(algorithm: Algorithm, worker: RolloutWorker) -> Mapping[str, 
     reward = worker.judge.reward
     if not reads_rewards_separately(algorithm) or len(reward_names(worker)) == 1 or not isinstance(reward, Weighted):
         return None
-    weights = reward.flat().weights
+    weights = reward.flatten().weights
     return None if set(weights.values()) == {1} else weights
 
 
@@ -174,7 +174,7 @@ def reward_names(worker: RolloutWorker) -> tuple[str, ...]:
     """Return the names of the rewards that judge a response; only "reward" if there is one reward, or an environment judges."""
     reward = worker.judge.reward
     has_several = worker.environment is None and isinstance(reward, Weighted)
-    return tuple(reward.flat().weights) if has_several else ("reward",)
+    return tuple(reward.flatten().weights) if has_several else ("reward",)
 
 
 def with_reward_weights(algorithm: Algorithm, weights: Mapping[str, float] | None) -> Algorithm:

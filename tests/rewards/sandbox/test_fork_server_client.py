@@ -207,8 +207,8 @@ def test_trainer_cannot_be_inspected_while_it_judges():
 
     private_service = Service()
     assert dumpable() == 1
-    with private_service._unreadable():
-        with private_service._unreadable():
+    with private_service._hide_memory():
+        with private_service._hide_memory():
             assert dumpable() == 0
         assert dumpable() == 0
     assert dumpable() == 1
@@ -346,12 +346,12 @@ def test_clock_counts_sleep_but_not_delays(monkeypatch):
     monkeypatch.setattr("rljax.rewards.sandbox.clock._delay", lambda descriptor, last: next(delays))
     monkeypatch.setattr("rljax.rewards.sandbox.clock.time.monotonic", iter([10.0, 12.0, 17.0]).__next__)
     clock = Clock(5.0, (os.getpid(),), 8.0)
-    assert clock.left() == pytest.approx(3.0)
-    assert clock.left() == pytest.approx(1.0)
+    assert clock.remaining() == pytest.approx(3.0)
+    assert clock.remaining() == pytest.approx(1.0)
 
 
 def test_clock_allows_more_time_if_the_kernel_does_not_count_delays():
-    assert 39.0 < Clock(5.0, (2**31 - 1,), 8.0).left() <= 40.0
+    assert 39.0 < Clock(5.0, (2**31 - 1,), 8.0).remaining() <= 40.0
 
 
 FORKED = """

@@ -186,11 +186,11 @@ def test_level_is_logged_once(caplog):
 
 def test_strongest_working_level_is_chosen(monkeypatch):
     unavailable.cache_clear()
-    monkeypatch.setattr(judging, "_problem", lambda name: None if name == "rlimits" else "not here")
+    monkeypatch.setattr(judging, "_find_problem", lambda name: None if name == "rlimits" else "not here")
     assert level() == "rlimits"
     assert unavailable() == {"namespaces": "not here", "seccomp": "not here"}
     unavailable.cache_clear()
-    monkeypatch.setattr(judging, "_problem", lambda name: "not here")
+    monkeypatch.setattr(judging, "_find_problem", lambda name: "not here")
     with pytest.raises(InputError, match="namespaces: not here; seccomp: not here; rlimits: not here"):
         level()
     unavailable.cache_clear()
@@ -206,12 +206,12 @@ def test_strongest_working_level_is_chosen(monkeypatch):
     ],
 )
 def test_failed_level_is_explained(reports, problem, monkeypatch):
-    monkeypatch.setattr(judging, "_reports", lambda *_: reports)
-    assert judging._problem("rlimits") == problem
+    monkeypatch.setattr(judging, "_collect_reports", lambda *_: reports)
+    assert judging._find_problem("rlimits") == problem
 
 
 def test_unavailable_level_is_refused(monkeypatch):
-    monkeypatch.setattr(judging, "_reports", lambda *_: [{"ended": "not confined", "reason": "no such call"}])
+    monkeypatch.setattr(judging, "_collect_reports", lambda *_: [{"ended": "not confined", "reason": "no such call"}])
     with pytest.raises(InputError, match="no such call"):
         judge(Program("", ("assert 1",)), at="namespaces")
 
@@ -234,7 +234,7 @@ def test_library_in_a_private_folder_is_opened_by_descriptor(tmp_path, monkeypat
     monkeypatch.setattr(namespaces.os, "__file__", fake_os.__file__)
     monkeypatch.setattr(namespaces.sys, "path", path)
     monkeypatch.setattr(namespaces.sys, "modules", {})
-    namespaces.reach_library()
+    namespaces.keep_library_readable()
     descriptor = int(path[0].rpartition("/")[2])
     assert path[1] == "/elsewhere"
     assert os.path.samestat(os.fstat(descriptor), library.stat())

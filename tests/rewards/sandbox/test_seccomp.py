@@ -195,7 +195,7 @@ def can(action):
     return True
 folder = Path(sys.argv[1])
 ctypes.CDLL(None).prctl(38, *map(ctypes.c_ulong, (1, 0, 0, 0)))
-landlock.restrict(landlock.rules([str(folder / "open"), "/nowhere"], [str(folder / "mine")]))
+landlock.restrict(landlock.make_rules([str(folder / "open"), "/nowhere"], [str(folder / "mine")]))
 assert can((folder / "open" / "file").read_text)
 assert can(lambda: (folder / "mine" / "new").write_text("text"))
 assert can((folder / "mine" / "new").unlink)
