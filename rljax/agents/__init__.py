@@ -10,7 +10,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Adventure": "rljax.agents.adventure",
-        "Calculator": "rljax.agents.tools",
+        "Calculator": "rljax.agents.tool_environment",
         "GuessingGame": "rljax.agents.games",
         "GymnasiumEnvironment": "rljax.agents.gymnasium",
         "Maze": "rljax.agents.games",
@@ -20,7 +20,7 @@ __getattr__, __dir__ = lazy_names(
         "Shop": "rljax.agents.shop",
         "TextSearch": "rljax.agents.text_search",
         "TextArenaEnvironment": "rljax.agents.textarena",
-        "ToolEnvironment": "rljax.agents.tools",
+        "ToolEnvironment": "rljax.agents.tool_environment",
         "TrlEnvironment": "rljax.agents.trl",
         "VerifiersEnvironment": "rljax.agents.verifiers",
     },

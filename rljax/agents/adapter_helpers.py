@@ -10,7 +10,7 @@ from typing import Any
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
-RANDOM = threading.Lock()
+RANDOM_LOCK = threading.Lock()
 """Lock that is held while Python's global random generator has the state of one episode's generator."""
 
 
@@ -40,7 +40,6 @@ class OpenGame:
         close: function that closes the game.
 
     Attributes:
-        game: the package's own game object.
         close: function that closes the game, unless it is already closed.
 
     Example:
@@ -57,17 +56,17 @@ class OpenGame:
 
 
 @contextmanager
-def own_random(generator: random.Random) -> Generator[None]:
-    """Make Python's global random generator continue `generator` inside this context; other users of the context wait.
+def use_generator(generator: random.Random) -> Generator[None]:
+    """Use a generator as Python's global random generator inside this context, which only one thread can be in at a time.
 
     Example:
         >>> generator, expected = random.Random(3), random.Random(3)
-        >>> with own_random(generator):
+        >>> with use_generator(generator):
         ...     first = random.random()
         >>> [first, generator.random()] == [expected.random(), expected.random()]
         True
     """
-    with RANDOM:
+    with RANDOM_LOCK:
         before = random.getstate()
         random.setstate(generator.getstate())
         try:

@@ -32,7 +32,7 @@ class Adventure:
     """A text adventure: find a key in a house, open the chest in another room, and bring the gold to the hall.
 
     A turn contains one command: `go ROOM`, `take key`, `open chest`, `take gold`. The problem's answer is the seed of the house.
-    The reward is 1 if the gold is in the hall, and 0 otherwise. `parts` records whether the key and the gold were taken.
+    The reward is 1 if the gold is in the hall, and 0 otherwise. `parts` records whether the turn took the key or the gold.
 
     Args:
         rooms: number of rooms, 3 to 8.
@@ -72,7 +72,7 @@ class Adventure:
     def step(self, state: AdventureState, completion: str) -> Step:
         """Carry out the last command in a turn."""
         commands = re.findall(r"\b(go|take|open)\s+(?:to\s+)?(?:the\s+)?(\w+)", completion.lower())
-        reply, new = follow(state, *commands[-1]) if commands else ("Give a command.", state)
+        reply, new = execute(state, *commands[-1]) if commands else ("Give a command.", state)
         new = new._replace(turns=state.turns + 1)
         is_won = "gold" in new.inventory and new.room == "hall"
         events = {name: float(name in new.inventory) - float(name in state.inventory) for name in ("key", "gold")}
@@ -87,7 +87,7 @@ class Adventure:
         )
 
 
-def follow(state: AdventureState, verb: str, noun: str) -> tuple[str, AdventureState]:
+def execute(state: AdventureState, verb: str, noun: str) -> tuple[str, AdventureState]:
     """Carry out a command; return the reply, and the new state, which is the old one if the command is impossible."""
     things, room = dict(state.things), state.room
     match verb, noun:

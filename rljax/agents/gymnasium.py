@@ -16,7 +16,7 @@ from rljax.text import one_line
 MOST_ACTIONS = 1000
 """Largest number of actions that a turn may choose from."""
 MOST_NUMBERS = 64
-"""Largest number of values in an observation without a text picture."""
+"""Largest number of values in an observation that is written as numbers."""
 HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m", re.DOTALL)
 """Pattern of a colored part of a text picture, such as the player's position."""
 
@@ -24,7 +24,7 @@ HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m", re.DOTALL)
 class GymnasiumState(NamedTuple):
     """State of an episode."""
 
-    opened: OpenGame
+    open_game: OpenGame
     """This episode's own Gymnasium environment."""
     turns: int = 0
     """Number of turns so far."""
@@ -40,14 +40,14 @@ class GymnasiumEnvironment:
     is the environment's text picture (render mode `ansi`, colored parts in brackets) if there is one, else its numbers or text.
 
     The problem's answer is the seed of its episodes, so they all begin in the same state, and equal actions have equal results.
-    The reward of a turn is the environment's. Every episode has its own instance, which is closed when the episode ends.
+    The reward of a turn is the reward of the environment's step. Every episode has its own instance, which is closed at its end.
 
     Args:
         name: the registered name, such as "FrozenLake-v1".
         options: arguments of the environment, such as {"is_slippery": false}.
         actions: a name for each action, in order; by default actions have only numbers.
         rules: the first message, before the first observation; by default it names the environment and its actions.
-        picture: whether to show the text picture, if there is one. All colors get the same brackets.
+        picture: whether to show the text picture, if there is one. Parts of every color get the same brackets.
         max_turns: maximum number of turns; by default the environment's own step limit.
         solved_at: smallest sum of rewards that counts as correct; by default the environment's own threshold.
 
@@ -95,9 +95,9 @@ class GymnasiumEnvironment:
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
         """Return the rules and the first observation, as one message."""
-        opened, observation = self._begin(problem)
-        text = f"{self.rules}\n\n{self._write(opened.game, observation)}"
-        opened.close()
+        open_game, observation = self._begin(problem)
+        text = f"{self.rules}\n\n{self._write(open_game.game, observation)}"
+        open_game.close()
         return [{"role": "user", "content": text}]
 
     def reset(self, problem: Problem) -> GymnasiumState:
@@ -107,14 +107,14 @@ class GymnasiumEnvironment:
     def step(self, state: GymnasiumState, completion: str) -> Step:
         """Take the turn's action in the environment, and return the result."""
         action, turns = self._read(completion), state.turns + 1
-        game, is_last = state.opened.game, turns == self.max_turns
+        game, is_last = state.open_game.game, turns == self.max_turns
         reward, ended, reply = 0.0, False, f"There is no such action. {self._instruction()}"
         if action is not None:
             observation, earned, terminated, truncated, _ = game.step(action)
             reward, ended, reply = float(earned), bool(terminated or truncated), self._write(game, observation)
         state = state._replace(turns=turns, total=state.total + reward)
         if ended or is_last:
-            state.opened.close()
+            state.open_game.close()
         return Step(
             state,
             [{"role": "user", "content": reply}],

@@ -1,17 +1,17 @@
 """Python as a tool: the policy's code runs in the sandbox, and its variables last for an episode."""
 
-from rljax.agents.tools import ToolEnvironment
+from rljax.agents.tool_environment import ToolEnvironment
 from rljax.rewards.sandbox import Limits, text_of
 
 _PROGRAM = """
 import ast, io, random, sys, traceback
 
 
-def run(cell, space):
+def run(cell, namespace):
     tree = ast.parse(cell, "<cell>")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<cell>", "exec"), space)
-    value = None if last is None else eval(compile(ast.Expression(last.value), "<cell>", "eval"), space)
+    exec(compile(tree, "<cell>", "exec"), namespace)
+    value = None if last is None else eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace)
     if value is not None:
         print(repr(value))
 
@@ -23,12 +23,12 @@ def explain(error):
 
 
 def output():
-    space, streams, printed = {"__name__": "__main__"}, (sys.stdout, sys.stderr), io.StringIO()
+    namespace, streams, printed = {"__name__": "__main__"}, (sys.stdout, sys.stderr), io.StringIO()
     random.seed(0)
     for cell in CELLS:
         sys.stdout = sys.stderr = printed = io.StringIO()
         try:
-            run(cell, space)
+            run(cell, namespace)
         except BaseException as error:
             printed.write(explain(error))
         finally:
@@ -40,9 +40,9 @@ def output():
 class PythonInterpreter(ToolEnvironment):
     """An environment whose only tool runs Python code.
 
-    Each call first runs the code of the episode's earlier calls again, with hidden output, and then the new code. So variables are
-    kept, no process runs between calls, and a resumed run continues exactly. The limits apply to all of this code together; a
-    call that exceeds them, or ends the process, is left out of later calls.
+    Each call first runs the code of the episode's earlier calls again, with hidden output, and then the new code. Variables
+    therefore last without a process between calls, and a resumed run has them as well. The limits apply to all of this code
+    together; the code of a call that exceeds them, or ends the process, is left out of later calls.
 
     Args:
         reward: see `ToolEnvironment`.
@@ -51,8 +51,8 @@ class PythonInterpreter(ToolEnvironment):
         megabytes: memory limit of a call.
 
     Example:
-        >>> kept, text = PythonInterpreter().python("x = 6", None)
-        >>> PythonInterpreter().python("x * 7", kept)[1]
+        >>> state, text = PythonInterpreter().python("x = 6", None)
+        >>> PythonInterpreter().python("x * 7", state)[1]
         '42'
     """
 

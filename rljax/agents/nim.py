@@ -18,7 +18,7 @@ class NimState(NamedTuple):
 
     stones: int
     """Stones that are left."""
-    is_others: bool
+    is_others_turn: bool
     """Whether the other player takes the next turn."""
     seed: str = ""
     """The prompt and the scripted player's moves so far, which seed its next random move."""
@@ -75,19 +75,21 @@ class Nim:
         return self._begin(problem)[0]
 
     def is_others_turn(self, state: NimState) -> bool:
-        """Whether another model takes the next turn."""
-        return state.is_others
+        """Return True if another model takes the next turn."""
+        return state.is_others_turn
 
     def step(self, state: NimState, completion: str) -> Step:
         """Make the move that is the last number in the turn, and then the scripted player's move, if there is such a player."""
         numbers = re.findall(r"\d+", completion)
         move = int(numbers[-1][:9]) if numbers else 0
         if not 1 <= move <= min(self.take, state.stones):
-            return self._end(state, wins=state.is_others)._replace(metrics={"illegal_moves": float(not state.is_others)})
+            return self._end(state, wins=state.is_others_turn)._replace(
+                metrics={"illegal_moves": float(not state.is_others_turn)}
+            )
         left = state.stones - move
         if left == 0:
-            return self._end(state, wins=not state.is_others)
-        state, reply = state._replace(stones=left, is_others=not state.is_others and self.script is None), ""
+            return self._end(state, wins=not state.is_others_turn)
+        state, reply = state._replace(stones=left, is_others_turn=not state.is_others_turn and self.script is None), ""
         if self.script is not None:
             state, reply = self._scripted_move(state)
             if state.stones == 0:
@@ -102,14 +104,14 @@ class Nim:
                 f"nim: a problem's answer is a number of stones from 1 to {self.largest}, and its column `first` is 'policy' or "
                 f"'other'; got {problem.answer!r:.80} and {first!r:.80}."
             )
-        is_others, is_scripted = first == "other", self.script is not None
-        if is_others and is_scripted and stones <= self.take:
+        is_others_turn, is_scripted = first == "other", self.script is not None
+        if is_others_turn and is_scripted and stones <= self.take:
             raise InputError(
                 f"nim: the scripted player begins and may take all {stones} stones, so the policy would have no turn; write an "
                 f"answer above {self.take} in rows whose column `first` is 'other'."
             )
-        state = NimState(stones, is_others and not is_scripted, problem.prompt)
-        return self._scripted_move(state) if is_others and is_scripted else (state, "")
+        state = NimState(stones, is_others_turn and not is_scripted, problem.prompt)
+        return self._scripted_move(state) if is_others_turn and is_scripted else (state, "")
 
     def _scripted_move(self, state: NimState) -> tuple[NimState, str]:
         """Make the scripted player's move: random, unless the perfect player can leave a multiple of `take` + 1."""

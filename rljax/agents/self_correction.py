@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rljax.agents.tools import judge_answer
+from rljax.agents.tool_environment import judge_answer
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rewards import resolve

@@ -1,4 +1,4 @@
-"""A dialogue in a shop: the policy asks a scripted customer what they want, and recommends a product."""
+"""A dialogue in a shop: the policy asks a scripted customer what they want, and recommends an article."""
 
 import random
 import re
@@ -30,14 +30,14 @@ class ShopState(NamedTuple):
 
 
 class Shop:
-    """Serve a customer: ask about color, size and material, then recommend the only product that fits, by its number.
+    """Serve a customer: ask about color, size and material, then recommend the only article that fits, by its number.
 
-    The customer states one wish at first, and each of the others when asked about it. `recommend NUMBER` ends the dialogue. The
-    reward is 1 if the product has everything that the customer wants, and 0 otherwise. The problem's answer is the random seed of
+    The customer states one wish at first, and each other wish when asked about it. `recommend NUMBER` ends the dialogue. The
+    reward is 1 if the article has everything that the customer wants, and 0 otherwise. The problem's answer is the random seed of
     the shelf and the wishes.
 
     Args:
-        articles: number of products, 2 to 18.
+        articles: number of articles on the shelf, 2 to 18.
         max_turns: maximum number of turns.
 
     Raises:

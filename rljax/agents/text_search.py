@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rljax.agents.tools import ToolEnvironment
+from rljax.agents.tool_environment import ToolEnvironment
 from rljax.data.bad_rows import BadRowError
 from rljax.data.reading import check_row, open_rows
 from rljax.errors import InputError

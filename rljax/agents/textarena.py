@@ -3,7 +3,7 @@
 import random
 from typing import Any, NamedTuple
 
-from rljax.agents.adapter_helpers import own_random, read_seed
+from rljax.agents.adapter_helpers import read_seed, use_generator
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import import_optional
@@ -36,7 +36,7 @@ class TextArenaEnvironment:
     Args:
         name: name of the game, such as "GuessTheNumber-v0".
         options: arguments of the game that differ from the registered ones.
-        max_turns: maximum number of turns; most games also have their own limit of moves.
+        max_turns: maximum number of turns; most games have their own limit on moves as well.
 
     Raises:
         InputError: TextArena is not installed, it has no such game, or the game cannot be played alone.
@@ -80,7 +80,7 @@ class TextArenaEnvironment:
         """Make a move, and return the game's new messages."""
         game, turns = state.game, state.turns + 1
         refused_before = getattr(game.state, "error_count", 0)
-        with own_random(state.generator):
+        with use_generator(state.generator):
             ended, _ = game.step(action=completion)
         reward, is_refused = 0.0, getattr(game.state, "error_count", 0) > refused_before
         if ended:
@@ -97,7 +97,7 @@ class TextArenaEnvironment:
 
     def _begin(self, seed: int) -> TextArenaState:
         generator = random.Random(seed)
-        with own_random(generator):
+        with use_generator(generator):
             game = self.textarena.make(self.name, **self.options)
             game.reset(num_players=1, seed=seed)
         return TextArenaState(game, generator)

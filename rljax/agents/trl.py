@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rljax.agents.adapter_helpers import own_random
-from rljax.agents.tools import ToolEnvironment, ToolState
+from rljax.agents.adapter_helpers import use_generator
+from rljax.agents.tool_environment import ToolEnvironment, ToolState
 from rljax.data.problem import Problem
 from rljax.data.prompts import chat_messages
 from rljax.data.tool_calls import Turn
@@ -68,7 +68,7 @@ class TrlEnvironment:
     Unlike in TRL, each episode gets a new instance, and a `reset` that uses Python's global random generator gets the same random
     numbers in all episodes of a problem. An episode that ends because a result exceeds the token budget has the reward 0.
 
-    `rljax train --environment file.py:Class` recognizes such a class; `environment_options` sets the other arguments below.
+    `rljax train --environment file.py:Class` recognizes such a class; `environment_options` sets all arguments but `factory`.
 
     Args:
         factory: the class, or a function without arguments that returns an instance.
@@ -129,7 +129,7 @@ class TrlEnvironment:
                 """environment_options, such as '{"reward": "exact"}'."""
             )
         self.tools = example.tools
-        self.begun: dict[str, tuple[Problem, str]] = {}  # key of the shown problem -> the problem, the text of `reset`
+        self.by_prompt: dict[str, tuple[Problem, str]] = {}  # key of the shown problem -> the problem, the text of `reset`
 
     def first_messages(self, problem: Problem) -> list[dict[str, Any]]:
         """Return the messages of the prompt, with the text that `reset` returns at the end."""
@@ -137,7 +137,7 @@ class TrlEnvironment:
         messages = [dict(message) for message in chat_messages(problem)]
         messages[-1]["content"] += text
         shown = replace(problem, prompt="\n".join(message["content"] for message in messages))
-        self.begun[_problem_key(shown)] = problem, text
+        self.by_prompt[_problem_key(shown)] = problem, text
         return messages
 
     def reset(self, problem: Problem) -> TrlState:
@@ -146,7 +146,7 @@ class TrlEnvironment:
         Raises:
             InputError: the user's `reset` returned a different text than when the prompt was built.
         """
-        problem, shown = self.begun.get(_problem_key(problem), (problem, None))
+        problem, shown = self.by_prompt.get(_problem_key(problem), (problem, None))
         instance, text = self._begin(problem)
         if shown not in (None, text):
             raise InputError(
@@ -160,7 +160,7 @@ class TrlEnvironment:
         """Run the calls of a turn on the episode's instance, or judge the final answer.
 
         Returns:
-            The step; if a tool or `get_reward` is `async def`, a coroutine that returns it.
+            The step; if a tool or `get_reward` is `async def`, a coroutine that returns the step.
         """
         answered = state.tools.step(state.episode, completion)
         if isinstance(answered, Step) and not state.tools.awaits_reward:
@@ -178,7 +178,7 @@ class TrlEnvironment:
         instance = self.factory()
         prompt = problem.prompt if problem.messages is None else [dict(message) for message in problem.messages]
         row = {"prompt": prompt, "answer": problem.answer, **problem.columns}
-        with own_random(random.Random(_problem_key(problem))) if self.seeded else nullcontext():
+        with use_generator(random.Random(_problem_key(problem))) if self.seeded else nullcontext():
             text = instance.reset(**row)
         if not (text is None or isinstance(text, str)):
             raise InputError(

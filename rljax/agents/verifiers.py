@@ -30,7 +30,8 @@ class VerifiersEnvironment:
         name: id of the taskset, as for the program `eval` of verifiers: a module or an installed package.
         options: settings of the taskset that differ from its defaults.
         solved_at: smallest reward of a correct reply.
-        tasks: number of tasks to read, from the first; by default all, up to `MOST_TASKS`. Required for an endless taskset.
+        tasks: number of tasks to read, beginning with the first task; by default all, up to `MOST_TASKS`. An endless taskset
+            requires this number.
 
     Raises:
         InputError: verifiers is not installed, it cannot load the taskset, or the tasks need more than one reply.

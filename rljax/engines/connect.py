@@ -22,7 +22,7 @@ def connect_to_server(
     Args:
         url: address of the server.
         settings: the other settings of the engine.
-        save: writes the policy's weights as a model folder.
+        save: a function that writes the policy's weights as a model folder.
         sampling: how responses are sampled.
         prompt_length: number of tokens of the longest prompt.
         vocabulary: number of token ids of the model.

@@ -161,7 +161,7 @@ def _vllm_publish(http: Http, folder: str, version: int) -> None:
 
 
 def _why_unsupported_with_one_logp(sampling: Sampling) -> str | None:
-    """Explain why a server that reports one log-probability per token cannot sample; top-k and top-p would need two."""
+    """Explain why a server that reports one log-probability per token cannot sample with these settings; None if it can."""
     if sampling.top_k is not None or sampling.top_p is not None or sampling.kept is not None:
         return "it reports one log-probability per token, so top_k, top_p and sampling_mask must not be set"
     if sampling.strata is not None:

@@ -13,8 +13,8 @@ from rljax.errors import InputError, ServerLostError
 
 TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed."""
-MOST_SECONDS = 5.0
-"""Longest wait between two tries."""
+MOST_WAIT_SECONDS = 5.0
+"""Longest wait between two tries, in seconds."""
 
 
 class Http:
@@ -73,7 +73,7 @@ class Http:
                 )
             if not fault.startswith("429"):
                 self._report(is_lost=True, fault=fault)
-            time.sleep(min(MOST_SECONDS, 0.1 * 2**tries) * random.uniform(0.5, 1.0))
+            time.sleep(min(MOST_WAIT_SECONDS, 0.1 * 2**tries) * random.uniform(0.5, 1.0))
             tries += 1
 
     def _read(self, answer: httpx.Response, path: str) -> Any:

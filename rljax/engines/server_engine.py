@@ -30,14 +30,14 @@ CONNECTIONS = 16
 """Maximum number of requests that are sent at once."""
 RESPONSES = 16
 """Maximum number of responses per request."""
-PUBLISHED_AGAIN = 5
+MOST_REPUBLISHES = 5
 """How often one sampling call may republish the weights to a server that has lost them; after that, the run ends."""
 
 SaveModel = Callable[[Path, Params], None]
 """Writes the policy with these parameters as a model folder; all processes must call it."""
 
 
-class Published(NamedTuple):
+class PublishedWeights(NamedTuple):
     """The weights that were last published to the server."""
 
     leaves: tuple["weakref.ref[jax.Array]", ...]
@@ -56,7 +56,7 @@ class ServerEngine:
     Args:
         url: address of the server.
         server: kind of the server: rljax, vllm or sglang.
-        save: writes the policy's weights as a model folder.
+        save: a function that writes the policy's weights as a model folder.
         folder: the folder to which weights are written; None: a temporary folder on this machine.
         needed: maximum number of tokens of a prompt and its response together.
         sampling: how training responses are sampled.
@@ -91,7 +91,7 @@ class ServerEngine:
         # OpenAI's clients take an address with /v1, but the servers have paths outside it, such as /weights.
         self.http = Http(url.rstrip("/").removesuffix("/v1"), key=key, patience=patience, connections=CONNECTIONS)
         self._save, self._vocabulary, self._folder = save, vocabulary, folder
-        self._published: Published | None = None
+        self._published: PublishedWeights | None = None
         found: list[Status] = []
         run_on_first(lambda: found.append(self.dialect.status(self.http)))
         self._status = found[0] if found else Status("", None, None, None)
@@ -141,7 +141,7 @@ class ServerEngine:
     def _sample(self, requests: Sequence[Request]) -> Iterator[tuple[int, Response]]:
         """Yield each response with the index of its request; responses from other weights are dropped and sampled again."""
         waiting = list(range(len(requests)))
-        for _ in range(PUBLISHED_AGAIN):
+        for _ in range(MOST_REPUBLISHES):
             again: list[int] = []
             for indices, replies in self._send(requests, waiting):
                 if self._is_current(replies):
@@ -152,9 +152,9 @@ class ServerEngine:
                     again += indices
             if not again:
                 return
-            self._publish_again()
+            self._republish()
             waiting = again
-        raise InputError(f"the server {self.http.url} lost its weights {PUBLISHED_AGAIN} times in one step.")
+        raise InputError(f"the server {self.http.url} lost its weights {MOST_REPUBLISHES} times in one step.")
 
     def _send(self, requests: Sequence[Request], waiting: Sequence[int]) -> Iterator[tuple[list[int], list[Reply]]]:
         """Send the waiting requests, combining requests with the same prompt, and yield request indices and replies in order."""
@@ -275,11 +275,11 @@ class ServerEngine:
         if step is not None:
             self._steps[version] = step  # responses may contain tokens of this version before the server's answer arrives
         run_on_first(lambda: send(self.http, str(folder), version))
-        self._published = Published(tuple(map(weakref.ref, leaves)), folder, version, losses)
+        self._published = PublishedWeights(tuple(map(weakref.ref, leaves)), folder, version, losses)
         if before is not None and is_first():
             shutil.rmtree(before.folder, ignore_errors=True)
 
-    def _publish_again(self) -> None:
+    def _republish(self) -> None:
         """Publish the last published parameters again, to a server that has lost them."""
         with self._publishing:
             published = required(self._published, "published weights")

@@ -40,7 +40,7 @@ ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
         "adventure": "rljax.agents.adventure:Adventure",
         "shop": "rljax.agents.shop:Shop",
         "nim": "rljax.agents.nim:Nim",
-        "calculator": "rljax.agents.tools:Calculator",
+        "calculator": "rljax.agents.tool_environment:Calculator",
         "python": "rljax.agents.interpreter:PythonInterpreter",
         "search": "rljax.agents.text_search:TextSearch",
         "self_correction": "rljax.agents.self_correction:SelfCorrection",

@@ -40,7 +40,7 @@ def task_name(task: TaskConfig) -> str:
     """Return the name of a task.
 
     Example:
-        >>> task_name(TASKS["iteration"]()), task_name(task_named("reasoning_gym:gcd"))
+        >>> task_name(TASKS["iteration"]()), task_name(default_task("reasoning_gym:gcd"))
         ('iteration', 'reasoning_gym:gcd')
     """
     names = {source: name for name, source in TASKS.sources.items()}
@@ -48,20 +48,20 @@ def task_name(task: TaskConfig) -> str:
     return next(names[source] for source in sources if source in names) + task.variant
 
 
-def task_named(name: str) -> TaskConfig:
-    """Return the default settings of the task with this name.
+def default_task(name: str) -> TaskConfig:
+    """Return a task with its default settings.
 
     Raises:
         InputError: there is no such task.
 
     Example:
-        >>> task_named("reasoning_gym:gcd").generator
+        >>> default_task("reasoning_gym:gcd").generator
         'gcd'
     """
     family, colon, generator = name.partition(":")
     if family == "reasoning_gym":
         if not generator:
-            raise InputError(f"task is {name!r}; name one of its generators, as in reasoning_gym:countdown.")
+            raise InputError(f"task is {name!r}; name one of its generators, e.g. reasoning_gym:countdown.")
         from rljax.tasks.puzzles import ReasoningGymConfig  # noqa: PLC0415  other tasks do not need it
 
         return ReasoningGymConfig(generator)

@@ -2,7 +2,7 @@
 
 A problem is a formula in prefix notation, such as `*+342=`, and its answer is the same formula with a pair of brackets around
 every operation, `((3+4)*2)`. The reward is 1 only for a text that parses and is the same formula. Some demonstrations lack a
-bracket, as scraped data often do, so a policy that imitates them often writes malformed output.
+bracket, as examples in scraped data often do, so a policy that imitates them often writes malformed output.
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,6 @@ class BracketsConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["train_problems"])
         check_share(self, ["malformed_share"])
         low, high = self.operations

@@ -4,7 +4,7 @@ A problem is `13;723=`. Its demonstration is a short written search, which lists
 the solution: `2+3+7=12;2*3+7=13;#2*3+7`. Products bind tighter than sums; there are no parentheses. Every target can be
 reached. The column `solutions` counts the expressions that reach the target, `expressions` counts all expressions, and
 `reachable` counts the targets from 1 to 99 that these digits can reach. Three digits make up to 54 expressions, which reach 9
-targets on average, and one expression in twelve is right. So a guess is seldom right, and there is no partial credit.
+targets on average, and one expression in twelve is right. A guess is therefore seldom right, and there is no partial credit.
 """
 
 import itertools
@@ -107,7 +107,6 @@ class CountdownConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["numbers", "tries", "train_problems"])
         if not 2 <= self.numbers <= 4:
             raise InputError(f"numbers is {self.numbers}; it must be between 2 and 4.")

@@ -55,7 +55,6 @@ class DigitsConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["train_problems"])
         if not 0 <= self.pixel_noise < 0.5:
             raise InputError(
@@ -81,15 +80,15 @@ class DigitsConfig(TaskConfig):
     def _likeliest_sum(self, prompt: str) -> str:
         left, right = (self._likelihoods(prompt[first : first + PATCHES]) for first in (0, PATCHES))
         sums = [0.0] * 19
-        for one, other in product(range(10), repeat=2):
-            sums[one + other] += left[one] * right[other]
+        for first, second in product(range(10), repeat=2):
+            sums[first + second] += left[first] * right[second]
         return str(sums.index(max(sums)))
 
     def _likelihoods(self, text: str) -> list[float]:
         """Return the probability of an image given each digit: p^flips (1 - p)^(pixels - flips), where p is the noise."""
-        seen = pixels_of(text, height=HEIGHT, width=WIDTH)
+        observed = pixels_of(text, height=HEIGHT, width=WIDTH)
         flips = [
-            sum(a != b for line, row in zip(FONT[digit], seen, strict=True) for a, b in zip(line, row, strict=True))
+            sum(a != b for line, row in zip(FONT[digit], observed, strict=True) for a, b in zip(line, row, strict=True))
             for digit in range(10)
         ]
         noise, count = self.pixel_noise, HEIGHT * WIDTH

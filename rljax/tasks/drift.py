@@ -29,7 +29,6 @@ class DriftConfig(TaskConfig):
     """Number of training problems to generate, of both kinds together."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["stage_prompts"])
         check_at_least(2, self, ["train_problems"])
 

@@ -17,12 +17,12 @@ class IterationConfig(TaskConfig):
     iterations: tuple[int, int] = (6, 56)
     """Minimum and maximum number of steps in a problem."""
     lapse_share: float = 0.0
-    """Fraction of the steps 11, 21, ... with an error in demonstrations, and fraction of these errors left uncorrected."""
+    """Fraction of the steps 11, 21, ... that have an error in demonstrations, and fraction of these errors that stay
+    uncorrected."""
     train_problems: int = 2600
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["train_problems"])
         check_share(self, ["lapse_share"])
 

@@ -25,14 +25,13 @@ class LengthsConfig(TaskConfig):
     """The task `lengths`: responses whose correctness does not depend on their length; some answers cannot be known."""
 
     filler: int = 12
-    """Maximum number of characters that a demonstration writes before its answer."""
+    """Maximum number of `;` that a demonstration writes before its answer."""
     unknown_share: float = 0.5
     """Fraction of problems whose answer no policy can know."""
     train_problems: int = 4000
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Reject settings from which no problems can be generated."""
         check_at_least(0, self, ["filler"])
         check_at_least(1, self, ["train_problems"])
         check_share(self, ["unknown_share"])

@@ -29,7 +29,6 @@ class MixedConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["train_problems"])
         if not self.kinds or not set(self.kinds) <= set(KINDS) or len(set(self.kinds)) < len(self.kinds):
             raise InputError(f"kinds is {self.kinds}; choose one or more of {', '.join(KINDS)}, each once.")

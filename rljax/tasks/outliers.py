@@ -75,7 +75,6 @@ class OutliersConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["train_problems"])
         check_at_least(0, self, ["outlier_size"])
         check_share(self, ["outlier_share"])

@@ -29,7 +29,6 @@ class ReasoningGymConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["train_problems"])
 
     @property

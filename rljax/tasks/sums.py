@@ -33,7 +33,6 @@ class SumsConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["digits", "train_problems"])
         check_at_least(0, self, ["nesting"])
         check_at_least(2, self, ["unanswered_operands"])

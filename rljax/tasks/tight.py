@@ -55,7 +55,6 @@ class TightConfig(TaskConfig):
     """Number of training problems to generate."""
 
     def __post_init__(self):
-        """Refuse problems that cannot be generated."""
         check_at_least(1, self, ["train_problems"])
         check_share(self, ["short_share"])
         low, high = self.terms

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rljax.agents.adapter_helpers import own_random
+from rljax.agents.adapter_helpers import use_generator
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rollout.environment import check_step, make_environment
@@ -96,7 +96,7 @@ def test_moves_depend_on_the_generator():
         fresh = environment.reset(SEED)._replace(generator=random.Random(seed))
         boards.add(environment.step(fresh, "[up]").observation[0]["content"])
     assert len(boards) > 1
-    with own_random(state.generator):
+    with use_generator(state.generator):
         assert random.getstate() == state.generator.getstate()
 
 

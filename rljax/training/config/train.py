@@ -8,7 +8,7 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.settings.checks import check_numbers, check_types, fit_setting, fit_value, hints_of
 from rljax.settings.flat import flat_names
-from rljax.tasks import TaskConfig, task_name, task_named
+from rljax.tasks import TaskConfig, default_task, task_name
 from rljax.tasks.sums import SumsConfig
 from rljax.text import did_you_mean
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
@@ -152,7 +152,7 @@ class TrainConfig:
         changes: dict[str, Any] = {}
         if "task" in settings:
             task = settings.pop("task")
-            changes["task"] = task_named(task) if isinstance(task, str) else task
+            changes["task"] = default_task(task) if isinstance(task, str) else task
         sets_reward = "reward" in settings
         for name, group in self.groups(changes).items():
             flat, hints = flat_names(type(group)), hints_of(type(group))
@@ -230,7 +230,7 @@ class TrainConfig:
         if not isinstance(raw["task"], Mapping) or not isinstance(raw["task"].get("name"), str):
             raise InputError(f"The run's config.json has {raw['task']!r:.80} for task; an object with its name is needed.")
         settings = dict(raw["task"])
-        task = task_named(settings.pop("name"))
+        task = default_task(settings.pop("name"))
         return cls(task=replace(task, **_read(type(task), settings)), **groups)
 
 

@@ -1,6 +1,6 @@
 """The base class of environments in which the policy calls tools, and an environment with a calculator.
 
-The environment answers a turn that calls tools with the results; a turn without tool calls is the final answer, which a reward
+If a turn calls tools, the environment replies with their results; a turn without tool calls is the final answer, which a reward
 judges. If a call cannot be parsed, names a tool that does not exist, or fails, the policy gets an error message, and the error is
 counted.
 """
@@ -26,7 +26,7 @@ from rljax.rollout.environment import Step
 from rljax.text import one_line
 
 MAX_RESULT_CHARACTERS = 4000
-"""Maximum number of characters of a tool's result that the policy sees; the rest is cut off."""
+"""The policy sees at most this many characters of a tool's result; the rest is cut off."""
 
 
 class ToolState(NamedTuple):
@@ -36,8 +36,8 @@ class ToolState(NamedTuple):
     """The problem of the episode."""
     turns: int = 0
     """Turns of the policy so far."""
-    kept: Mapping[str, Any] = MappingProxyType({})
-    """Tool name -> the state kept for its next call, for tools with a parameter `episode_state`."""
+    tool_states: Mapping[str, Any] = MappingProxyType({})
+    """Name of a tool with a parameter `episode_state` -> the state for its next call."""
 
 
 class ToolEnvironment:
@@ -104,10 +104,10 @@ class ToolEnvironment:
         state = state._replace(turns=state.turns + 1)
         if not completion.calls and not completion.malformed:
             return self.judge(state, completion.content)
-        results, kept = [], dict(state.kept)
+        results, tool_states = [], dict(state.tool_states)
         for call in completion.calls:
-            results.append(await self._run_call(call, kept))
-        state = state._replace(kept=kept)
+            results.append(await self._run_call(call, tool_states))
+        state = state._replace(tool_states=tool_states)
         malformed = [f"Error: {fault}." for fault in completion.malformed]
         failed = sum(text.startswith("Error: ") for text in results)
         metrics = {"tool_calls": len(results), "tool_errors": failed, "malformed_calls": len(malformed)}
@@ -131,15 +131,15 @@ class ToolEnvironment:
         zeros = {"tool_calls": 0.0, "tool_errors": 0.0, "malformed_calls": 0.0}
         return Step(state, reward=reward, correct=correct, metrics=zeros)
 
-    async def _run_call(self, call: ToolCall, kept: dict[str, Any]) -> str:
-        """Run a tool, update its state in `kept`, and return its result or error as text, shortened if it is too long."""
+    async def _run_call(self, call: ToolCall, tool_states: dict[str, Any]) -> str:
+        """Run a tool, update its state in `tool_states`, and return its result or error as text, shortened if it is too long."""
         tool = self.by_name.get(call.name)
         if tool is None:
             return f"Error: there is no tool {call.name!r}; the tools are {', '.join(self.by_name)}."
-        fault = _argument_fault(call.arguments, self.parameters[call.name])
+        fault = _find_argument_fault(call.arguments, self.parameters[call.name])
         if fault is not None:
             return f"Error: {call.name}: {fault}."
-        state = {EPISODE_STATE: kept.get(call.name)} if keeps_state(tool) else {}
+        state = {EPISODE_STATE: tool_states.get(call.name)} if keeps_state(tool) else {}
         try:
             result = tool(**call.arguments, **state)
             result = await result if inspect.isawaitable(result) else result
@@ -149,7 +149,7 @@ class ToolEnvironment:
                         f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, the state to "
                         f"keep and the result; got {result!r:.80}."
                     )
-                kept[call.name], result = result
+                tool_states[call.name], result = result
             text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         except (InputError, KeyboardInterrupt):
             raise
@@ -174,7 +174,7 @@ def judge_answer(reward: Callable, problem: Problem, answer: str) -> tuple[float
     return (float(scores.total[0]) if scores.valid[0] else None), correct
 
 
-def _argument_fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
+def _find_argument_fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
     """Describe what is wrong with the names of a call's arguments; None if nothing is wrong."""
     known = parameters.get("properties", {})
     missing = [name for name in parameters.get("required", ()) if name not in arguments]
@@ -195,7 +195,7 @@ OPERATIONS: Mapping[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-LONGEST_EXPRESSION = 1000
+LONGEST_EXPRESSION = 1000  # characters
 LARGEST_EXPONENT = 1000
 LARGEST_NUMBER = 10**300
 

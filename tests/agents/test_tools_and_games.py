@@ -6,7 +6,7 @@ import pytest
 
 from rljax.agents import Calculator, GuessingGame, Maze, ToolEnvironment
 from rljax.agents.games import MOVES
-from rljax.agents.tools import MAX_RESULT_CHARACTERS, calculate
+from rljax.agents.tool_environment import MAX_RESULT_CHARACTERS, calculate
 from rljax.data.problem import Problem
 from rljax.data.tool_calls import parse_turn
 from rljax.errors import InputError
@@ -149,8 +149,8 @@ def test_tool_keeps_state_within_an_episode():
         state = step.state
         seen.append([reply["content"] for reply in step.observation])
     assert seen == [["1"], ["2", "1"], ["6"]]
-    assert state.kept == {"count": {"a": 2, "b": 1}}
-    assert environment.reset(PROBLEM).kept == {}
+    assert state.tool_states == {"count": {"a": 2, "b": 1}}
+    assert environment.reset(PROBLEM).tool_states == {}
     again = play_turn(write_call("count", word="a", episode_state=3), environment)
     assert "there is no argument 'episode_state'" in again.observation[0]["content"]
 
