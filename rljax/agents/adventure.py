@@ -114,12 +114,12 @@ def describe(state: AdventureState) -> str:
     seen = [thing for thing, room in state.things.items() if room == state.room]
     sentences = [
         f"You are in the {state.room}.",
-        *([f"There is {' and '.join(_with_article(thing) for thing in seen)}."] if seen else []),
+        *([f"There is {' and '.join(_add_article(thing) for thing in seen)}."] if seen else []),
         f"You can go to the {' or the '.join(state.doors[state.room])}.",
-        f"You carry {' and '.join(_with_article(thing) for thing in state.inventory) or 'nothing'}.",
+        f"You carry {' and '.join(_add_article(thing) for thing in state.inventory) or 'nothing'}.",
     ]
     return " ".join(sentences)
 
 
-def _with_article(thing: str) -> str:
+def _add_article(thing: str) -> str:
     return thing if thing == "gold" else f"a {thing}"

@@ -85,12 +85,12 @@ def dialect_of(name: str) -> Dialect:
 
 def _openai_status(http: Http) -> Status:
     """Read the first model of `/v1/models`."""
-    models = _field(http.get("/v1/models"), "data")
+    models = _get_field(http.get("/v1/models"), "data")
     if not isinstance(models, list) or not models:
         raise InputError(f"the server {http.url} lists no model.")
     entry = models[0]
     numbers = [entry.get(name) for name in ("max_model_len", "max_tokens", "weights_version", "max_responses")]
-    return Status(str(_field(entry, "id")), *(value if isinstance(value, int) else None for value in numbers))
+    return Status(str(_get_field(entry, "id")), *(value if isinstance(value, int) else None for value in numbers))
 
 
 def _completion_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
@@ -116,14 +116,14 @@ def _rljax_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
 def _rljax_replies(answer: Any) -> list[Reply]:
     return [
         Reply(
-            tokens=_field(choice, "token_ids"),
-            behaviour_logp=_field(choice, "sampler_logprobs"),
-            policy_logp=_field(_field(choice, "logprobs"), "token_logprobs"),
-            finish=_field(choice, "finish_reason"),
-            version=_field(choice, "weights_version"),
+            tokens=_get_field(choice, "token_ids"),
+            behaviour_logp=_get_field(choice, "sampler_logprobs"),
+            policy_logp=_get_field(_get_field(choice, "logprobs"), "token_logprobs"),
+            finish=_get_field(choice, "finish_reason"),
+            version=_get_field(choice, "weights_version"),
             token_versions=choice.get("token_versions"),
         )
-        for choice in sorted(_field(answer, "choices"), key=lambda choice: choice["index"])
+        for choice in sorted(_get_field(answer, "choices"), key=lambda choice: choice["index"])
     ]
 
 
@@ -149,9 +149,9 @@ def _vllm_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
 
 
 def _vllm_replies(answer: Any) -> list[Reply]:
-    (choice,) = _field(answer, "choices")
-    logp = _field(_field(choice, "logprobs"), "token_logprobs")
-    return [Reply(_field(choice, "token_ids"), logp, logp, _field(choice, "finish_reason"), None)]
+    (choice,) = _get_field(answer, "choices")
+    logp = _get_field(_get_field(choice, "logprobs"), "token_logprobs")
+    return [Reply(_get_field(choice, "token_ids"), logp, logp, _get_field(choice, "finish_reason"), None)]
 
 
 def _vllm_publish(http: Http, folder: str, version: int) -> None:
@@ -174,7 +174,7 @@ def _why_unsupported_with_one_logp(sampling: Sampling) -> str | None:
 def _sglang_status(http: Http) -> Status:
     found = http.get("/get_model_info")
     context = found.get("max_context_length") or found.get("context_length")
-    return Status(str(_field(found, "model_path")), context if isinstance(context, int) else None, None, None)
+    return Status(str(_get_field(found, "model_path")), context if isinstance(context, int) else None, None, None)
 
 
 def _sglang_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
@@ -191,11 +191,11 @@ def _sglang_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
 
 
 def _sglang_replies(answer: Any) -> list[Reply]:
-    meta = _field(answer, "meta_info")
-    pairs = _field(meta, "output_token_logprobs")
+    meta = _get_field(answer, "meta_info")
+    pairs = _get_field(meta, "output_token_logprobs")
     logp, tokens = [float(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs]
     version = str(meta.get("weight_version", ""))
-    finish = _field(_field(meta, "finish_reason"), "type")
+    finish = _get_field(_get_field(meta, "finish_reason"), "type")
     return [Reply(tokens, logp, logp, finish, int(version) if version.isdecimal() else None)]
 
 
@@ -206,7 +206,7 @@ def _sglang_publish(http: Http, folder: str, version: int) -> None:
         raise InputError(f"the server {http.url} could not load the weights: {str(answer.get('message'))[:200]}")
 
 
-def _field(value: Any, name: str) -> Any:
+def _get_field(value: Any, name: str) -> Any:
     """Return a field of an answer.
 
     Raises:

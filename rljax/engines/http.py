@@ -64,7 +64,7 @@ class Http:
                 if answer.status_code not in TEMPORARY:
                     self._report(is_lost=False)
                     return self._read(answer, path)
-                fault = _reason(answer)
+                fault = _describe_error(answer)
                 if answer.status_code == 429:  # a full queue is not a failure, because it empties as responses finish
                     deadline = time.monotonic() + self.patience
             if time.monotonic() >= deadline:
@@ -78,7 +78,7 @@ class Http:
 
     def _read(self, answer: httpx.Response, path: str) -> Any:
         if answer.is_error:
-            raise InputError(f"the server {self.url} refused {path}: {_reason(answer)}")
+            raise InputError(f"the server {self.url} refused {path}: {_describe_error(answer)}")
         try:
             return answer.json()
         except ValueError as error:
@@ -97,7 +97,7 @@ class Http:
         self.tell(lost if is_lost else f"The server {self.url} answers again.")
 
 
-def _reason(answer: httpx.Response) -> str:
+def _describe_error(answer: httpx.Response) -> str:
     """Return an answer's status and message in one line."""
     try:
         error = answer.json()["error"]

@@ -46,7 +46,7 @@ __getattr__, __dir__ = lazy_names(__name__)
 def resolve(reward: str | Callable) -> Callable:
     """Find a reward function by its name.
 
-    If the reward runs programs, this also tests the sandbox, so that a run reports at its start how programs are confined.
+    If the reward runs programs, the sandbox is tested as well, so that a run reports at its start how programs are confined.
 
     Args:
         reward: a key of `BY_NAME`; a key of `REWARD_FAMILIES`, a colon and an argument, such as `brier:exact`; `module:function`;

@@ -213,8 +213,8 @@ def build_program(
         >>> build_program("?", "x = 1") is None
         True
     """
-    assertions = _as_texts(tests)
-    inputs, outputs = _as_texts(stdin), _as_texts(stdout)
+    assertions = _list_texts(tests)
+    inputs, outputs = _list_texts(stdin), _list_texts(stdout)
     texts = {
         "setup": setup,
         "test": test,
@@ -240,8 +240,8 @@ def build_program(
         return None
     if check and not entry:
         raise InputError(f"row {row} has a test but no entry_point; add the name of the function under test.")
-    name, method = _name_of(entry, row)
-    program = extract_code(completion, [name] if entry else _tested_names(assertions))
+    name, method = _read_entry_point(entry, row)
+    program = extract_code(completion, [name] if entry else _find_tested_names(assertions))
     if method:
         program, entry = f"{program}\n\n{method} = {entry}\n", method
     beginning = prompt if header is None else header
@@ -260,7 +260,7 @@ def build_program(
     )
 
 
-def _name_of(entry: str, row: int) -> tuple[str, str]:
+def _read_entry_point(entry: str, row: int) -> tuple[str, str]:
     """Return the name that a program must define for an entry point, and the method if it is `Class().method`."""
     found = _CLASS_METHOD.fullmatch(entry)
     if entry and not entry.isidentifier() and found is None:
@@ -312,17 +312,19 @@ def _is_standard(node: ast.stmt) -> bool:
     return all(name.partition(".")[0] in sys.stdlib_module_names for name in names)
 
 
-def _as_texts(values: Sequence[str] | None) -> tuple[str, ...]:
+def _list_texts(values: Sequence[str] | None) -> tuple[str, ...]:
     return () if values is None else (values,) if isinstance(values, str) else tuple(values)
 
 
-def _tested_names(tests: Sequence[str]) -> list[str]:
+def _find_tested_names(tests: Sequence[str]) -> list[str]:
     """Find the names that the tests use but do not define; the program must define them."""
     try:
         trees = [ast.parse(test) for test in tests]
     except (SyntaxError, ValueError, RecursionError):
         return []  # the sandbox leaves such tests unjudged, whatever the program is
-    return sorted((source.loaded_names(trees) - source.bound_names(trees)) | source.builtin_under_test(trees))
+    return sorted(
+        (source.find_loaded_names(trees) - source.find_bound_names(trees)) | source.find_builtin_under_test(trees)
+    )
 
 
 def _is_program_start(prompt: str, entry_point: str) -> bool:

@@ -137,7 +137,7 @@ def extract_code(completion: str, names: Collection[str] = ()) -> str:
 
     Args:
         completion: a response. Only its last 200,000 characters are read.
-        names: the program should define at least one of these names; if there are none, any function or class counts.
+        names: the program should define at least one of these names; if this is empty, any function or class counts.
 
     Returns:
         The program. The lines of a block lose as much indentation as its fence has.
@@ -163,7 +163,7 @@ def extract_code(completion: str, names: Collection[str] = ()) -> str:
         return unfenced
     edges = [0, *(edge for block in found for edge in (block.start, block.end)), len(text)]
     outside = "\n".join(text[left:right] for left, right in zip(edges[::2], edges[1::2], strict=True))
-    return _drop_trailing_fence(text) if defines(outside, names) else _last_block(text)
+    return _drop_trailing_fence(text) if defines(outside, names) else _find_last_block(text)
 
 
 def last_code(completion: str) -> str:
@@ -186,7 +186,7 @@ def last_code(completion: str) -> str:
     unfenced = _unfenced_start(text)
     rest = text[text.index(unfenced) + len(unfenced) :].partition("\n")[2] if calls_print(unfenced) else text
     printing = [content for content in _contents_by_language(find_blocks(rest))[0] if calls_print(content)]
-    return _drop_trailing_fence(printing[-1]) if printing else unfenced if calls_print(unfenced) else _last_block(text)
+    return _drop_trailing_fence(printing[-1]) if printing else unfenced if calls_print(unfenced) else _find_last_block(text)
 
 
 def calls_print(text: str) -> bool:
@@ -199,7 +199,7 @@ def calls_print(text: str) -> bool:
     return _PRINTS.search(text) is not None
 
 
-def _last_block(text: str) -> str:
+def _find_last_block(text: str) -> str:
     python, bare = _contents_by_language(find_blocks(text))
     unfenced = _unfenced_start(text)
     if unfenced[:1].isspace() or _RETURNS.search(unfenced):  # the body of a function that the prompt has begun
@@ -266,7 +266,7 @@ def defines(text: str, names: Collection[str]) -> bool:
 
     Args:
         text: a program.
-        names: the names to search for; if there are none, any function or class counts.
+        names: the names to search for; if this is empty, any function or class counts.
 
     Returns:
         Whether a line without indentation defines one of the names, as a function, a class or a variable.

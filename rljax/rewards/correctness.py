@@ -103,7 +103,7 @@ RESERVED_NAMES = (*Failures._fields, "variance", "length_correlation")
 
 
 UNFINISHED, UNSTATED = (1 + Failures._fields.index(kind) for kind in ("unfinished", "unstated"))
-"""Codes of these two kinds of wrong answers in an array whose other codes are 0 and the kinds of failures."""
+"""Codes of unfinished and unstated answers in an array of failure codes, such as `rljax.rewards.reward_call.CallResult.failed`."""
 
 
 Reward = TypeVar("Reward", bound=Callable)

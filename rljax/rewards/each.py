@@ -19,8 +19,8 @@ def each(
     """Make a reward from a function that judges one completion at a time.
 
     The function is called as `f(prompt=..., completion=..., **columns)` with one entry of each column. Without `**kwargs` it
-    receives only the arguments it names. A function from outside rljax receives conversations as lists of messages, as
-    any reward does. It returns a number, or None to abstain. If it raises, only that completion fails.
+    receives only the arguments it names. Like any reward from outside rljax, a function from outside receives conversations as
+    lists of messages. It returns a number, or None to abstain. If it raises, only that completion fails.
 
     Args:
         function: the function, or a name that `rljax.rewards.resolve` accepts.

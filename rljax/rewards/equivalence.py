@@ -107,7 +107,7 @@ def equivalent(reference: str, answer: str) -> bool:
         return True
     if r"\ln" in expected and not _LOG.search(expected):
         actual = _LOG.sub(r"\\ln", actual)  # the reference uses natural logarithms, so the answer's `\log` is one
-    return _equal(expected, actual)
+    return _are_equal(expected, actual)
 
 
 def _same_choice(reference: str, answer: str) -> bool:
@@ -117,8 +117,10 @@ def _same_choice(reference: str, answer: str) -> bool:
         return False
     reference_choice, answer_choice = letter or _bare_letter(reference), answer_letter or _bare_letter(answer)
     if reference_choice and answer_choice:
-        return reference_choice == answer_choice and (letter is None or answer_letter is None or _equal(text, answer_text))
-    return _equal(text, answer_text)
+        return reference_choice == answer_choice and (
+            letter is None or answer_letter is None or _are_equal(text, answer_text)
+        )
+    return _are_equal(text, answer_text)
 
 
 def _bare_letter(text: str) -> str | None:
@@ -134,7 +136,7 @@ def _read_choice(text: str) -> tuple[str | None, str]:
     return found[1] or found[2], found[3]
 
 
-def _equal(reference: str, answer: str) -> bool:
+def _are_equal(reference: str, answer: str) -> bool:
     """Compare two answers in canonical notation, first by their form, then by their value."""
     reference, answer = _unwrap(reference), _unwrap(answer)
     if not (reference and answer) or _as_prose(reference) == _as_prose(answer):
@@ -149,10 +151,10 @@ def _equal(reference: str, answer: str) -> bool:
     reference, answer = (_EQUIVALENT.sub("=", text) for text in (reference, answer))
     value = None if split_relation(answer)[1] else read_quantity(reference)
     if value is not None:
-        return _equal(value, answer)
-    expected, actual = split_elements(_inside_set(reference)), split_elements(_inside_set(answer))
+        return _are_equal(value, answer)
+    expected, actual = split_elements(_strip_set_brackets(reference)), split_elements(_strip_set_brackets(answer))
     if _is_region(reference) or _is_region(answer):
-        regions = read_intervals(_inside_set(reference)), read_intervals(_inside_set(answer))
+        regions = read_intervals(_strip_set_brackets(reference)), read_intervals(_strip_set_brackets(answer))
         if regions[0] is not None and regions[1] is not None:
             return _same_intervals(regions[0], regions[1])
     if len(expected) == len(actual) == 1:
@@ -164,12 +166,12 @@ def _same_residue(reference: Residue, answer: Residue) -> bool:
     (*left, value), (*answer_left, answer_value) = reference.sides, answer.sides
     if reference.modulus is None or answer.modulus is None:
         stated = (answer_value, _least_residue(answer_value, answer.modulus))
-        return any(_equal("=".join((*left, value)), "=".join((*answer_left, text))) for text in stated)
+        return any(_are_equal("=".join((*left, value)), "=".join((*answer_left, text))) for text in stated)
     names, answer_names = ([side for side in sides if read_number(side) is None] for sides in (left, answer_left))
     claims = [answer_value, *(side for side in answer_left if read_number(side) is not None)]
     same_left = names == answer_names or (not (names and answer_names) and all(map(is_name, names + answer_names)))
-    same_values = (_equal(*(_least_residue(text, reference.modulus) for text in (value, claim))) for claim in claims)
-    return same_left and _equal(reference.modulus, answer.modulus) and all(same_values)
+    same_values = (_are_equal(*(_least_residue(text, reference.modulus) for text in (value, claim))) for claim in claims)
+    return same_left and _are_equal(reference.modulus, answer.modulus) and all(same_values)
 
 
 def _least_residue(value: str, modulus: str | None) -> str:
@@ -205,10 +207,10 @@ def _unwrap(text: str) -> str:
     in_text = _IN_TEXT.fullmatch(text)
     if in_text and ("," in in_text[1] or _NO_WORD.search(in_text[1])):
         return canonicalize(in_text[1])
-    return _SETS_IN_WORDS.get(_words(text) or "", text)
+    return _SETS_IN_WORDS.get(_read_plain_words(text) or "", text)
 
 
-def _inside_set(text: str) -> str:
+def _strip_set_brackets(text: str) -> str:
     bracketed = split_brackets(text)
     if bracketed is None or (bracketed[0], bracketed[2]) != (r"\{", r"\}") or bracketed[1] == r"\emptyset":
         return text
@@ -217,8 +219,8 @@ def _inside_set(text: str) -> str:
 
 
 def _is_region(text: str) -> bool:
-    r"""Decide whether a text can only be a set of numbers described by intervals. `(1,2)` may also be a point, so it is not one."""
-    _, signs = split_relation(_inside_set(text))
+    r"""Decide whether a text can only be a set of numbers described by intervals. `(1,2)` may also be a point."""
+    _, signs = split_relation(_strip_set_brackets(text))
     bracketed = split_brackets(text)
     mixed = bracketed is not None and (bracketed[0] == "[") != (bracketed[2] == "]")
     return mixed or r"\cup" in text or r"\mathbb{R}" in text or any(sign not in ("=", r"\approx") for sign in signs)
@@ -227,7 +229,7 @@ def _is_region(text: str) -> bool:
 def _same_intervals(reference: list[Interval], answer: list[Interval]) -> bool:
     def same(left: Interval, right: Interval) -> bool:
         closed = left.low_closed == right.low_closed and left.high_closed == right.high_closed
-        return closed and _equal(left.low, right.low) and _equal(left.high, right.high)
+        return closed and _are_equal(left.low, right.low) and _are_equal(left.high, right.high)
 
     return _match_all(reference, answer, same)
 
@@ -247,34 +249,34 @@ def _match_all(reference: list, answer: list, same: Callable) -> bool:
 
 def _same_lists(reference: list[str], answer: list[str]) -> bool:
     """Compare two lists, one of which may be a tuple if the other has named values, as in `(1,2)` and `x=1,y=2`."""
-    if len(reference) == 1 and len(answer) == len(_names_in(answer)) > 1:
+    if len(reference) == 1 and len(answer) == len(_list_names(answer)) > 1:
         reference = _split_tuple_equation(reference[0])
-    names = _names_in(reference)
+    names = _list_names(reference)
     if len(names) == len(reference):
-        answer = _elements_of_tuple(answer)
-    elif len(answer) == len(_names_in(answer)) == len(_elements_of_tuple(reference)) > 1:
+        answer = _split_tuple(answer)
+    elif len(answer) == len(_list_names(answer)) == len(_split_tuple(reference)) > 1:
         values = [stated[1] for stated in map(read_assignment, answer) if stated is not None]
-        return all(map(_equal, _elements_of_tuple(reference), values)) and len(reference) == 1
+        return all(map(_are_equal, _split_tuple(reference), values)) and len(reference) == 1
     if len(names) > 1 and not any(split_relation(text)[1] for text in answer):
-        return len(reference) == len(answer) and all(map(_equal, reference, answer))
-    return _match_all(reference, answer, _equal)
+        return len(reference) == len(answer) and all(map(_are_equal, reference, answer))
+    return _match_all(reference, answer, _are_equal)
 
 
 def _split_tuple_equation(text: str) -> list[str]:
     """Split `(a,b)=(2,3)` into `a=2` and `b=3`; return any other text as the only element."""
     stated = read_assignment(text)
-    names, values = (_elements_of_tuple([side]) for side in stated) if stated is not None else ((), ())
+    names, values = (_split_tuple([side]) for side in stated) if stated is not None else ((), ())
     return (
         [f"{name}={value}" for name, value in zip(names, values, strict=True)] if len(names) == len(values) > 1 else [text]
     )
 
 
-def _names_in(texts: list[str]) -> set[str]:
+def _list_names(texts: list[str]) -> set[str]:
     """Return the names for which the equations in a list state a value."""
     return {stated[0] for stated in map(read_assignment, texts) if stated is not None}
 
 
-def _elements_of_tuple(texts: list[str]) -> list[str]:
+def _split_tuple(texts: list[str]) -> list[str]:
     """Return the elements of a list that consists of one tuple; any other list is returned unchanged."""
     bracketed = split_brackets(texts[0]) if len(texts) == 1 else None
     return split_elements(bracketed[1]) if bracketed is not None and bracketed[0] + bracketed[2] == "()" else texts
@@ -289,23 +291,23 @@ def _same_brackets(reference: tuple[str, str, str] | None, answer: tuple[str, st
 def _same_rows(reference: list[list[str]], answer: list[list[str]]) -> bool:
     if [len(row) for row in reference] != [len(row) for row in answer]:
         return False
-    return all(_equal(*pair) for rows in zip(reference, answer, strict=True) for pair in zip(*rows, strict=True))
+    return all(_are_equal(*pair) for rows in zip(reference, answer, strict=True) for pair in zip(*rows, strict=True))
 
 
 def _same_relations(reference: str, answer: str) -> bool:
     """Compare two answers, at least one of which is an equation or another relation."""
     (expected, signs), (actual, answer_signs) = split_relation(reference), split_relation(answer)
     if not signs:
-        return set(answer_signs) <= {"=", r"\approx"} and _states(reference, actual)
+        return set(answer_signs) <= {"=", r"\approx"} and _chain_states(reference, actual)
     value, answer_value = read_assignment(reference), read_assignment(answer)
     if not answer_signs:
-        return value is not None and _equal(value[1], answer)
+        return value is not None and _are_equal(value[1], answer)
     same_name = value is not None and answer_value is not None and _same_name(value, answer_value)
     computed = set(answer_signs) <= {"=", r"\approx"} and not _LETTER.search(_NUMERIC.sub("", "".join(actual)))
     if value is not None and (same_name or computed):  # `computed`: the answer `3+4=7` to the reference `x=7`
-        return _states(value[1], actual)
+        return _chain_states(value[1], actual)
     if signs == answer_signs == [r"\in"]:
-        return expected[0] == actual[0] and _equal(expected[1], actual[1])
+        return expected[0] == actual[0] and _are_equal(expected[1], actual[1])
     if len(signs) != 1 or len(answer_signs) != 1 or not {*signs, *answer_signs} <= {"=", *FLIPPED}:
         return False
     if answer_signs[0] == FLIPPED.get(signs[0]):
@@ -326,7 +328,7 @@ def _mentions_itself(stated: tuple[str, str]) -> bool:
     return stated[0] in stated[1]
 
 
-def _states(reference: str, sides: list[str]) -> bool:
+def _chain_states(reference: str, sides: list[str]) -> bool:
     """Decide whether a chain of equations states the reference's value and no side contradicts it."""
     if not sides[-1]:
         return False
@@ -343,7 +345,7 @@ def _states(reference: str, sides: list[str]) -> bool:
         sides.reverse()
     *claims, last = sides
     rounded = is_decimal(reference)
-    return _equal(reference, last) and all(
+    return _are_equal(reference, last) and all(
         _may_equal(claim, reference) or (rounded and approximates(reference, claim)) for claim in claims
     )
 
@@ -353,7 +355,7 @@ def _may_equal(claim: str, reference: str) -> bool:
     letters = set(_LETTER.findall(_COMMAND.sub("", claim)))
     if is_name(claim) or len(letters) > 1 or "\\" in _NUMERIC.sub("", claim):
         return True
-    return _equal(reference, claim)
+    return _are_equal(reference, claim)
 
 
 def _same_values(reference: str, answer: str) -> bool:
@@ -394,19 +396,19 @@ def _same_core(reference: str, answer: str) -> bool | None:
     if (expected.core, actual.core) == (reference, answer):
         return None
     same = same_unit(expected.unit, actual.unit) and expected.scale == actual.scale
-    return same and _equal(expected.core, actual.core)
+    return same and _are_equal(expected.core, actual.core)
 
 
 def _same_words(reference: str, answer: str) -> bool:
-    expected, actual = _words(reference), _words(answer)
+    expected, actual = _read_plain_words(reference), _read_plain_words(answer)
     if r"\text" not in reference + answer and len(reference) < _SHORTEST_WORD:
         is_product = _PRODUCT.fullmatch(reference) is not None or _BARE_LETTERS.fullmatch(answer) is None
         return expected == actual or (is_product and same_expression(reference, answer))
     if expected is not None or actual is not None:
         return expected == actual
     ends = _WORDS_AT_END.fullmatch(reference), _WORDS_AT_END.fullmatch(answer)
-    if ends[0] is not None and ends[1] is not None and _words(ends[0][2]) == _words(ends[1][2]):
-        return _equal(ends[0][1], ends[1][1])
+    if ends[0] is not None and ends[1] is not None and _read_plain_words(ends[0][2]) == _read_plain_words(ends[1][2]):
+        return _are_equal(ends[0][1], ends[1][1])
     return r"\text" not in reference and r"\text" not in answer and same_expression(reference, answer)
 
 
@@ -415,7 +417,7 @@ def _as_prose(text: str) -> str:
     return " ".join(_IN_TEXT.sub(r" \1 ", text).split())
 
 
-def _words(text: str) -> str | None:
+def _read_plain_words(text: str) -> str | None:
     """Return the words of an answer, in lower case and without punctuation; None if the answer contains mathematics."""
     bare = _IN_TEXT.sub(r" \1 ", text)
     return None if _NO_WORD.search(bare) else " ".join(re.sub(r"[^\w]+", " ", bare).casefold().split())
@@ -424,12 +426,12 @@ def _words(text: str) -> str | None:
 def _same_ratio(reference: list[str], answer: list[str]) -> bool:
     # The reference may be a time, so its multiples are not equal to it.
     if _HOURS_AND_MINUTES.fullmatch(":".join(reference)) and len(answer) == 2:
-        return all(map(_equal, reference, answer))
+        return all(map(_are_equal, reference, answer))
     if len(reference) == len(answer):
         pairs = [(read_number(expected), read_number(actual)) for expected, actual in zip(reference, answer, strict=True)]
         factors = {actual / expected for expected, actual in pairs if expected and actual}
         is_multiple = len(factors) == 1 and all(expected and actual for expected, actual in pairs)
-        return is_multiple or all(map(_equal, reference, answer))
+        return is_multiple or all(map(_are_equal, reference, answer))
     ratio, single = sorted((reference, answer), key=len, reverse=True)
     if len(ratio) == 2 and len(single) == 1:
         first, second, value = map(read_number, (*ratio, single[0]))

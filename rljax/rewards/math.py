@@ -86,8 +86,8 @@ def math_reward(
 ) -> Callable:
     r"""Make a reward: 1 for a completion whose answer equals the reference mathematically, else 0.
 
-    Answers and references of more than 1,000 characters are compared as text only. Of several answers in a completion, the last one
-    counts.
+    Answers and references of more than 1,000 characters are compared as text only. If a completion has several answers, the last
+    one counts.
 
     Args:
         read: a function that finds the answer in a completion. `stated_text` looks in a box, in answer tags, after `####` and

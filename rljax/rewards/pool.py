@@ -187,16 +187,16 @@ class Pool:
             if worker.connection in ready:
                 ended += self._receive(worker)
             elif time.monotonic() >= worker.deadline:
-                ended += self._lose(worker, overdue=True)
+                ended += self._remove_lost(worker, overdue=True)
         return ended
 
     def _receive(self, worker: _Worker) -> list[tuple[int, object]]:
         try:
             received = _read_line(worker) if self.confined else worker.connection.recv()
         except (EOFError, ConnectionResetError):
-            return self._lose(worker, overdue=False)
+            return self._remove_lost(worker, overdue=False)
         except BlockingIOError:  # the rest of the line has not arrived
-            return self._lose(worker, overdue=True) if time.monotonic() >= worker.deadline else []
+            return self._remove_lost(worker, overdue=True) if time.monotonic() >= worker.deadline else []
         except Exception as error:  # the result cannot be read here
             received = Failed("raised", f"its result cannot be read ({one_line(error)})")
             if self.confined and worker.item != _STARTING:  # code under test sent the result, so the worker is not reused
@@ -213,7 +213,7 @@ class Pool:
             raise InputError(f"a worker for {self.function!r} cannot start: {received.reason}")
         return []
 
-    def _lose(self, worker: _Worker, *, overdue: bool) -> list[tuple[int, object]]:
+    def _remove_lost(self, worker: _Worker, *, overdue: bool) -> list[tuple[int, object]]:
         """Remove a worker that has died or exceeded its limit, and return the position and failure of the item it was judging."""
         item = worker.item
         status = self._dismiss(worker)

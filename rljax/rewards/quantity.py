@@ -201,7 +201,7 @@ def same_number(reference: str, answer: str) -> bool | None:
         answer: the answer to judge, without a unit.
 
     Returns:
-        True or False; None if one of them is not a number.
+        True or False; None if either answer is not a number.
 
     Example:
         >>> same_number(r"\frac{1}{2}", "0.50"), same_number("2", "12"), same_number("x", "1"), same_number("1/3", "0.333333")
@@ -273,7 +273,7 @@ def _are_words(text: str, *, spaced: bool) -> bool:
 def same_quantity(reference: str, answer: str) -> bool | None:
     r"""Compare two numbers with their units.
 
-    If only one of them has a unit, the unit is ignored; two different units do not match (see `rljax.rewards.units.same_unit`). A
+    If only one number has a unit, the unit is ignored; two different units do not match (see `rljax.rewards.units.same_unit`). A
     percent sign may be ignored, as other units may (`5%` matches `5`), or mean a division by 100 (`50%` matches `0.5`). But `0.5%`
     does not match the reference `0.5`, because a reference below 1 without a percent sign is never read as a percentage.
 
@@ -282,7 +282,7 @@ def same_quantity(reference: str, answer: str) -> bool | None:
         answer: the answer to judge.
 
     Returns:
-        True or False; None if one of them is not a number (with or without a unit).
+        True or False; None if either answer is not a number (with or without a unit).
 
     Example:
         >>> same_quantity("5 cm", "5"), same_quantity("5 cm", "5 km"), same_quantity("50%", "0.5"), same_quantity("x", "5")

@@ -328,20 +328,19 @@ def read_result(returned: object, function: str, count: int) -> CallResult:
     """
     if isinstance(returned, BaseException):
         if isinstance(returned, SlowRewardError):
-            return _all_failed(
+            return _make_failed_result(
                 count, Failures(timed_out=count), f"was interrupted{locate_error(returned)}: {returned}.", returned
             )
         reason = f"raised {one_line(returned)}{locate_error(returned)}; fix the function."
-        return _all_failed(count, Failures(raised=count), reason, returned)
+        return _make_failed_result(count, Failures(raised=count), reason, returned)
     shown = reprlib.repr(returned)
     entries = _unwrap(returned)
     if not isinstance(entries, (list, tuple)):
         raise InputError(f"the reward {function} returned {shown}; it must return a list with one number per completion.")
     if len(entries) != count:
         reason = f"returned {counted(len(entries), 'value')} for {counted(count, 'completion')}; it must return one per completion."
-        return _all_failed(
-            count, Failures(wrong_count=count), reason, TypeError(reason)
-        )  # a TypeError is retried only once
+        cause = TypeError(reason)  # this type of error is retried only once
+        return _make_failed_result(count, Failures(wrong_count=count), reason, cause)
     values = [_unwrap(value) for value in entries]
     for position, value in enumerate(values):
         if not (value is None or isinstance(value, numbers.Real | Failed)):
@@ -449,7 +448,7 @@ def join_results(results: Sequence[CallResult]) -> CallResult:
     )
 
 
-def _all_failed(count: int, failures: Failures, reason: str, cause: BaseException) -> CallResult:
+def _make_failed_result(count: int, failures: Failures, reason: str, cause: BaseException) -> CallResult:
     kind = 1 + next(index for index, number in enumerate(failures) if number) if count else 0
     no_rewards, failed = np.zeros(count), np.full(count, kind, np.int8)
     return CallResult(no_rewards, np.zeros(count, bool), failed, failures, reason, call_failed=True, cause=cause)

@@ -392,7 +392,7 @@ def scores_of(
     Raises:
         InputError: more completions failed than `max_failure_share` allows.
     """
-    scores = _exact_scores(reward, results, max_failure_share)
+    scores = _compute_exact_scores(reward, results, max_failure_share)
     parts = {name: values.astype(np.float32) for name, values in scores.parts.items()}
     return Scores(scores.total.astype(np.float32), scores.valid, parts, scores.failures, scores.failed, scores.correct)
 
@@ -408,14 +408,16 @@ class _ExactScores(NamedTuple):
     correct: Float32[np.ndarray, "N"] | None
 
 
-def _exact_scores(reward: Callable, results: Sequence[CallResult], max_failure_share: float | int) -> _ExactScores:
+def _compute_exact_scores(reward: Callable, results: Sequence[CallResult], max_failure_share: float | int) -> _ExactScores:
     parts = _flatten(reward)
     count = len(results[0].values)
     valid, failed, rest = np.zeros(count, bool), np.zeros(count, np.int8), iter(results)
     scores = {}
     for name, part in parts.rewards.items():
         own = list(islice(rest, len(_leaf_rewards(part))))
-        scores[name] = (_exact_scores if isinstance(part, Weighted) else _score_single)(part, own, max_failure_share)
+        scores[name] = (_compute_exact_scores if isinstance(part, Weighted) else _score_single)(
+            part, own, max_failure_share
+        )
         valid |= scores[name].valid
         failed = np.where(has_failed(failed) | (scores[name].failed == 0), failed, scores[name].failed)
     verdicts = np.stack([own.valid for own in scores.values()])
@@ -430,7 +432,7 @@ def _exact_scores(reward: Callable, results: Sequence[CallResult], max_failure_s
 
 
 def _score_single(reward: Callable, results: Sequence[CallResult], max_failure_share: float | int) -> _ExactScores:
-    """Compute the scores of a reward without parts from its only result, as `_exact_scores` does for a `Weighted`."""
+    """Compute the scores of a reward without parts from its only result, as `_compute_exact_scores` does for a `Weighted`."""
     (result,) = results
     check_failures(result, qualified_name(reward), max_failure_share)
     limit = lowest_correct_value(reward)

@@ -49,7 +49,7 @@ def yes_or_no(
             ThreadPoolExecutor(CONNECTIONS) as threads,
         ):
             try:
-                named = _first_model(client) if model is None else model
+                named = _find_first_model(client) if model is None else model
             except (httpx.HTTPError, LookupError, ValueError, TypeError) as error:
                 return [Failed("raised", f"the judge {url}: {one_line(error)}")] * len(texts)
             for verdict in threads.map(
@@ -63,7 +63,7 @@ def yes_or_no(
     return ask_all
 
 
-def _first_model(client: httpx.Client) -> str:
+def _find_first_model(client: httpx.Client) -> str:
     """Return the name of the first model that the server lists."""
     return client.get("/v1/models").raise_for_status().json()["data"][0]["id"]
 

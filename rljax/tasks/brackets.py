@@ -99,7 +99,7 @@ class BracketsConfig(TaskConfig):
 
     def _generate(self, random: Random) -> Problem:
         operations = random.randint(*self.operations)
-        prefix, written = _random_formula(random, operations)
+        prefix, written = _generate_formula(random, operations)
         demonstration = written
         if random.random() < self.malformed_share:
             missing = random.choice([index for index, character in enumerate(written) if character in "()"])
@@ -107,15 +107,15 @@ class BracketsConfig(TaskConfig):
         return Problem(f"{prefix}=", written, demonstration, {"operands": operations + 1})
 
 
-def _random_formula(random: Random, operations: int) -> tuple[str, str]:
+def _generate_formula(random: Random, operations: int) -> tuple[str, str]:
     """Return a random formula, both in prefix notation and with brackets."""
     if not operations:
         digit = random.choice("123456789")
         return digit, digit
     left_operations = random.randrange(operations)
     left, sign, right = (
-        _random_formula(random, left_operations),
+        _generate_formula(random, left_operations),
         random.choice("+-*"),
-        _random_formula(random, operations - 1 - left_operations),
+        _generate_formula(random, operations - 1 - left_operations),
     )
     return f"{sign}{left[0]}{right[0]}", f"({left[1]}{sign}{right[1]})"

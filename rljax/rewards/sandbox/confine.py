@@ -129,7 +129,7 @@ def drop_rights(readable: Sequence[str]) -> None:
     rules = landlock.make_rules([*filter(None, readable), *namespaces.libraries(), *namespaces.DEVICES], [os.devnull])
     if rules is not None:
         landlock.restrict(rules)
-    if seccomp.available():
+    if seccomp.is_available():
         seccomp.install(writing=False)
 
 

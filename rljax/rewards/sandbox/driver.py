@@ -200,7 +200,7 @@ def _import_modules(namespace: dict, trees: list[ast.Module]) -> None:
 def _supply_oracles(namespace: dict, setup: ast.Module, tests: list[ast.Module], entry_point: str) -> None:
     """Bind the undefined names that decide the tests, such as `isclose`, so that the program cannot supply them."""
     trees = [setup, *tests]
-    names = source.loaded_names(trees) - source.bound_names(trees) - set(namespace)
+    names = source.find_loaded_names(trees) - source.find_bound_names(trees) - set(namespace)
     for name, origin in source.find_oracles(setup, tests, names, entry_point).items():
         module = importlib.import_module(origin) if origin and importlib.util.find_spec(origin) else None
         if module is None:
@@ -214,11 +214,11 @@ def _bind_program(
     namespace: dict, trees: list[ast.Module], tests: list[ast.Module], entry_point: str, judge: Judge
 ) -> object:
     """Bind every name that nothing else defines to the program's object of that name, and return the function under test."""
-    names = source.loaded_names(trees) - set(namespace)
+    names = source.find_loaded_names(trees) - set(namespace)
     if entry_point:
         names |= {entry_point} if tests or not hasattr(builtins, entry_point) else set()
-    elif not names - source.bound_names(trees):
-        names |= source.builtin_under_test(tests)
+    elif not names - source.find_bound_names(trees):
+        names |= source.find_builtin_under_test(tests)
     classes = source.find_class_names(trees, names)
     found = {}
     for name in sorted(names | {entry_point} - {""}):
@@ -232,7 +232,7 @@ def _bind_program(
 
 
 def _run_check(check: ast.Module, namespace: dict, candidate: object, judge: Judge) -> tuple[int, int]:
-    """Run a `check` function as in HumanEval. If it raises outside its assertions, it fails completely."""
+    """Run a `check` function as in HumanEval. A check that raises outside its assertions fails completely."""
     assertions = Assertions(judge, source.wrap_assertions(check))
     namespace["__assertion__"] = assertions.make_context
     if not (callable(candidate) and _run_statements(check, namespace, judge) and "check" in namespace):

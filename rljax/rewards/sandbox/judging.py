@@ -19,7 +19,7 @@ from rljax.errors import InputError
 from rljax.lazy import renamed_attributes
 from rljax.rewards.sandbox import seccomp, wire
 from rljax.rewards.sandbox.fork_server_client import LauncherError, shared_service
-from rljax.rewards.sandbox.threats import LEVELS, exposure, machine
+from rljax.rewards.sandbox.threats import LEVELS, describe_exposure, machine
 
 _LONGEST_PROGRAM = 2**20
 _log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def unavailable() -> Mapping[str, str]:
         problem = _find_problem(name)
         if problem is None:
             without = f" ({_join_problems(problems)})" if problems else ""
-            exposed = exposure(name, machine())
+            exposed = describe_exposure(name, machine())
             _log.log(
                 logging.WARNING if exposed else logging.INFO,
                 "programs under test are confined by %s%s%s",
@@ -314,7 +314,7 @@ def _find_problem(name: str) -> str | None:
     """Return why a level does not work on this machine, or None if it does."""
     if os.name != "posix" or not sys.executable:
         return "not a POSIX system, or `sys.executable` is empty"
-    if name != "rlimits" and not seccomp.available():
+    if name != "rlimits" and not seccomp.is_available():
         return "there is no system call filter for this platform"
     try:
         verdict = judge(

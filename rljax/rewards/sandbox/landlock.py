@@ -39,7 +39,7 @@ def version() -> int:
 
 
 def make_rules(readable: list[str], writable: list[str]) -> int | None:
-    """Make rules that permit a process only to read some files, and to read and change others.
+    """Make rules that let a process read some files and folders, read and change others, and open nothing else.
 
     Args:
         readable: folders or files to read.

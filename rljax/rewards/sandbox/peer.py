@@ -206,7 +206,7 @@ class Peer:
             return ["yours", reference.number]
         kind = type(value)
         if issubclass(kind, BaseException):
-            return ["error", self._register(value), kind, value.args, _error_text(value), value.__cause__]
+            return ["error", self._register(value), kind, value.args, _get_error_text(value), value.__cause__]
         if issubclass(kind, type) and issubclass(value, BaseException):
             bases = [base for base in value.__bases__ if issubclass(base, BaseException)]
             standard = value.__module__ if _is_standard(value.__module__) else ""
@@ -242,7 +242,7 @@ class Peer:
         proxy = self._proxies[key]
         if not issubclass(type(proxy), Remote):
             raise wire.WireError("an error that has become another object")
-        return _coroutine(proxy) if "coroutine" in reference.abilities else proxy
+        return _wrap_in_coroutine(proxy) if "coroutine" in reference.abilities else proxy
 
     def _revive_error_class(self, number: int, name: str, module: str, bases: list) -> object:
         standard = getattr(sys.modules.get(module), name, None) if _is_standard(module) else None
@@ -285,7 +285,7 @@ def _is_standard(module: str) -> bool:
     return module.partition(".")[0] in sys.stdlib_module_names
 
 
-def _error_text(error: BaseException) -> str:
+def _get_error_text(error: BaseException) -> str:
     try:
         return str.__str__(str(error))
     except Exception:
@@ -300,5 +300,5 @@ def _mutable_arguments(action: str, operands: Any) -> list[Any]:
     return [argument if isinstance(argument, MUTABLE) else None for argument in [*positional, *named.values()]]
 
 
-async def _coroutine(proxy: Any) -> object:
+async def _wrap_in_coroutine(proxy: Any) -> object:
     return await proxy

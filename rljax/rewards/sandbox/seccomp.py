@@ -52,11 +52,11 @@ _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _SET_SECCOMP, _MODE_FILTER = 22, 2
 
 
-def available() -> bool:
+def is_available() -> bool:
     """Return whether a filter is available for this machine.
 
     Example:
-        >>> available() in (True, False)
+        >>> is_available() in (True, False)
         True
     """
     return sys.platform == "linux" and platform.machine() in _AUDIT

@@ -44,21 +44,21 @@ def walk(trees: Iterable[ast.AST]) -> list[ast.AST]:
     return [node for tree in trees for node in ast.walk(tree)]
 
 
-def loaded_names(trees: Sequence[ast.Module]) -> set[str]:
+def find_loaded_names(trees: Sequence[ast.Module]) -> set[str]:
     """Find the names that the tests read, except those of builtins.
 
     Example:
-        >>> sorted(loaded_names([ast.parse("y = len(f(x))")]))
+        >>> sorted(find_loaded_names([ast.parse("y = len(f(x))")]))
         ['f', 'x']
     """
     return {node.id for node in walk(trees) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)} - _BUILTIN
 
 
-def bound_names(trees: Sequence[ast.Module]) -> set[str]:
+def find_bound_names(trees: Sequence[ast.Module]) -> set[str]:
     """Find all names that the tests bind themselves, at any depth.
 
     Example:
-        >>> sorted(bound_names([ast.parse("import math as m\\ndef f(x): y = 1")]))
+        >>> sorted(find_bound_names([ast.parse("import math as m\\ndef f(x): y = 1")]))
         ['f', 'm', 'x', 'y']
     """
     found = set()
@@ -77,13 +77,13 @@ def bound_names(trees: Sequence[ast.Module]) -> set[str]:
     return found
 
 
-def builtin_under_test(tests: Sequence[ast.Module]) -> set[str]:
+def find_builtin_under_test(tests: Sequence[ast.Module]) -> set[str]:
     """Find the builtin function that all tests call, if there is exactly one.
 
     Example:
-        >>> builtin_under_test([ast.parse("assert sum(10, 15) == 6"), ast.parse("assert sum(1, 2) == 3")])
+        >>> find_builtin_under_test([ast.parse("assert sum(10, 15) == 6"), ast.parse("assert sum(1, 2) == 3")])
         {'sum'}
-        >>> builtin_under_test([ast.parse("assert max(abs(-2)) == -2")])
+        >>> find_builtin_under_test([ast.parse("assert max(abs(-2)) == -2")])
         set()
     """
     called = [
@@ -132,7 +132,7 @@ def list_imports(trees: Sequence[ast.Module]) -> list[ast.stmt]:
     """
     guarded = {id(node) for guard in walk(trees) if isinstance(guard, ast.Try) for node in ast.walk(guard)}
     nodes = [node for node in walk(trees) if id(node) not in guarded]
-    called = [name for node in nodes if (name := _imported_by_call(node)) is not None]
+    called = [name for node in nodes if (name := _read_imported_module(node)) is not None]
     return [
         *(
             node
@@ -143,7 +143,7 @@ def list_imports(trees: Sequence[ast.Module]) -> list[ast.stmt]:
     ]
 
 
-def _imported_by_call(node: ast.AST) -> str | None:
+def _read_imported_module(node: ast.AST) -> str | None:
     """Return the module that `__import__("x")` or `importlib.import_module("x")` names."""
     match node:
         case ast.Call(
@@ -184,11 +184,11 @@ def find_oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable
     known = {name: "" if (module := _find_origin(name)) is None and name in judges else module for name in sorted(names)}
     known = {name: module for name, module in known.items() if module is not None and name != entry_point}
     others = set(names) - set(known)
-    setup_names = bound_names([setup])
+    setup_names = find_bound_names([setup])
     found = dict(known)
     for test in tests if not entry_point else ():
-        trees = [test, setup] if setup_names & loaded_names([test]) else [test]
-        used = loaded_names(trees)
+        trees = [test, setup] if setup_names & find_loaded_names([test]) else [test]
+        used = find_loaded_names(trees)
         for name in set(found) & used:
             if _ORACLE.fullmatch(name) is None and not (others & used or _encloses(trees, name, set(known) - {name})):
                 del found[name]
@@ -277,12 +277,12 @@ def find_class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[s
                 made[variable] = name
             case _:
                 pass
-    checked = {name for node in nodes for name in _checked_types(node)}
-    used = {name for node in nodes for name in _used_as_objects(node, made)}
+    checked = {name for node in nodes for name in _list_checked_types(node)}
+    used = {name for node in nodes for name in _list_used_objects(node, made)}
     return {name for name in names if name in checked or (name in used and _CLASS_NAME.fullmatch(name))}
 
 
-def _checked_types(node: ast.AST) -> list[str]:
+def _list_checked_types(node: ast.AST) -> list[str]:
     """List the names that a node uses as types, as in `isinstance(x, A)` and `type(x) is A`."""
     match node:
         case ast.Call(func=ast.Name(id=name), args=[_, kinds]) if name in _TYPE_CHECKS:
@@ -293,7 +293,7 @@ def _checked_types(node: ast.AST) -> list[str]:
             return []
 
 
-def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
+def _list_used_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
     """List the names that a node uses as objects; `made` maps a variable to the name whose call is its value."""
     match node:
         case ast.Attribute(value=subject, attr=attribute) if attribute not in _PLAIN_ATTRIBUTES:
@@ -432,7 +432,7 @@ class _AssertionWrapper(ast.NodeTransformer):
 
 class _Instrumenter(ast.NodeTransformer):
     def __init__(self, tree: ast.Module) -> None:
-        self._examined = _examined_arguments(tree)
+        self._examined = _find_examined_arguments(tree)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return _call("__examined__", node) if id(node) in self._examined else node
@@ -470,13 +470,13 @@ class _Instrumenter(ast.NodeTransformer):
                 return node
 
 
-def _examined_arguments(tree: ast.Module) -> set[int]:
+def _find_examined_arguments(tree: ast.Module) -> set[int]:
     """Return the `id`s of argument nodes whose variables are otherwise used only in comparisons with constants."""
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_builtin(node.func)]
     arguments = {id(argument) for call in calls for argument in (*call.args, *(word.value for word in call.keywords))}
     compared = {
-        id(node) for comparison in nodes if isinstance(comparison, ast.Compare) for node in _compared_nodes(comparison)
+        id(node) for comparison in nodes if isinstance(comparison, ast.Compare) for node in _list_compared_nodes(comparison)
     }
     uses: dict[str, list[int]] = {}
     for node in nodes:
@@ -504,7 +504,7 @@ def _is_builtin(function: ast.expr) -> bool:
     return isinstance(function, ast.Name) and function.id in _BUILTIN
 
 
-def _compared_nodes(node: ast.Compare) -> list[ast.AST]:
+def _list_compared_nodes(node: ast.Compare) -> list[ast.AST]:
     """List the nodes of a comparison's only side that is not constant; none if several sides are not constant."""
     sides = [side for side in (node.left, *node.comparators) if not _is_constant(side)]
     return list(ast.walk(sides[0])) if len(sides) == 1 else []

@@ -176,7 +176,7 @@ def is_prevented(threat: Threat, level: str, where: Machine) -> bool:
     return any(fulfilled[condition] for condition in getattr(threat, level))
 
 
-def exposure(level: str, where: Machine) -> str:
+def describe_exposure(level: str, where: Machine) -> str:
     """Describe in one sentence the threats that a level does not prevent on a machine.
 
     Args:
@@ -187,7 +187,7 @@ def exposure(level: str, where: Machine) -> str:
         The sentence; empty if every threat is prevented.
 
     Example:
-        >>> exposure("seccomp", Machine(True, 0))
+        >>> describe_exposure("seccomp", Machine(True, 0))
         'a hostile program can read files that everyone on this machine can read, including data sets with tests.'
     """
     attempts = [threat.attempt for threat in THREATS if not is_prevented(threat, level, where)]

@@ -11,7 +11,7 @@ import hostile_world
 import pytest
 from rewards.sandbox.test_hostile import REACHING_PROGRAMS, SEARCHING_PROGRAMS, SECRET
 
-from rljax.rewards.sandbox.threats import THREATS, Machine, exposure, is_prevented, machine
+from rljax.rewards.sandbox.threats import THREATS, Machine, describe_exposure, is_prevented, machine
 
 NOBODY = 65534
 UNSHARE, LANDLOCK = {"x86_64": 272, "aarch64": 97}.get(platform.machine()), 444  # numbers of system calls
@@ -115,7 +115,7 @@ def test_log_reports_exposure_and_failed_levels(outcome):
     assert "not permitted" in results["unavailable"]["namespaces"]
     (line,) = results["log"]
     assert line.startswith("programs under test are confined by seccomp (namespaces: ")
-    assert exposure("seccomp", where) in line
+    assert describe_exposure("seccomp", where) in line
 
 
 def test_unavailable_level_raises_an_error():

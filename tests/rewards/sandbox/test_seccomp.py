@@ -111,7 +111,7 @@ def test_other_architectures_are_killed_and_x32_is_refused(machine):
 @pytest.mark.parametrize("name", ["riscv64", "ppc64le", "i686", "armv7l", "arm64"])
 def test_unknown_machines_have_no_filter(name, monkeypatch):
     monkeypatch.setattr(seccomp.platform, "machine", lambda: name)
-    assert not seccomp.available()
+    assert not seccomp.is_available()
     with pytest.raises(KeyError):
         seccomp.install(False)
 

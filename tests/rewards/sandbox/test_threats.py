@@ -16,7 +16,7 @@ from rljax.rewards.sandbox.threats import (
     THREATS,
     Machine,
     command_table,
-    exposure,
+    describe_exposure,
     is_prevented,
     threat_table,
 )
@@ -54,7 +54,7 @@ def test_every_reaching_program_belongs_to_a_threat():
 def test_strongest_level_holds_back_every_threat():
     for threat in THREATS:
         assert is_prevented(threat, "namespaces", Machine(False, 0))
-    assert exposure("namespaces", Machine(False, 0)) == ""
+    assert describe_exposure("namespaces", Machine(False, 0)) == ""
 
 
 def test_weaker_level_never_holds_back_more():
@@ -65,7 +65,7 @@ def test_weaker_level_never_holds_back_more():
 
 
 def test_exposure_lists_the_threats_that_are_not_held_back():
-    text = exposure("rlimits", Machine(False, 0))
+    text = describe_exposure("rlimits", Machine(False, 0))
     for threat in THREATS:
         assert (threat.attempt in text) == (not is_prevented(threat, "rlimits", Machine(False, 0)))
 
