@@ -31,7 +31,7 @@ from rljax.programs.export import export
 from rljax.programs.trained_policy import OpenPolicy, is_run, load
 from rljax.records import required
 from rljax.rollout.decode_sizes import row_bytes
-from rljax.rollout.groups import right_and_known
+from rljax.rollout.groups import correctness_masks
 
 VARIANTS = ("exact", "int8 cache", "0.2", "0.3", "0.5", "2:4")
 """Names of the variants; a fraction or a pattern is the value of `--prune`."""
@@ -68,7 +68,7 @@ def answer_greedily(opened: OpenPolicy, params: Params) -> tuple[np.ndarray, lis
     """Answer all problems greedily; return whether each answer is right, and the tokens of each answer as bytes."""
     count = len(opened.worker.prompts.problems)
     groups = opened.worker.generate(params, range(count), 1, jax.random.key(0))
-    right, known = right_and_known(groups.rollout)
+    right, known = correctness_masks(groups.rollout)
     tokens = [row[mask].tobytes() for row, mask in zip(groups.tokens[:, 0], groups.attention[:, 0], strict=True)]
     return (right & known)[:, 0], tokens
 

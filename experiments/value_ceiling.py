@@ -38,7 +38,7 @@ from rljax import load_config
 from rljax.models import Params
 from rljax.ops.value import explained_variance
 from rljax.rollout import Groups, RolloutWorker, sequences_of
-from rljax.rollout.continuations import StateIndex, continued_rewards, sample_states
+from rljax.rollout.continuations import StateIndex, judge_continuations, sample_states
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import LAST, restore
 from rljax.training.lifecycle.initial_state import state_like
@@ -128,7 +128,7 @@ def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: in
     prompt_ids = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]
     groups = worker.generate(params, prompt_ids.tolist(), size, jax.random.key(seed + 1))
     states = sample_states(groups, arguments.states, seed=seed)
-    rewards = continued_rewards(
+    rewards = judge_continuations(
         worker, params, groups, states, continuations=arguments.continuations, key=jax.random.key(seed + 2), rows=1024
     )
     outcomes = np.array([groups.rollout.rewards[state.group, state.response] for state in states], np.float32)

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from rljax.data.tokenizer import load_tokenizer
 from rljax.models import Decoder, Features, ValueFunction, policy_of_logits
-from rljax.models.packed import before_scored, to_batch
+from rljax.models.packed import take_before_scored, to_batch
 
 VOCAB_SIZE = load_tokenizer("characters").vocab_size
 
@@ -43,7 +43,7 @@ def advance(params, token, state):
 
 def features(params, packed):
     """Return the logits as features, with the identity as the output matrix."""
-    return Features(before_scored(logits(params, packed), packed), jnp.eye(VOCAB_SIZE))
+    return Features(take_before_scored(logits(params, packed), packed), jnp.eye(VOCAB_SIZE))
 
 
 def init_value(size, key, policy):
@@ -55,7 +55,7 @@ def init_value(size, key, policy):
 
 def value_outputs(params, packed):
     """Return the critic's outputs before each token."""
-    return to_batch(before_scored(logits(params["trunk"], packed), packed) @ params["head"], packed)
+    return to_batch(take_before_scored(logits(params["trunk"], packed), packed) @ params["head"], packed)
 
 
 def save(params, folder):

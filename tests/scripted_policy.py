@@ -9,7 +9,7 @@ import numpy as np
 
 from rljax.data.tokenizer import load_tokenizer
 from rljax.models import Decoder, policy_of_logits
-from rljax.models.packed import Features, before_scored
+from rljax.models.packed import Features, take_before_scored
 
 TOKENIZER = load_tokenizer("bytes")
 PROMPT = 5
@@ -43,7 +43,7 @@ def at_position(params, packed):
 
 def features(params, packed):
     """Return the same logits as the product of two factors."""
-    return Features(before_scored(at_position(params, packed), packed), jnp.eye(TOKENIZER.vocab_size))
+    return Features(take_before_scored(at_position(params, packed), packed), jnp.eye(TOKENIZER.vocab_size))
 
 
 def begin(params, tokens, attention, budget):

@@ -40,7 +40,7 @@ from rljax.models.huggingface import load_params, model_contents, read_config
 from rljax.models.language_model import logits
 from rljax.models.model_folder import write_model
 from rljax.models.peft_folder import save_adapter
-from rljax.rollout import Sequences, pack
+from rljax.rollout import Sequences, pack_one_per_row
 
 BOUND = 1e-4
 """Largest allowed difference between two logits or log-probabilities."""
@@ -105,7 +105,7 @@ def outputs_of_rljax(config: TransformerConfig, params: Any) -> Outputs:
     slots = jnp.broadcast_to(jnp.arange(TOKENS), tokens.shape)
     out = logits(Model(config), params, jnp.asarray(tokens), slots, jnp.ones_like(slots))
     prompts, rest = tokens[:, :PROMPT], tokens[:, PROMPT:]
-    packed = pack(Sequences(prompts, np.ones_like(prompts, bool), rest, np.ones_like(rest, bool)))
+    packed = pack_one_per_row(Sequences(prompts, np.ones_like(prompts, bool), rest, np.ones_like(rest, bool)))
     scores = transformer_policy(config, eos=1).score(params, jax.tree.map(jnp.asarray, packed), 1.0)
     return Outputs(np.asarray(out), np.asarray(scores.logp))
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from book_site.docstrings import escape_text, table
-from rljax.models.families import FAMILIES, USUAL, Family
+from rljax.models.families import COMMON_DEFAULTS, FAMILIES, Family
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "parity" / "results.md"
 
@@ -197,7 +197,7 @@ def _page(family: str, page: FamilyPage) -> str:
     has_experts = "num_experts_per_tok" in FAMILIES[family].defaults
     condition = ", if `lora_targets` is `attention`" if has_experts else ""
     adapter = "" if family == "phi3" else f"; `--adapter` writes a folder for peft{condition}"
-    defaults = [(f"`{entry}`", f"`{value}`") for entry, value in (USUAL | FAMILIES[family].defaults).items()]
+    defaults = [(f"`{entry}`", f"`{value}`") for entry, value in (COMMON_DEFAULTS | FAMILIES[family].defaults).items()]
     return f"""(model-{family})=
 # Model family: {name}
 

@@ -55,7 +55,7 @@ class SampledAnswers(NamedTuple):
             return "share of answers from which the reward subtracts nothing"
         return f"share of rewards above {0 if right_above is None else right_above:g}"
 
-    def right_and_known(self, right_above: float | None) -> tuple[np.ndarray, np.ndarray]:
+    def correctness_masks(self, right_above: float | None) -> tuple[np.ndarray, np.ndarray]:
         """Masks of the right answers, and of the answers whose correctness is known, `[P, N]`.
 
         Args:
@@ -65,7 +65,7 @@ class SampledAnswers(NamedTuple):
         Example:
             >>> rewards = np.array([[1.2, 0.2]])
             >>> sampled = SampledAnswers(rewards, np.ones((1, 2)), rewards < 0, [["2", "3"]], correct=np.array([[1.0, 0.0]]))
-            >>> sampled.right_and_known(None)[0].tolist(), sampled.right_and_known(0.1)[0].tolist()
+            >>> sampled.correctness_masks(None)[0].tolist(), sampled.correctness_masks(0.1)[0].tolist()
             ([[True, False]], [[True, True]])
         """
         values = self.rewards if right_above is not None or self.correct is None else self.correct

@@ -78,7 +78,7 @@ def accuracy_of_chosen(
     sampled: SampledAnswers, chooser: str, *, k: int, right_above: float | None = None
 ) -> Float[np.ndarray, "P"]:
     """Probability, per problem, that the response a chooser selects from k is right; see `accuracy_by_chooser`."""
-    right, known = sampled.right_and_known(right_above)
+    right, known = sampled.correctness_masks(right_above)
     if chooser == VERIFIER:
         return pass_at_k(right, known, k=k)
     if chooser == VOTES:

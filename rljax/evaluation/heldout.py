@@ -12,7 +12,7 @@ from rljax.evaluation.comparison import answer_rows
 from rljax.models import Params
 from rljax.records import required
 from rljax.rollout import Groups, RolloutWorker
-from rljax.rollout.groups import concatenate, part_means, right_and_known, take
+from rljax.rollout.groups import concatenate, correctness_masks, mean_parts_and_metrics, take
 
 PER_SET_METRICS = ("accuracy", "reward", "judged", "response_length", "truncated_share")
 """Metrics that are reported for each extra held-out set NAME, for example as `accuracy_on_NAME`."""
@@ -37,7 +37,7 @@ class Evaluation(NamedTuple):
         """Return counts of answers and averages over responses, such as the accuracy, the reward and the parts of the reward."""
         rollout = self.groups.rollout
         rewards, lengths = rollout.rewards[required(rollout.valid, "rollout.valid")], self.groups.attention.sum(-1)
-        right, known = right_and_known(rollout)
+        right, known = correctness_masks(rollout)
         return {
             "accuracy": float(right[known].mean()) if known.any() else math.nan,
             "reward": float(rewards.mean(dtype=np.float64)) if rewards.size else math.nan,
@@ -46,7 +46,7 @@ class Evaluation(NamedTuple):
             "response_length": float(lengths.mean()),
             "truncated_share": float(required(rollout.truncated, "rollout.truncated").mean()),
             **accuracy_by_length(right[known], lengths[known]),
-            **part_means(self.groups),
+            **mean_parts_and_metrics(self.groups),
             **self._of_extra_sets(),
         }
 

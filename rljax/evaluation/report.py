@@ -159,7 +159,7 @@ def make_report(
         The report. It lacks maj@k if no response contains an answer to vote for, and distinct-2 if N is 1.
     """
     has_reward, samples = sampled.judged, sampled.rewards.shape[1]
-    right, known = sampled.right_and_known(right_above)
+    right, known = sampled.correctness_masks(right_above)
     everything = np.ones_like(has_reward)
     votes = any(answer is not None for row in sampled.answers for answer in row)
     fractions = {

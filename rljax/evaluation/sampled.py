@@ -28,13 +28,13 @@ from rljax.records import required
 from rljax.rewards.confidence import read_confidence
 from rljax.rewards.reward_scores import only_subtracts
 from rljax.rollout import RolloutWorker
-from rljax.rollout.continuations import Value, prefixes_of
-from rljax.rollout.groups import right_and_known
+from rljax.rollout.continuations import PrefixEvaluator, prefixes_of
+from rljax.rollout.groups import correctness_masks
 from rljax.text import json_lines
 
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 _EARLIER_NAMES = MappingProxyType({"rows_a_call": "rows_per_call"})  # of saved settings
-NO_VALUES: Mapping[str, Value] = MappingProxyType({})
+NO_VALUES: Mapping[str, PrefixEvaluator] = MappingProxyType({})
 _FINGERPRINT = 64  # leading entries hashed per parameter; a few suffice, because training changes every parameter
 
 
@@ -135,7 +135,7 @@ def generate_rows(
     vote: Callable[[str], str | None],
     settings: Mapping[str, object] = MappingProxyType({}),
     out: Path | None = None,
-    values: Mapping[str, Value] = NO_VALUES,
+    values: Mapping[str, PrefixEvaluator] = NO_VALUES,
     watch: Callable[[Sequence[Call]], Iterable[Call]] = iter,
 ) -> list[dict]:
     """Generate `samples` answers to every problem of the worker, except for answers that are already saved.
@@ -179,14 +179,14 @@ def _answer_call(
     call: Call,
     seed: int,
     vote: Callable[[str], str | None],
-    values: Mapping[str, Value],
+    values: Mapping[str, PrefixEvaluator],
 ) -> list[dict]:
     """Sample and judge the answers of one call, and return their rows."""
     key = jax.random.fold_in(jax.random.key(seed), call.index)
     groups = worker.generate(params, list(call.problems), call.group, key)
     rollout, rows = groups.rollout, []
     valid, truncated = required(rollout.valid, "rollout.valid"), required(rollout.truncated, "rollout.truncated")
-    right, known = right_and_known(rollout)
+    right, known = correctness_masks(rollout)
     scores = {name: value(prefixes_of(worker, groups)).reshape(right.shape) for name, value in values.items()}
     for at, (problem_index, sample) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
         problem = worker.prompts.problems[problem_index]

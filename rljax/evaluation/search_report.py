@@ -152,7 +152,7 @@ def search_row(
 
 def search_report(sampled: SampledAnswers, value: str, rows: Sequence[SearchRow]) -> SearchReport:
     """Combine the rows with the accuracy of a single response; `value` is the name of the value function."""
-    right, known = sampled.right_and_known(None)
+    right, known = sampled.correctness_masks(None)
     single: Float[np.ndarray, "P"] = np.where(known.any(-1), (right & known).sum(-1) / np.maximum(known.sum(-1), 1), np.nan)
     judged = int(np.isfinite(single).sum())
     return SearchReport(value, over_problems(single), judged, tuple(rows), len(single) - judged)

@@ -40,4 +40,6 @@ __all__ = [
     "transformer_policy",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, renamed={"not_saved": "refuse_to_save"})
+__getattr__, __dir__ = lazy_names(
+    __name__, renamed={"not_saved": "refuse_to_save", "symbolic": "mixed_policy", "rule_mixture": "learned_mixture"}
+)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from rljax.errors import InputError
 from rljax.lazy import lazy_names
 from rljax.models.axes import INPUT_AXES, matrix_axes
-from rljax.models.patterns import select_paths
+from rljax.models.path_patterns import select_paths
 from rljax.models.policy import Copied, Copies, Params, path_names, with_copies
 from rljax.models.quantization import Quantized, dequantize, dequantize_params
 
@@ -37,7 +37,7 @@ class LowRank(NamedTuple):
 
 
 Adapter = PyTree[Array | np.ndarray]
-"""Nested dictionaries structured like the parameters, with an entry, a `LowRank`, for adapted matrices only."""
+"""Nested dictionaries structured like the parameters, with a `LowRank` for each adapted matrix and no other entries."""
 
 
 class Base(NamedTuple):
@@ -65,7 +65,7 @@ def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collect
 
     Args:
         params: parameters of the transformer, or their shapes.
-        targets: patterns of paths, see `rljax.models.patterns.matches`.
+        targets: patterns of paths, see `rljax.models.path_patterns.matches`.
 
     Raises:
         InputError: a pattern matches no matrix of a layer.
@@ -83,7 +83,7 @@ def init_adapter(
         key: random key.
         params: parameters of the transformer, or their shapes.
         rank: r, at most the smaller side of each matrix.
-        targets: patterns of the paths of the matrices to adapt, see `rljax.models.patterns.matches`.
+        targets: patterns of the paths of the matrices to adapt, see `rljax.models.path_patterns.matches`.
 
     Raises:
         InputError: a pattern matches nothing, or the rank is larger than a side of a matrix.
@@ -95,7 +95,8 @@ def init_adapter(
         largest = min(math.prod(inputs), math.prod(outputs))
         if rank > largest:
             raise InputError(
-                f"lora_rank is {rank}, but {'/'.join(path)} of shape {list(shape)} has a rank of at most {largest}."
+                f"lora_rank is {rank}, but {'/'.join(path)} of shape {list(shape)} has a rank of at most {largest}; lower "
+                "lora_rank."
             )
         a = jax.random.normal(jax.random.fold_in(key, index), (*experts, *inputs, rank)) / math.sqrt(math.prod(inputs))
         return LowRank(a, jnp.zeros((*experts, rank, *outputs)))
@@ -203,7 +204,7 @@ def fingerprint(
     Args:
         config: configuration of the model, whose `repr` is hashed.
         params: parameters of the model.
-        fetch: copies arrays to this host.
+        fetch: function that copies arrays to this host.
 
     Example:
         >>> fingerprint("shape", {"embedding": jnp.ones((2, 2)), "norm": jnp.ones(2)})

@@ -48,7 +48,7 @@ Cache = tuple[LayerCache, ...]
 
 
 def map_slots_of(function: Callable[..., Array], *layers: LayerCache) -> LayerCache:
-    """Build a `LayerCache` by calling `function(*arrays, axis=axis of the slots)` with the same field of all `layers`."""
+    """Build a `LayerCache` by calling `function(*arrays, axis=axis of the slots)` on each field's arrays in `layers`."""
     names = {"keys": 3, "values": 2} | ({} if layers[0].key_scale is None else {"key_scale": 2, "value_scale": 2})
     arrays = {name: function(*(getattr(layer, name) for layer in layers), axis=axis) for name, axis in names.items()}
     return LayerCache(**arrays)
@@ -150,9 +150,9 @@ def visible_in_cache(
     count: int,
     window: int | None = None,
 ) -> Bool[Array, "B T S"]:
-    """Return the mask of the slots that T new tokens see: all that contain a token, except later new tokens.
+    """Return the mask of the slots that T new tokens see: all slots that contain a token, except later new tokens.
 
-    Padding also sees itself.
+    Each new token, even padding, sees itself.
 
     Args:
         segments: above 0 if a slot contains a token.
@@ -160,7 +160,7 @@ def visible_in_cache(
         new: number of new tokens.
         first: index of the first of the T tokens among the new tokens.
         count: T.
-        window: maximum number of tokens that a token sees: itself and earlier ones; the cache is a ring buffer. None: no limit.
+        window: maximum number of tokens that a token sees, counting itself; the cache is a ring buffer. None: no limit.
     """
     slots = segments.shape[1]
     offset = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]
@@ -291,8 +291,8 @@ def _attend_blocks(
 ) -> Float[Array, "N B C K G H"]:
     """Attend from N blocks of C queries, one after the other. Each result overwrites its queries.
 
-    If the loop stacked its results instead, it would begin with an array of zeros, and the compiler may allocate the zeros of all
-    layers at once.
+    If the loop stacked its results instead, it would begin with an array of zeros, and the compiler might allocate the zeros of
+    all layers at once.
     """
     length, slots = queries.shape[2], segments.shape[1]
 
@@ -428,7 +428,7 @@ def _why_cudnn_is_unsupported(facts: Facts) -> str | None:
 
 
 def describe_device(facts: Facts) -> str:
-    """Describe the kind of device in words."""
+    """Return the platform of the devices and, for NVIDIA GPUs, the compute capability, such as "gpu 8.0"."""
     return f"{facts.platform} {facts.capability[0]}.{facts.capability[1]}" if facts.capability else facts.platform
 
 
@@ -440,7 +440,7 @@ def check_implementation(implementation: str, facts: Facts) -> None:
         facts: facts about the model and the devices.
 
     Raises:
-        InputError: the implementation cannot run; the message has the reason.
+        InputError: the implementation cannot run; the message gives the reason.
     """
     reason = why_unsupported(implementation, facts)
     if reason is not None:

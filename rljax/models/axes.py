@@ -198,7 +198,7 @@ def sampler_spec(path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh | Abs
     return PartitionSpec(*(axes if len(axes) > 1 else axes[0] if axes else None for axes in parts))
 
 
-def sampler_weights(shapes: PyTree[jax.ShapeDtypeStruct], mesh: Mesh, *, is_sharded: bool) -> int:
+def count_sampler_weights(shapes: PyTree[jax.ShapeDtypeStruct], mesh: Mesh, *, is_sharded: bool) -> int:
     """Count the weights that each device has for sampling; see `sampler_mesh`."""
     if not is_sharded:
         return sum(leaf.size for leaf in jax.tree.leaves(shapes)) // mesh.shape[TENSOR]
@@ -284,7 +284,7 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
     """Refuse a mesh whose axes do not divide the transformer's axes evenly.
 
     Raises:
-        InputError: an axis cannot be divided; the message names the first one.
+        InputError: an axis of the model cannot be divided; the message names it.
     """
     sizes = {
         "width": config.width,

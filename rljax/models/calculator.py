@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.caching import cache_results
 from rljax.errors import InputError
+from rljax.models.learned_mixture import learned_mixture
+from rljax.models.mixed_policy import Rules, mixed_policy
 from rljax.models.policy import Policy
-from rljax.models.rule_mixture import learned_mixture
-from rljax.models.symbolic import Rules, mixed_policy
 
 CHARACTERS = "0123456789+=;"
 """Characters that the calculator reads; each must be one token, both alone and within a sum."""
@@ -27,7 +27,7 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
     """Make the calculator for the tokens of a tokenizer.
 
     Args:
-        encode: token ids of a text.
+        encode: function that returns the token ids of a text.
         vocab_size: V, number of tokens of the policy.
 
     Raises:

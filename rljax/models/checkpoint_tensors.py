@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from rljax.models.config import Routing, TransformerConfig
 
-Path_ = tuple[str | int, ...]
+ParameterPath = tuple[str | int, ...]
 
 
 class Entry(NamedTuple):
@@ -18,23 +18,22 @@ class Entry(NamedTuple):
 
     name: str
     """Name of the tensor in `transformers`, and in the file unless the tensor is stored as part of another (`fused`)."""
-    path: Path_
+    path: ParameterPath
     """Keys of the array in the pytree of parameters."""
     read: Callable[[np.ndarray], np.ndarray]
     """Converts the tensor to the array."""
     write: Callable[[np.ndarray], np.ndarray]
     """Converts the array to the tensor; it is also traced, to find the tensor's shape."""
     fused: str | None = None
-    """Name of the stored tensor that contains this one, usually after the rows of earlier entries; None: stored separately."""
+    """Name of the stored tensor that this tensor is part of, usually after the rows of earlier entries; None: stored alone."""
     index: int | None = None
     """Index of this entry's expert, if a checkpoint stores experts separately but the parameters stack them; otherwise None."""
-
     interleaved_index: int | None = None
-    """Index among the tensors whose columns the stored tensor interleaves; None: the stored tensor concatenates rows."""
+    """Index of this tensor among those whose columns the stored tensor interleaves; None: the stored tensor concatenates rows."""
 
     @property
     def stored_name(self) -> str:
-        """Name of the tensor in the file that contains this one."""
+        """Name, in the file, of this tensor or of the tensor that contains it."""
         return self.name if self.fused is None else self.fused
 
 
@@ -51,15 +50,15 @@ NORM_NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 """Placement of the norms -> name of each norm in a checkpoint -> the norm's name in a layer."""
-Numbers = TypeVar("Numbers", np.ndarray, Array)
+AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 
 
-def same(x: Numbers) -> Numbers:
+def identity(x: AnyArray) -> AnyArray:
     """Return an array unchanged."""
     return x
 
 
-def _transpose(x: Numbers) -> Numbers:
+def _transpose(x: AnyArray) -> AnyArray:
     return x.T
 
 
@@ -73,10 +72,10 @@ def _head_conversions(heads: int, width: int) -> tuple[Callable, Callable]:
 
 def entries(config: TransformerConfig) -> Iterator[Entry]:
     """Iterate over all tensors of a checkpoint with this configuration."""
-    yield Entry("model.embed_tokens.weight", ("embedding",), same, same)
-    yield Entry("model.norm.weight", ("norm", "scale"), same, same)
+    yield Entry("model.embed_tokens.weight", ("embedding",), identity, identity)
+    yield Entry("model.norm.weight", ("norm", "scale"), identity, identity)
     if not config.tied_head:
-        yield Entry("lm_head.weight", ("head",), same, same)
+        yield Entry("lm_head.weight", ("head",), identity, identity)
     for index in range(config.layers):
         yield from _layer_entries(config, index)
 
@@ -84,7 +83,7 @@ def entries(config: TransformerConfig) -> Iterator[Entry]:
 def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
     prefix, path = f"model.layers.{index}", ("layers", index)
     for name, norm in NORM_NAMES[config.norms].items():
-        yield Entry(f"{prefix}.{name}_layernorm.weight", (*path, norm, "scale"), same, same)
+        yield Entry(f"{prefix}.{name}_layernorm.weight", (*path, norm, "scale"), identity, identity)
     for letter, name, heads in (
         ("q", "query", config.heads),
         ("k", "key", config.kv_heads),
@@ -99,7 +98,7 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
     if config.qk_norm:
         for letter, name in (("q", "query"), ("k", "key")):
             parameter_path = (*path, "attention", f"{name}_norm", "scale")
-            yield Entry(f"{prefix}.self_attn.{letter}_norm.weight", parameter_path, same, same)
+            yield Entry(f"{prefix}.self_attn.{letter}_norm.weight", parameter_path, identity, identity)
     yield Entry(
         f"{prefix}.self_attn.o_proj.weight",
         (*path, "attention", "output"),
@@ -107,9 +106,9 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
         lambda x: x.transpose(2, 0, 1).reshape(config.width, -1),
     )
     if config.sinks:
-        yield Entry(f"{prefix}.self_attn.sinks", (*path, "attention", "sinks"), same, same)
+        yield Entry(f"{prefix}.self_attn.sinks", (*path, "attention", "sinks"), identity, identity)
     if config.output_bias:
-        yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), same, same)
+        yield Entry(f"{prefix}.self_attn.o_proj.bias", (*path, "attention", "output_bias"), identity, identity)
     if config.routing is not None:
         yield from _expert_entries(config.routing, f"{prefix}.{config.routing.names[0]}", (*path, "feed_forward"))
         return
@@ -117,10 +116,10 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
         fused = f"{prefix}.mlp.gate_up_proj.weight" if config.fused and name != "down" else None
         yield Entry(f"{prefix}.mlp.{name}_proj.weight", (*path, "feed_forward", name), _transpose, _transpose, fused)
         if config.hidden_bias:
-            yield Entry(f"{prefix}.mlp.{name}_proj.bias", (*path, "feed_forward", f"{name}_bias"), same, same)
+            yield Entry(f"{prefix}.mlp.{name}_proj.bias", (*path, "feed_forward", f"{name}_bias"), identity, identity)
 
 
-def _expert_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entry]:
+def _expert_entries(routing: Routing, prefix: str, path: ParameterPath) -> Iterator[Entry]:
     if routing.stacked:
         yield from _stacked_entries(routing, prefix, path)
         return
@@ -131,19 +130,19 @@ def _expert_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entr
             yield Entry(stored, (*path, f"expert_{own}"), _transpose, _transpose, index=index)
 
 
-def _stacked_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entry]:
-    """Iterate over the tensors of a layer that stores all experts' matrices together, in the order input axis, output axis."""
+def _stacked_entries(routing: Routing, prefix: str, path: ParameterPath) -> Iterator[Entry]:
+    """Iterate over the tensors of a layer that stores all experts' matrices together, with the axes expert, input, output."""
     yield Entry(f"{prefix}.router.weight", (*path, "router"), _transpose, _transpose)
     if routing.has_bias:
-        yield Entry(f"{prefix}.router.bias", (*path, "router_bias"), same, same)
+        yield Entry(f"{prefix}.router.bias", (*path, "router_bias"), identity, identity)
     for end in ("", "_bias") if routing.has_bias else ("",):
         both = f"{prefix}.experts.gate_up_proj{end}"
         for index, name in enumerate(("gate", "up")):
-            yield Entry(f"{both}.{name}", (*path, f"expert_{name}{end}"), same, same, both, interleaved_index=index)
-        yield Entry(f"{prefix}.experts.down_proj{end}", (*path, f"expert_down{end}"), same, same)
+            yield Entry(f"{both}.{name}", (*path, f"expert_{name}{end}"), identity, identity, both, interleaved_index=index)
+        yield Entry(f"{prefix}.experts.down_proj{end}", (*path, f"expert_down{end}"), identity, identity)
 
 
-def stored_together(config: TransformerConfig) -> dict[str, list[Entry]]:
+def entries_by_stored_name(config: TransformerConfig) -> dict[str, list[Entry]]:
     """Group the entries by the stored tensor that contains them, in the order in which it contains them."""
     together: dict[str, list[Entry]] = {}
     for entry in entries(config):
@@ -176,7 +175,7 @@ def split_tensor(tensor: np.ndarray, parts: list[Entry], sizes: list[tuple[int, 
     return [tensor[..., start :: len(parts)] for start in range(len(parts))]
 
 
-def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
+def put_at(tree: dict[str | int, Any], path: ParameterPath, value: Any) -> None:
     """Put a value into nested dictionaries, and create missing dictionaries."""
     *parents, last = path
     for key in parents:
@@ -184,7 +183,7 @@ def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
     tree[last] = value
 
 
-def get_at(tree: PyTree, path: Path_) -> Any:
+def get_at(tree: PyTree, path: ParameterPath) -> Any:
     """Return the value at a path of keys."""
     for key in path:
         tree = tree[key]

@@ -1,4 +1,4 @@
-"""Configuration of the decoder."""
+"""Configuration of the built-in transformer."""
 
 import math
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from rljax.errors import InputError
 MOST_LAYERS = 1_000
 """Largest number of layers of a model; each layer is compiled separately."""
 REMATS = ("none", "full", "dots", "dots_no_batch", "sqrt")
-"""What a layer recomputes in the backward pass. In this order: nothing; everything; all but matrix products; all but products with
-weights; everything, twice, so that about 2 √L inputs of layers are kept in memory instead of L."""
+"""Values of `remat`. In this order, a layer recomputes in the backward pass: nothing; everything; all but matrix products; all but
+products with weights; everything, twice, so that about 2 √L inputs of layers are kept in memory instead of L."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class RopeScaling:
     amplitude: float = 1.0
     """Factor applied to the cosines and sines."""
 
-    def stretched(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
+    def scale_frequencies(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
         """Scale the frequencies theta^(-i / half), in radians per token."""
         turns = self.original_length * frequencies / (2 * jnp.pi)
-        kept = jnp.clip((turns - self.low_frequency) / (self.high_frequency - self.low_frequency), 0.0, 1.0)
-        return frequencies * (kept + (1 - kept) / self.factor)
+        unchanged = jnp.clip((turns - self.low_frequency) / (self.high_frequency - self.low_frequency), 0.0, 1.0)
+        return frequencies * (unchanged + (1 - unchanged) / self.factor)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LinearScaling:
     amplitude: float = 1.0
     """Factor applied to the cosines and sines."""
 
-    def stretched(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
+    def scale_frequencies(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
         """Scale the frequencies theta^(-i / half), in radians per token."""
         return frequencies / self.factor
 
@@ -65,7 +65,7 @@ class FactorScaling:
     amplitude: float = 1.0
     """Factor applied to the cosines and sines."""
 
-    def stretched(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
+    def scale_frequencies(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
         """Scale the frequencies theta^(-i / half), in radians per token."""
         return frequencies / jnp.array(self.factors, frequencies.dtype)
 
@@ -90,7 +90,7 @@ class YarnScaling:
     amplitude: float
     """Factor applied to the cosines and sines, by default 0.1 ln(factor) + 1."""
 
-    def stretched(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
+    def scale_frequencies(self, frequencies: Float[Array, "half"], theta: float) -> Float[Array, "half"]:
         """Scale the frequencies theta^(-i / half), in radians per token."""
         half = len(frequencies)
         first, last = (
@@ -130,7 +130,9 @@ class Routing:
     def __post_init__(self):
         """Refuse to choose more experts than there are."""
         if self.chosen > self.experts:
-            raise InputError(f"A token cannot pass through {self.chosen} of {self.experts} experts.")
+            raise InputError(
+                f"A token cannot pass through {self.chosen} of {self.experts} experts; choose at most {self.experts}."
+            )
 
 
 NORMS = ("before", "after", "both")
@@ -177,7 +179,7 @@ class TransformerConfig:
     qk_norm: bool = False
     """Whether every query and key head is normalized with RMSNorm (Qwen 3)."""
     window: int | None = None
-    """Largest number of tokens that a token sees: itself and the nearest ones before it. None: all of its sequence up to itself."""
+    """Largest number of tokens that a token sees: itself and the nearest earlier tokens. None: all of its sequence up to itself."""
     full_layers: tuple[int, ...] = ()
     """Indices of the layers without the window, from 0, in order."""
     compute_dtype: str = "float32"
@@ -189,7 +191,7 @@ class TransformerConfig:
     cache_dtype: str | None = None
     """Dtype of the sampler's key/value cache, one of `CACHE_DTYPES`."""
     shard_sampler: bool = False
-    """Whether the sampler's weights are also divided among devices; see `rljax.models.axes.sampler_mesh`."""
+    """Whether the sampler's weights are divided among the devices that share a copy; see `rljax.models.axes.sampler_mesh`."""
     scan_layers: bool = False
     """Whether equal layers are compiled once, as a loop, except in decoding; see `rljax.models.layer_blocks`."""
 
@@ -232,7 +234,7 @@ class TransformerConfig:
     """Mixture of experts that replaces each feed-forward layer; None: ordinary feed-forward layers."""
 
     def __post_init__(self):
-        """Refuse fields that no decoder can have."""
+        """Refuse values that no decoder can have."""
         for name in ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "hidden"):
             if getattr(self, name) < 1:
                 raise InputError(f"The model's {name} is {getattr(self, name)}; it must be at least 1.")
@@ -252,7 +254,7 @@ class TransformerConfig:
                     f"The model's {name} is {getattr(self, name)!r}; choose one of {', '.join(map(str, known))}."
                 )
         if self.window is not None and self.window < 1:
-            raise InputError(f"The model's window is {self.window}; a token sees at least itself.")
+            raise InputError(f"The model's window is {self.window}; it must be at least 1, because a token sees itself.")
         if self.full_layers != tuple(index for index in range(self.layers) if index in self.full_layers):
             raise InputError(f"full_layers is {self.full_layers}; give indices from 0 to {self.layers - 1}, in order.")
         if self.full_layers and self.window is None:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from rljax.errors import InputError
 from rljax.models.config import FactorScaling, LinearScaling, RopeScaling, TransformerConfig, YarnScaling
-from rljax.models.families import EXPERT_COUNTS, FAMILIES, LONG_ROPE, NEAREST, USUAL, Family
+from rljax.models.families import COMMON_DEFAULTS, EXPERT_COUNTS, FAMILIES, LONG_ROPE, NEAREST, Family
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 OPTIONAL_SIZES = (
@@ -55,13 +55,13 @@ ROPE_ENTRIES = {
     *("rope_theta", "type", "rope_type", PARTIAL_ROTARY, "original_max_position_embeddings"),
     *(name for names in ROPE_NUMBERS.values() for name in names),
 }
-"""Known entries of a RoPE scaling; YaRN and LongRoPE have additional ones."""
+"""Known entries of a RoPE scaling; YaRN and LongRoPE have additional entries."""
 CAUSAL, CLASSIFIERS = ("ForCausalLM",), ("ForSequenceClassification", "ForTokenClassification")
 """Class-name suffixes of language models, and of models with a `score` head."""
 
 
 def entries_that_are_read(family: Family) -> set[str]:
-    """Return the names of all entries of config.json that affect a model of this family or can be refused."""
+    """Return the names of all entries of config.json that affect a model of this family, or that may cause an error."""
     layers = ("layer_types", "no_rope_layers", "max_window_layers")
     usual = (
         *SIZES,
@@ -71,7 +71,7 @@ def entries_that_are_read(family: Family) -> set[str]:
         *SWITCHES,
         *SUPPORTED_VALUES,
         *ROPE,
-        *USUAL,
+        *COMMON_DEFAULTS,
         *layers,
         "quantization_config",
     )
@@ -112,14 +112,14 @@ a list of class names that end in ForCausalLM.
 
 
 def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Check the types of all entries of a config.json that are read; return its contents and the family's defaults.
+    """Check the entries of a config.json that rljax reads; return its contents, completed with the family's defaults.
 
     Args:
         raw: the contents of config.json.
         file: the file, for error messages.
 
     Raises:
-        InputError: an entry is missing, has a wrong type, or needs a feature that rljax's transformer lacks; the message names it.
+        InputError: an entry is missing, has a wrong type, or needs a feature that rljax lacks; the message names the entry.
 
     Example:
         >>> check_config({"vocab_size": "9"}, Path("config.json"))
@@ -129,7 +129,7 @@ def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     if not isinstance(raw.get("model_type"), str | None):
         _refuse(file, "model_type", raw["model_type"], "the name of a family of models")
     family = family_of(raw, file)
-    raw = {**USUAL, **family.defaults, **raw}
+    raw = {**COMMON_DEFAULTS, **family.defaults, **raw}
     if family.rope is not None and all(raw.get(name) is None for name in ROPE):
         raw["rope_parameters"] = dict(family.rope)
     _check_not_null(raw, family, file)
@@ -348,7 +348,7 @@ def _check_layers(raw: Mapping[str, Any], file: Path) -> None:
 
 
 def read_window(raw: Mapping[str, Any], file: Path) -> tuple[int | None, tuple[int, ...]]:
-    """Read the window of a checked config.json, and the indices of the layers without it, as `transformers` does.
+    """Read the window of a checked config.json, and the indices of the layers without a window, as `transformers` does.
 
     Args:
         raw: the contents of config.json.
@@ -383,7 +383,7 @@ def read_window(raw: Mapping[str, Any], file: Path) -> tuple[int | None, tuple[i
 
 
 def window_entries(config: TransformerConfig, family: str) -> dict[str, Any]:
-    """Make the entries of config.json for the window of a model.
+    """Make the entries of config.json that describe a model's window.
 
     Args:
         config: shape of the transformer.
@@ -396,8 +396,8 @@ def window_entries(config: TransformerConfig, family: str) -> dict[str, Any]:
         return {}
     if family == "mistral" and (config.full_layers or config.qkv_bias):
         raise InputError(
-            f"A Mistral model has a window in all layers and no bias; this one has full_layers={config.full_layers} and "
-            f"qkv_bias={config.qkv_bias}."
+            f"A Mistral model has a window in all layers and no bias, so this one, with full_layers={config.full_layers} and "
+            f"qkv_bias={config.qkv_bias}, cannot be written as one."
         )
     if family == "mistral":
         return {"sliding_window": config.window}

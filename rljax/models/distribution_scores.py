@@ -18,7 +18,7 @@ from rljax.models.token_scores import HEAD, LOGITS, split_into_chunks
 from rljax.ops.arrays import sum_dtype
 
 
-def over_vocabulary(
+def apply_over_vocabulary(
     function: Callable[..., Float[Array, "N C"]],
     *features: Features,
     temperature: float = 1.0,

@@ -45,7 +45,7 @@ def check_dtype(facts: Facts, *, x64: bool | None = None) -> None:
         x64: whether JAX computes in 64 bits; None: as configured.
 
     Raises:
-        InputError: the dtype is not supported; the message has the reason.
+        InputError: the dtype is not supported; the message gives the reason.
     """
     reason = explain_unsupported_dtype(facts, x64=jax.config.jax_enable_x64 if x64 is None else x64)  # pyright: ignore[reportAttributeAccessIssue]
     if reason is not None:

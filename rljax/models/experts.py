@@ -67,7 +67,7 @@ class Experts(nnx.Module):
             self.expert_gate_bias = nnx.Param(jnp.zeros((count, hidden)))
             self.expert_up_bias = nnx.Param(jnp.zeros((count, hidden)))
             self.expert_down_bias = nnx.Param(jnp.zeros((count, width)))
-        self.gated = (
+        self.gating = (
             partial(apply_gate, activation_of(config))
             if routing.clamp is None
             else partial(apply_clamped_gate, *routing.clamp)
@@ -83,7 +83,7 @@ class Experts(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Pass each token through the chosen experts, and return the weighted sum of their outputs."""
         experts = self._experts(x.dtype)
-        mixture = partial(mix_experts, gated=self.gated)
+        mixture = partial(mix_experts, gating=self.gating)
         if self.mesh is None or self.mesh.size == 1:
             return mixture(x, weights.astype(x.dtype), chosen, experts)
         rows = spec_of(RESIDUAL, self.mesh.axis_names)
@@ -168,7 +168,7 @@ def mix_experts(
     chosen: Int[Array, "B T C"],
     experts: tuple[ExpertLinears, ExpertLinears, ExpertLinears],
     *,
-    gated: Callable[[Array, Array], Array],
+    gating: Callable[[Array, Array], Array],
     axes: tuple[str, ...] = (),
 ) -> Float[Array, "B T D"]:
     """Compute the weighted sum of the chosen experts' outputs, by sorting copies of the tokens by expert.
@@ -178,7 +178,7 @@ def mix_experts(
         weights: weights of the chosen experts.
         chosen: indices of the chosen experts.
         experts: gate, up and down layers of all experts; of this device's experts only, if `axes` is not empty.
-        gated: (outputs of gate, outputs of up) -> input of down.
+        gating: (outputs of gate, outputs of up) -> input of down.
         axes: mesh axes over which the experts are divided, in order; empty: this device has all experts.
     """
     if axes:  # without this cast, JAX 0.10 does not sum the devices' gradients of x and weights
@@ -192,7 +192,7 @@ def mix_experts(
     sizes = (own[:, None] == jnp.arange(count)[None]).sum(0, dtype=jnp.int32)
     tokens = x.reshape(-1, x.shape[-1])
     sorted_tokens = tokens[order // copies]
-    outputs = down(gated(gate(sorted_tokens, sizes), up(sorted_tokens, sizes)), sizes)
+    outputs = down(gating(gate(sorted_tokens, sizes), up(sorted_tokens, sizes)), sizes)
     outputs = outputs * jnp.where(is_here, weights.reshape(-1), 0)[order][:, None]
     total = jnp.zeros_like(tokens).at[order // copies].add(outputs).reshape(x.shape)
     return jax.lax.psum(total, axes) if axes else total

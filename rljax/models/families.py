@@ -8,30 +8,30 @@ from rljax.errors import InputError
 from rljax.lazy import renamed_attributes
 from rljax.models.config import Routing
 
-Raw = Mapping[str, Any]
+CheckedConfig = Mapping[str, Any]
 """A checked config.json."""
 EXPERT_COUNTS = ("num_experts", "num_local_experts")
 GELU = "gelu_pytorch_tanh"
 
 
-def _attention_biases(raw: Raw) -> dict[str, Any]:
+def _attention_biases(raw: CheckedConfig) -> dict[str, Any]:
     bias = raw.get("attention_bias", False)
     return {"qkv_bias": bias, "output_bias": bias}
 
 
-def _all_biases(raw: Raw) -> dict[str, Any]:
+def _all_biases(raw: CheckedConfig) -> dict[str, Any]:
     return _attention_biases(raw) | {"hidden_bias": bool(raw.get("mlp_bias"))}
 
 
-def _qwen3(raw: Raw) -> dict[str, Any]:
+def _qwen3(raw: CheckedConfig) -> dict[str, Any]:
     return _attention_biases(raw) | {"qk_norm": True}
 
 
-def _gemma(raw: Raw) -> dict[str, Any]:
+def _gemma(raw: CheckedConfig) -> dict[str, Any]:
     return _attention_biases(raw) | {"activation": "gelu", "norm_offset": 1.0, "embedding_scale": raw["hidden_size"] ** 0.5}
 
 
-def _gemma2(raw: Raw) -> dict[str, Any]:
+def _gemma2(raw: CheckedConfig) -> dict[str, Any]:
     return _gemma(raw) | {
         "norms": "both",
         "score_scale": raw["query_pre_attn_scalar"] ** -0.5,
@@ -40,15 +40,15 @@ def _gemma2(raw: Raw) -> dict[str, Any]:
     }
 
 
-def _gemma3(raw: Raw) -> dict[str, Any]:
+def _gemma3(raw: CheckedConfig) -> dict[str, Any]:
     return _gemma2(raw) | {"qk_norm": True}
 
 
-def _olmo2(raw: Raw) -> dict[str, Any]:
+def _olmo2(raw: CheckedConfig) -> dict[str, Any]:
     return _attention_biases(raw) | {"norms": "after", "qk_norm": True, "joint_qk_norm": True}
 
 
-def _smollm3(raw: Raw) -> dict[str, Any]:
+def _smollm3(raw: CheckedConfig) -> dict[str, Any]:
     every, layers = raw.get("no_rope_layer_interval", 4), range(raw["num_hidden_layers"])
     rotated = raw.get("no_rope_layers")  # despite its name, 1 means a layer with rotary positions
     if rotated is None:
@@ -56,7 +56,7 @@ def _smollm3(raw: Raw) -> dict[str, Any]:
     return _all_biases(raw) | {"unrotated_layers": tuple(index for index in layers if not rotated[index])}
 
 
-def _granite(raw: Raw) -> dict[str, Any]:
+def _granite(raw: CheckedConfig) -> dict[str, Any]:
     return _all_biases(raw) | {
         "embedding_scale": raw["embedding_multiplier"],
         "score_scale": raw["attention_multiplier"],
@@ -65,35 +65,35 @@ def _granite(raw: Raw) -> dict[str, Any]:
     }
 
 
-def _phi3(raw: Raw) -> dict[str, Any]:
+def _phi3(raw: CheckedConfig) -> dict[str, Any]:
     del raw
     return {"fused": True}
 
 
-def _read_expert_count(raw: Raw, default: int) -> int:
+def _read_expert_count(raw: CheckedConfig, default: int) -> int:
     """Read the number of experts, which `transformers` writes under either name of `EXPERT_COUNTS`."""
     found = {raw[name] for name in EXPERT_COUNTS if raw.get(name) is not None} or {default}
     if len(found) > 1:
-        raise InputError(f"config.json has different values for {' and '.join(EXPERT_COUNTS)}; keep the right one.")
+        raise InputError(f"config.json has different values for {' and '.join(EXPERT_COUNTS)}; keep only the correct one.")
     return found.pop()
 
 
-def _qwen3_moe(raw: Raw) -> dict[str, Any]:
+def _qwen3_moe(raw: CheckedConfig) -> dict[str, Any]:
     routing = Routing(_read_expert_count(raw, 128), raw["num_experts_per_tok"], raw["norm_topk_prob"])
     return _qwen3(raw) | {"routing": routing, "hidden": raw["moe_intermediate_size"]}
 
 
-def _olmoe(raw: Raw) -> dict[str, Any]:
+def _olmoe(raw: CheckedConfig) -> dict[str, Any]:
     routing = Routing(_read_expert_count(raw, 64), raw["num_experts_per_tok"], raw["norm_topk_prob"])
     return _qwen3(raw) | {"joint_qk_norm": True, "routing": routing}
 
 
-def _mixtral(raw: Raw) -> dict[str, Any]:
+def _mixtral(raw: CheckedConfig) -> dict[str, Any]:
     names = ("block_sparse_moe", "w1", "w3", "w2")
     return {"routing": Routing(_read_expert_count(raw, 8), raw["num_experts_per_tok"], names=names)}
 
 
-def _gpt_oss(raw: Raw) -> dict[str, Any]:
+def _gpt_oss(raw: CheckedConfig) -> dict[str, Any]:
     clamp = (raw["swiglu_limit"], raw["swiglu_alpha"])  # limit and slope of the gate
     routing = Routing(_read_expert_count(raw, 128), raw["num_experts_per_tok"], has_bias=True, clamp=clamp, stacked=True)
     return _attention_biases(raw) | {"sinks": True, "routing": routing}
@@ -107,7 +107,7 @@ class Family(NamedTuple):
     """Prefix of the family's class names in `transformers`, such as Qwen2."""
     defaults: Mapping[str, Any]
     """Values that `transformers` uses if config.json lacks an entry. A null entry does not count as missing."""
-    fields: Callable[[Raw], dict[str, Any]]
+    fields: Callable[[CheckedConfig], dict[str, Any]]
     """config.json -> fields of `TransformerConfig`, except the rotary base, the window and most sizes, which are read elsewhere."""
     supported_values: Mapping[str, tuple[object, ...]] = MappingProxyType({})
     """Entry that may need a feature that rljax lacks -> the values that rljax supports, in addition to null; `()` for only null."""
@@ -130,7 +130,7 @@ class Family(NamedTuple):
     """Types of RoPE scaling that the family accepts; None: all types that can be read."""
 
 
-USUAL: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})
+COMMON_DEFAULTS: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})
 """Values used for every family if neither config.json nor the family's defaults have one."""
 LONG_ROPE = ("longrope", "su")
 """Names of LongRoPE, in which the frequencies depend on whether a sequence is longer than the original context."""

@@ -8,7 +8,7 @@ from rljax.models.config_json import ROPE, entries_that_are_read, rope_entry
 from rljax.models.families import FAMILIES
 from rljax.models.model_folder import GENERATION, INDEX, WEIGHTS, read_json
 
-WITHOUT_EFFECT = frozenset(
+CONFIG_WITHOUT_NOTE = frozenset(
     {
         *("architectures", "model_type", "transformers_version", "_name_or_path", "_model_name_or_path"),
         *("_sliding_window_pattern", "unk_token_id", "unsloth_version", "unsloth_fixed", "auto_map", "use_return_dict"),
@@ -21,7 +21,7 @@ WITHOUT_EFFECT = frozenset(
 """Entries of config.json that are read elsewhere, or that do not change what any family of `transformers` computes."""
 WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".ckpt")
 """Suffixes of files that may contain weights."""
-NOT_SAMPLING = frozenset(
+GENERATION_WITHOUT_NOTE = frozenset(
     {
         *("transformers_version", "_from_model_config", "cache_implementation", "use_cache", "pad_token_id"),
         *("bos_token_id", "eos_token_id", "do_sample", "max_length", "max_new_tokens", "return_dict_in_generate"),
@@ -43,7 +43,7 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
     """
     raw = read_json(folder / "config.json")
     family = FAMILIES[raw.get("model_type") or "llama"]
-    known = entries_that_are_read(family) | WITHOUT_EFFECT
+    known = entries_that_are_read(family) | CONFIG_WITHOUT_NOTE
     unknown = {name: value for name, value in raw.items() if name not in known and value not in (None, False)}
     own = f"{family.class_prefix}ForCausalLM"
     named = [name for name in raw.get("architectures") or () if name.endswith("ForCausalLM") and name != own]
@@ -102,7 +102,7 @@ def unused_generation_settings(folder: Path, *, temperature: float, top_k: int |
     unused = {
         name: value
         for name, value in raw.items()
-        if name not in NOT_SAMPLING
+        if name not in GENERATION_WITHOUT_NOTE
         and value is not None
         and value not in (defaults.get(name), passed.get(name))
         and (value or name in passed)

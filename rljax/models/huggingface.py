@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from rljax.errors import RELOCATE_HINT, InputError
 from rljax.files import check_local
-from rljax.models.checkpoint_tensors import Entry, get_at, joiner_of, put_at, same, split_tensor, stored_together
+from rljax.models.checkpoint_tensors import Entry, entries_by_stored_name, get_at, identity, joiner_of, put_at, split_tensor
 from rljax.models.config import FactorScaling, RopeScaling, TransformerConfig
 from rljax.models.config_json import (
     CAUSAL,
@@ -42,9 +42,9 @@ from rljax.models.model_folder import (
     WEIGHTS,
     ModelContents,
     Tensor,
-    one_of,
     read_json,
-    with_packed_names,
+    select_expert,
+    with_matrix_names,
     write_model,
 )
 from rljax.models.policy import HostParams, Params
@@ -52,9 +52,9 @@ from rljax.models.transformer import rope_frequencies
 from rljax.text import one_line
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-"""Two tensors that a tied model shares."""
+"""Names of two tensors, which are equal in a tied model."""
 FREQUENCIES = ".rotary_emb.inv_freq"
-"""Suffix of the name of a tensor with rotary frequencies, which config.json also defines."""
+"""Suffix of the name of a tensor with rotary frequencies; config.json defines these, too."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 """The file that marks a folder with a low-rank adapter."""
@@ -141,7 +141,7 @@ def read_config(
 
 
 def check_length(folder: Path, tokens: int) -> None:
-    """Refuse sequences so long that the model would need different rotary frequencies from those that were read.
+    """Refuse sequences that are too long for the rotary frequencies that were read.
 
     Args:
         folder: folder of the model.
@@ -243,7 +243,7 @@ def _find_files(folder: Path) -> dict[str, Path]:
 
 
 def _check_indexed(index: Path, files: Mapping[str, Path]) -> None:
-    """Refuse an index with a tensor that no file contains, except embedding and head, because a tied model may store only one."""
+    """Refuse an index with a tensor that no file contains, except embedding or head: a tied model may store only one of the two."""
     weight_map = read_json(index)["weight_map"]
     absent = next((name for name in weight_map if name not in {*files, HEAD, EMBEDDING}), None)
     if absent is not None:
@@ -295,7 +295,7 @@ def _check_all_used(files: Mapping[str, Path], config: TransformerConfig, folder
     """Refuse a checkpoint with a tensor that this transformer would not use."""
     # A tied head may be stored as well; older checkpoints contain the rotary frequencies, which config.json defines.
     copies = {HEAD} if config.tied_head else set()
-    known = set(stored_together(config)) | copies | set(also_read)
+    known = set(entries_by_stored_name(config)) | copies | set(also_read)
     unused = []
     for name in sorted(set(files) - known):
         if name.endswith(FREQUENCIES):
@@ -305,8 +305,8 @@ def _check_all_used(files: Mapping[str, Path], config: TransformerConfig, folder
     if unused:
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise InputError(
-            f"The weights in {str(folder)!r} contain the tensor {unused[0]!r}{more}, which this transformer does not have; "
-            "the transformer's results would differ from those of the checkpoint's model."
+            f"The weights in {str(folder)!r} contain the tensor {unused[0]!r}{more}, which this transformer does not have, so its "
+            "results would differ from those of the checkpoint's model."
         )
 
 
@@ -351,7 +351,7 @@ def load_params(
             has values that are not finite.
     """
     stored = _find_files(folder)
-    files = with_packed_names(stored)
+    files = with_matrix_names(stored)
     _check_all_used(files, config, folder, also_read)
     for note in notes_on_folder(folder, set(stored.values())) if jax.process_index() == 0 else ():
         print(f"note: {note}.", file=sys.stderr)
@@ -359,7 +359,7 @@ def load_params(
     expected = abstract_params(config)
     params: dict[str | int, Any] = {}
     experts: list[np.ndarray] = []
-    for own, parts in stored_together(config).items():
+    for own, parts in entries_by_stored_name(config).items():
         name = names.get(own, own)
         if name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {own!r} that config.json implies.")
@@ -384,7 +384,7 @@ def _check_and_split(
 ) -> list[tuple[Entry, Float32[np.ndarray, "..."]]]:
     """Check a stored tensor's shape and values, and split it into pairs of an entry and the entry's tensor."""
     own = parts[0].stored_name
-    arrays = [one_of(get_at(expected, entry.path), entry.index) for entry in parts]
+    arrays = [select_expert(get_at(expected, entry.path), entry.index) for entry in parts]
     shape = jax.eval_shape(joiner_of(parts), *arrays).shape
     if tensor.shape != shape:
         raise InputError(f"{own!r} in {str(folder)!r} has shape {tensor.shape}, but config.json implies {shape}.")
@@ -443,7 +443,7 @@ def stored_types(folder: Path) -> dict[str, np.dtype]:
     """
     names = {code: name for name, code in CODES.items()}
     stored = _find_files(folder)
-    names_here = with_packed_names(stored)
+    names_here = with_matrix_names(stored)
     types: dict[str, np.dtype] = {name: DTYPES["bfloat16"] for name in names_here if name + BLOCKS in stored}
     files = {name: name if name in stored else name + SCALE for name in names_here if name not in types}
     for file in dict.fromkeys(stored[part] for part in files.values()):
@@ -491,7 +491,7 @@ def model_contents(
         raw |= (
             {"tie_word_embeddings": config.tied_head} if raw.get("tie_word_embeddings", False) != config.tied_head else {}
         )
-    stored = stored_together(config)
+    stored = entries_by_stored_name(config)
     default = types.get(next(iter(stored)), DTYPES["float32"])
     tensors = [
         Tensor(
@@ -503,7 +503,7 @@ def model_contents(
         )
         for name, parts in stored.items()
     ]
-    tensors += [Tensor(name, (array,), default, same) for name, array in extra.items()]
+    tensors += [Tensor(name, (array,), default, identity) for name, array in extra.items()]
     return ModelContents(raw, tuple(tensors))
 
 

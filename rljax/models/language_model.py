@@ -21,7 +21,7 @@ from rljax.caching import cache_results
 from rljax.models.attention import Cache, LayerCache, map_slots_of
 from rljax.models.axes import INPUT_AXES, SPLIT, constrain_sharding, count_shards, row_shards, sampler_spec, spec_of
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import Features, Packed, Scores, before_scored, scored_tokens, to_batch
+from rljax.models.packed import Features, Packed, Scores, scored_tokens, take_before_scored, to_batch
 from rljax.models.paged_cache import (
     PAGE,
     PagedLayer,
@@ -29,15 +29,15 @@ from rljax.models.paged_cache import (
     PagedState,
     PagesInUse,
     PageTable,
-    by_device,
     join_devices,
     quantize_cache,
+    split_by_device,
     split_into_blocks,
     take_pages,
 )
 from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.quantization import Quantized
-from rljax.models.token_scores import chosen_chunk, features_scores
+from rljax.models.token_scores import choose_chunk, score_features
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Transformer
 
 PREFILL_TOKENS = 2_048
@@ -144,7 +144,7 @@ def token_features(model: Model, params: Params, packed: Packed) -> Features:
     inputs = packed.tokens, packed.positions, packed.segments
     hidden = hidden_states(model, params, *inputs, experts=packed.experts)
     module = model.module(params)
-    scaled = module.before_head(before_scored(hidden, packed))
+    scaled = module.before_head(take_before_scored(hidden, packed))
     return Features(scaled, module.head_weight, module.head_copy, model.config.logit_cap)
 
 
@@ -169,9 +169,9 @@ def score_tokens(
         `Scores` over `[B, T]`; entries without a token in the batch are meaningless and must be masked.
     """
     features = token_features(model, params, packed)
-    chunk = chosen_chunk(chunk, model.config.vocab_size, model.mesh)
+    chunk = choose_chunk(chunk, model.config.vocab_size, model.mesh)
     kept = None if packed.kept is None else jnp.asarray(packed.kept)
-    scores = features_scores(
+    scores = score_features(
         features, scored_tokens(packed), kept=kept, temperature=temperature, chunk=chunk, mesh=model.mesh
     )
     return Scores(*(to_batch(part, packed) for part in scores))
@@ -452,6 +452,6 @@ def advance_paged(
 ) -> tuple[Float[Array, "B V"], PagedState]:
     """Read one more token per row; return the logits of the next token, and the new state. There must be enough free pages."""
     module, devices = model.module(params), 1 if model.mesh is None else row_shards(model.mesh)
-    pages = join_devices(jax.vmap(take_pages)(by_device(state.pages, devices)))
+    pages = join_devices(jax.vmap(take_pages)(split_by_device(state.pages, devices)))
     hidden, cache = module(token[:, None], pages.lengths[:, None], pages, state.cache)
     return module.logits(hidden[:, -1]), PagedState(cache, pages._replace(lengths=pages.lengths + 1))

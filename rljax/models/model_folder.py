@@ -45,7 +45,7 @@ Fetch = Callable[[Array | np.ndarray], np.ndarray]
 """Copies one array to this host; on several hosts, all of them must call it together."""
 
 
-def with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
+def with_matrix_names(files: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the names of the tensors that store a quantized matrix with the name of that matrix.
 
     Args:
@@ -55,9 +55,9 @@ def with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
         InputError: a matrix is stored twice, in full and quantized.
 
     Example:
-        >>> with_packed_names({"a.weight_packed": 1, "a.weight_scale": 1, "a.weight_shape": 2, "b.weight": 3})
+        >>> with_matrix_names({"a.weight_packed": 1, "a.weight_scale": 1, "a.weight_shape": 2, "b.weight": 3})
         {'a.weight': 1, 'b.weight': 3}
-        >>> with_packed_names({"a_blocks": 1, "a_scales": 2, "a_bias": 1})
+        >>> with_matrix_names({"a_blocks": 1, "a_scales": 2, "a_bias": 1})
         {'a': 1, 'a_bias': 1}
     """
     others = {PACKED: (SCALE, SHAPE), BLOCKS: (SCALES,)}
@@ -77,11 +77,13 @@ def with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removesuffix(PACKED).removesuffix(BLOCKS): file for name, file in files.items() if name not in parts}
 
 
-def one_of(array: Any, index: int | None) -> Any:
-    """Return one of the arrays stacked in an array, or the full array if `index` is None; a `ShapeDtypeStruct` works too.
+def select_expert(array: Any, index: int | None) -> Any:
+    """Return one expert's part of an array that stacks all experts, or the full array if `index` is None.
+
+    The array may be a `ShapeDtypeStruct`.
 
     Example:
-        >>> one_of(jax.ShapeDtypeStruct((4, 3), "float32"), 2).shape
+        >>> select_expert(jax.ShapeDtypeStruct((4, 3), "float32"), 2).shape
         (3,)
     """
     if index is None:
@@ -102,15 +104,15 @@ class Tensor(NamedTuple):
     """Converts the parameters to the tensor before the cast to `dtype`; it is traced to find the tensor's shape."""
     index: int | None = None
     """Index of the expert that the tensor belongs to, if the parameter stacks the tensors of all experts; otherwise None."""
-    sizes: tuple[int, ...] | None = None
+    stored_shape: tuple[int, ...] | None = None
     """Shape in the file, if `layout` works only on NumPy arrays and so cannot be traced; otherwise None."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape in the file."""
-        if self.sizes is not None:
-            return self.sizes
-        shapes = (one_of(jax.ShapeDtypeStruct(array.shape, array.dtype), self.index) for array in self.arrays)
+        if self.stored_shape is not None:
+            return self.stored_shape
+        shapes = (select_expert(jax.ShapeDtypeStruct(array.shape, array.dtype), self.index) for array in self.arrays)
         return tuple(jax.eval_shape(self.layout, *shapes).shape)
 
     @property
@@ -119,15 +121,15 @@ class Tensor(NamedTuple):
         return self.name.startswith("model.layers.") and self.name.endswith("_proj.weight")
 
     @property
-    def size(self) -> int:
+    def stored_bytes(self) -> int:
         """Bytes in the file."""
-        return self.parameters * self.dtype.itemsize
+        return self.value_count * self.dtype.itemsize
 
     @property
-    def parameters(self) -> int:
+    def value_count(self) -> int:
         """Number of values in the tensor."""
-        if self.sizes is not None:
-            return math.prod(self.sizes)
+        if self.stored_shape is not None:
+            return math.prod(self.stored_shape)
         return sum(math.prod(array.shape[0 if self.index is None else 1 :]) for array in self.arrays)
 
 
@@ -152,7 +154,7 @@ class ModelContents(NamedTuple):
         return ModelContents(dict(self.config) | {"dtype": dtype}, tensors)
 
 
-def in_shards(tensors: Iterable[Tensor], limit: int) -> list[list[Tensor]]:
+def divide_into_shards(tensors: Iterable[Tensor], limit: int) -> list[list[Tensor]]:
     """Divide tensors, in order, among files with at most `limit` bytes of tensors; a larger tensor gets its own file.
 
     In a file, tensors of wider dtypes come first, so that each tensor begins at a multiple of its dtype's width.
@@ -160,18 +162,18 @@ def in_shards(tensors: Iterable[Tensor], limit: int) -> list[list[Tensor]]:
     shards: list[list[Tensor]] = [[]]
     filled = 0
     for tensor in tensors:
-        if shards[-1] and filled + tensor.size > limit:
+        if shards[-1] and filled + tensor.stored_bytes > limit:
             shards.append([])
             filled = 0
         shards[-1].append(tensor)
-        filled += tensor.size
+        filled += tensor.stored_bytes
     return [sorted(shard, key=lambda tensor: -tensor.dtype.itemsize) for shard in shards]
 
 
 DEFAULT_SHARD_BYTES = byte_count(MAX_SHARD_SIZE)
 
 
-def on_host(array: Array | np.ndarray) -> Shaped[np.ndarray, "..."]:
+def copy_to_host(array: Array | np.ndarray) -> Shaped[np.ndarray, "..."]:
     """Copy an array to the host; this process must be able to address all of the array's shards."""
     return np.asarray(jax.device_get(array))
 
@@ -181,7 +183,7 @@ def write_model(
     contents: ModelContents,
     *,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
-    fetch: Fetch = on_host,
+    fetch: Fetch = copy_to_host,
     writes: bool = True,
 ) -> None:
     """Write config.json and the weights; an earlier model's weights in the folder are replaced.
@@ -200,8 +202,10 @@ def write_model(
         OSError: the folder cannot be written; the tensors are still fetched, because the other hosts would wait otherwise.
         InputError: a value is too large for float16.
     """
-    shards = in_shards(contents.tensors, max_shard_bytes)
-    arrays = (tuple(fetch(one_of(array, tensor.index)) for array in tensor.arrays) for shard in shards for tensor in shard)
+    shards = divide_into_shards(contents.tensors, max_shard_bytes)
+    arrays = (
+        tuple(fetch(select_expert(array, tensor.index)) for array in tensor.arrays) for shard in shards for tensor in shard
+    )
     try:
         if writes:
             folder.mkdir(parents=True, exist_ok=True)
@@ -232,7 +236,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def end_tokens(folder: Path) -> tuple[int, ...]:
-    """Return the tokens that end a response, from generation_config.json, or else from config.json; may be empty.
+    """Return the tokens that end a response, from generation_config.json, or else from config.json; () if neither has any.
 
     Raises:
         InputError: the entry does not contain token ids, or contains one that the model does not have.
@@ -295,7 +299,10 @@ def _write_weights(folder: Path, shards: Sequence[Sequence[Tensor]], arrays: Ite
     if count > 1:
         tensors = [tensor for shard in shards for tensor in shard]
         weight_map = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
-        totals = {"total_parameters": sum(t.parameters for t in tensors), "total_size": sum(t.size for t in tensors)}
+        totals = {
+            "total_parameters": sum(t.value_count for t in tensors),
+            "total_size": sum(t.stored_bytes for t in tensors),
+        }
         write_json(folder / INDEX, {"metadata": totals, "weight_map": weight_map})
 
 
@@ -308,7 +315,7 @@ def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[tuple[n
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:
-        begin, end = end, end + tensor.size
+        begin, end = end, end + tensor.stored_bytes
         header[tensor.name] = {
             "dtype": {**CODES, **INTEGERS}[tensor.dtype.name],
             "shape": list(tensor.shape),

@@ -31,16 +31,16 @@ def read_blocks(name: str, read: Callable[[str], np.ndarray]) -> Float32[np.ndar
         blocks, scales = read(name + BLOCKS), read(name + SCALES)
     except KeyError as error:
         raise InputError(f"the tensor {error} is missing, so {name} cannot be read; download the folder again.") from error
-    is_stored = blocks.dtype == scales.dtype == np.uint8 and blocks.ndim == 4 and blocks.shape[:-1] == scales.shape
-    if not is_stored:
+    is_valid = blocks.dtype == scales.dtype == np.uint8 and blocks.ndim == 4 and blocks.shape[:-1] == scales.shape
+    if not is_valid:
         raise InputError(
             f"{name + BLOCKS} of shape {blocks.shape} ({blocks.dtype}) and {name + SCALES} of shape {scales.shape} "
             f"({scales.dtype}) do not store matrices in MXFP4; download the folder again."
         )
-    return values_of(blocks, scales).transpose(0, 2, 1)
+    return decode_blocks(blocks, scales).transpose(0, 2, 1)
 
 
-def values_of(blocks: UInt8[np.ndarray, "E O N B"], scales: UInt8[np.ndarray, "E O N"]) -> Float32[np.ndarray, "E O I"]:
+def decode_blocks(blocks: UInt8[np.ndarray, "E O N B"], scales: UInt8[np.ndarray, "E O N"]) -> Float32[np.ndarray, "E O I"]:
     """Compute the weights that 4-bit codes and the scales of their blocks represent.
 
     ::
@@ -52,7 +52,7 @@ def values_of(blocks: UInt8[np.ndarray, "E O N B"], scales: UInt8[np.ndarray, "E
         scales: stored exponent of each block.
 
     Example:
-        >>> values_of(np.array([[[[0x72, 0x0F]]]], np.uint8), np.array([[[126]]], np.uint8)).tolist()
+        >>> decode_blocks(np.array([[[[0x72, 0x0F]]]], np.uint8), np.array([[[126]]], np.uint8)).tolist()
         [[[0.5, 3.0, -3.0, 0.0]]]
     """
     codes = np.stack([blocks & 0x0F, blocks >> 4], axis=-1).reshape(*scales.shape, -1)

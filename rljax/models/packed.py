@@ -1,4 +1,4 @@
-"""Packed rows of tokens, the model's input, and the mapping from the model's values per token to the batch.
+"""Packed rows of tokens, which are the model's input, and the rearrangement of the model's values per token into the batch.
 
 Axes: R rows, S slots per row, K scored tokens per row; B responses, T tokens per response. Algorithms see `[B, T]`.
 """
@@ -89,7 +89,7 @@ def visible_slots(
         segments: sequence number of each slot, `[R, S]`, see `Packed.segments`; 0 is padding.
         first: first slot of the Q query tokens.
         count: Q; None: all slots.
-        window: maximum number of tokens that a token sees: itself and the nearest ones before it; None: no limit. It must be None
+        window: maximum number of tokens that a token sees: itself and the nearest earlier tokens; None: no limit. It must be None
             if sequences share a prefix, because distances between slots then differ from distances between positions.
     """
     slots = jnp.arange(segments.shape[-1])
@@ -102,13 +102,13 @@ def visible_slots(
     return (is_near & belongs & (key_segments > 0)) | (distance == 0)
 
 
-def before_scored(states: Shaped[Array, "R S *D"], packed: Packed) -> Shaped[Array, "R K *D"]:
+def take_before_scored(states: Shaped[Array, "R S *D"], packed: Packed) -> Shaped[Array, "R K *D"]:
     """Pick the states one slot before the scored tokens, where the model predicts these tokens."""
     index = packed.scored - 1
     return jnp.take_along_axis(states, index.reshape(*index.shape, *[1] * (states.ndim - 2)), axis=1)
 
 
-MASKED = -1e30
+MASKED_LOGIT = -1e30
 """Logit of a token outside a sampling mask; finite, so that its products with a probability of 0 are 0."""
 
 

@@ -21,7 +21,7 @@ from rljax.models.model_folder import PACKED, SCALE, SHAPE, ModelContents, Tenso
 BITS: Mapping[str, int] = MappingProxyType({"int8": 8, "int4": 4})
 """Name of an integer type -> its number of bits."""
 GROUPS = (128, 64, 32)
-"""Group sizes, in inputs per scale; the first one that divides the number of inputs of every matrix is used."""
+"""Group sizes, in inputs per scale; the first size that divides the number of inputs of every matrix is used."""
 WORD = 32
 """Number of bits in a word."""
 
@@ -74,9 +74,11 @@ def _pack_tensor(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
     shape = np.array(tensor.shape)
     int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
     return [
-        tensor._replace(name=tensor.name + PACKED, dtype=int32, layout=make_words, sizes=(outputs, inputs * bits // WORD)),
-        tensor._replace(name=tensor.name + SCALE, layout=make_scale, sizes=(outputs, inputs // group)),
-        tensor._replace(name=tensor.name + SHAPE, dtype=int64, layout=lambda *_: shape, sizes=(2,)),
+        tensor._replace(
+            name=tensor.name + PACKED, dtype=int32, layout=make_words, stored_shape=(outputs, inputs * bits // WORD)
+        ),
+        tensor._replace(name=tensor.name + SCALE, layout=make_scale, stored_shape=(outputs, inputs // group)),
+        tensor._replace(name=tensor.name + SHAPE, dtype=int64, layout=lambda *_: shape, stored_shape=(2,)),
     ]
 
 
@@ -96,7 +98,7 @@ def _quantize_matrix(
 
 
 def pack(integers: Int[np.ndarray, "O I"], bits: int) -> Int32[np.ndarray, "O W"]:
-    """Add 2^(bits - 1) to integers of `bits` bits, and pack them into words, the first one into the lowest bits.
+    """Add 2^(bits - 1) to integers of `bits` bits, and pack the sums into words, the first sum into the lowest bits.
 
     Example:
         >>> pack(np.array([[-8, 7, 0, 0, 0, 0, 0, 0]], np.int32), 4).view(np.uint32).tolist()
@@ -157,7 +159,7 @@ def check_description(description: object, file: Path) -> None:
         file: config.json, for the error message.
 
     Raises:
-        InputError: the weights cannot be read; the message has the reason.
+        InputError: the weights cannot be read; the message gives the reason.
 
     Example:
         >>> check_description(_make_description(4, 128), Path("config.json"))

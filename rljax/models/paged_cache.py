@@ -22,7 +22,7 @@ from rljax.ops.arrays import sum_dtype
 
 PAGE = 64
 """Tokens per page. Half a page per row stays empty on average; smaller pages waste less, but leave more partial sums to add."""
-SHARERS = 8
+MAX_SHARERS = 8
 """Largest number of rows that share the pages of a prompt."""
 
 
@@ -73,7 +73,7 @@ class PagedPrompts(NamedTuple):
     """Keys `[E J K H S]` and values `[E J K S H]` in blocks of S = `PAGE` tokens, in order."""
     lengths: Int[Array, "E"]
     """Number of tokens in each prompt."""
-    kept: Int[Array, "E"] | None = None
+    kept_blocks: Int[Array, "E"] | None = None
     """Number of leading blocks that the prompt's row already has and keeps; None means 0."""
 
 
@@ -232,7 +232,7 @@ def count_free(pages: PagesInUse) -> tuple[Int[Array, ""], Int[Array, ""]]:
     return _is_free(pages.shared).sum(), _is_free(pages.own).sum()
 
 
-def _assign(table: PageTable, needed: Bool[Array, "*S"]) -> Int[Array, "*S"]:
+def _find_free_pages(table: PageTable, needed: Bool[Array, "*S"]) -> Int[Array, "*S"]:
     """Return the index of a free page for each entry that needs one, in order; N for other entries, and if no page is left."""
     count = len(table.first)
     free = jnp.nonzero(_is_free(table), size=count, fill_value=count)[0]
@@ -243,15 +243,15 @@ def _assign(table: PageTable, needed: Bool[Array, "*S"]) -> Int[Array, "*S"]:
 def take_pages(pages: PagesInUse) -> PagesInUse:
     """Take a free page for each row whose last page is full."""
     needed = (pages.page > 0) & (pages.lengths % PAGE == 0)
-    new_page = _assign(pages.own, needed)
+    new_page = _find_free_pages(pages.own, needed)
     owners = pages.own.owners.at[new_page, 0].set(jnp.arange(1, len(new_page) + 1), mode="drop")
     own = PageTable(owners, pages.own.first.at[new_page].set(pages.lengths, mode="drop"))
     return pages._replace(own=own, page=jnp.where(needed, new_page + 1, pages.page))
 
 
-def release_pages(pages: PagesInUse, kept: Bool[Array, "B"]) -> PagesInUse:
-    """Free the pages of all rows except the kept ones."""
-    return truncate_pages(pages, jnp.where(kept, jnp.iinfo(jnp.int32).max, 0))
+def release_pages(pages: PagesInUse, live: Bool[Array, "B"]) -> PagesInUse:
+    """Free the pages of all rows that are not live."""
+    return truncate_pages(pages, jnp.where(live, jnp.iinfo(jnp.int32).max, 0))
 
 
 def truncate_pages(pages: PagesInUse, tokens: Int[Array, "B"]) -> PagesInUse:
@@ -313,12 +313,15 @@ def copy_out_of_pages(state: PagedState, row: Int[Array, "E"], blocks: int) -> C
 def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
     """Insert prompts into rows: free the rows' old pages, and copy the prompts into new pages; see `rljax.models.policy.Insert`.
 
-    Rows with the same prompt share all its pages except the page of its last token. A row may keep its first pages (see
-    `PagedPrompts.kept`) if no other row has the same prompt. The caller ensures that enough pages are free; see `pages_needed`.
+    Rows with the same prompt share all its pages except the page of its last token. A row may keep its first pages if no other row
+    has the same prompt; see `PagedPrompts.kept_blocks`. The caller ensures that enough pages are free; see `pages_needed`.
     """
     rows, blocks = len(source), fresh.blocks[0].keys.shape[1]
     row, is_new, origin = jnp.arange(rows), source >= 0, jnp.maximum(source, 0)
-    size, kept = fresh.lengths[origin], jnp.zeros(rows, jnp.int32) if fresh.kept is None else fresh.kept[origin]
+    size, kept = (
+        fresh.lengths[origin],
+        jnp.zeros(rows, jnp.int32) if fresh.kept_blocks is None else fresh.kept_blocks[origin],
+    )
     pages = truncate_pages(state.pages, jnp.where(is_new, kept * PAGE, jnp.iinfo(jnp.int32).max))
     same_prompt = (source[:, None] == source[None]) & is_new[:, None] & is_new[None]
     rank = (same_prompt & (row[None] < row[:, None])).sum(-1)
@@ -331,7 +334,7 @@ def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[
     block = jnp.arange(blocks)[None]
     to_share = (is_new & (index_in_group == 0))[:, None] & (block < shared_blocks)
     to_own = is_new[:, None] & (block >= jnp.maximum(shared_blocks, kept[:, None])) & (block * PAGE < size[:, None])
-    new_shared, new_own = _assign(pages.shared, to_share), _assign(pages.own, to_own)
+    new_shared, new_own = _find_free_pages(pages.shared, to_share), _find_free_pages(pages.own, to_own)
 
     def assign(table: PageTable, indices: Array, owners: Array) -> tuple[PageTable, Array]:
         first = jnp.broadcast_to(block * PAGE, indices.shape)
@@ -413,11 +416,11 @@ def move_pages(state: PagedState, source: Int[Array, "R"], shared: int, own: int
     return PagedState(cache, PagesInUse(shared_table, own_table, state.pages.lengths[origin], page))
 
 
-def by_device(tree: PyTree, devices: int) -> PyTree:
+def split_by_device(tree: PyTree, devices: int) -> PyTree:
     """Split the first axis of every array over D devices: `[D, ...]`."""
     return jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), tree)
 
 
 def join_devices(tree: PyTree) -> PyTree:
-    """Undo `by_device`."""
+    """Undo `split_by_device`."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)

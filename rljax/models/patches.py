@@ -12,8 +12,8 @@ The head has no rows for patches: they are read but never sampled, and their log
 
 Axes: N patterns of pixels, F pixels per pattern, V vocabulary, R rows of packed sequences, S slots per row, D width.
 
-Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Our changes: also text tokens,
-a decoder instead of their encoder, and positions that are the sum of a row embedding and a column embedding.
+Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Our changes: sequences may contain
+text, the model is a decoder instead of an encoder, and positions are the sum of a row embedding and a column embedding.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,16 +46,16 @@ from rljax.models.language_model import (
     insert_prompts,
     state_spec,
 )
-from rljax.models.packed import Features, Packed, Scores, before_scored, scored_tokens, to_batch
+from rljax.models.packed import Features, Packed, Scores, scored_tokens, take_before_scored, to_batch
 from rljax.models.policy import Decoder, HostParams, Params, Policy
-from rljax.models.token_scores import chosen_chunk, features_scores
+from rljax.models.token_scores import choose_chunk, score_features
 
 PATCHES = "patches"
 """Entry of the parameters with the projection `[F, D]`, its bias `[D]`, and the positions `row` and `column`."""
 
 
 def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
-    """Pixels of each pattern: pixel i is bit i of the pattern's index.
+    """Return the pixels of each pattern: pixel i is bit i of the pattern's index.
 
     Args:
         patterns: N, a power of 2.
@@ -229,7 +229,7 @@ def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Featur
     full = with_full_table(reader, params)
     hidden = hidden_states(reader.model, full, tokens, positions, segments, offset=offset)
     head = params["embedding" if reader.model.config.tied_head else "head"]
-    scaled = reader.model.module(full).before_head(before_scored(hidden, packed))
+    scaled = reader.model.module(full).before_head(take_before_scored(hidden, packed))
     return Features(scaled, head, cap=reader.model.config.logit_cap)
 
 
@@ -238,11 +238,11 @@ def score_with_patches(
 ) -> Scores:
     """Log-probability (-inf for a patch) and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`."""
     features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
-    chunk = chosen_chunk(chunk, reader.model.config.vocab_size, reader.model.mesh)
+    chunk = choose_chunk(chunk, reader.model.config.vocab_size, reader.model.mesh)
     head_rows = jnp.asarray(reader.text_row)[tokens]
     ids = None if packed.kept is None else jnp.asarray(packed.kept)
     kept = None if ids is None else jnp.where(ids < 0, ids, jnp.asarray(reader.text_row)[ids])
-    logp, entropy = features_scores(
+    logp, entropy = score_features(
         features, head_rows, kept=kept, temperature=temperature, chunk=chunk, mesh=reader.model.mesh
     )
     logp = jnp.where(jnp.asarray(reader.is_patch)[tokens], -jnp.inf, logp)

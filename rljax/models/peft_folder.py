@@ -22,22 +22,8 @@ PREFIX = "base_model.model."
 SUPPORTED_VALUES = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none"}
 """Entry of adapter_config.json -> the only supported value."""
 ANY_VALUE = (
-    *(
-        "base_model_name_or_path",
-        "r",
-        "lora_alpha",
-        "target_modules",
-        "lora_dropout",
-        "inference_mode",
-    ),
-    *(
-        "peft_version",
-        "auto_mapping",
-        "layers_to_transform",
-        "layers_pattern",
-        "exclude_modules",
-        "ensure_weight_tying",
-    ),
+    *("base_model_name_or_path", "r", "lora_alpha", "target_modules", "lora_dropout", "inference_mode"),
+    *("peft_version", "auto_mapping", "layers_to_transform", "layers_pattern", "exclude_modules", "ensure_weight_tying"),
     *("megatron_core", "qalora_group_size", "runtime_config"),
 )
 """Entries that may have any value: the value is used, is inferred from the tensors, or has no effect once training has ended."""
@@ -45,7 +31,7 @@ KEEPS_BASE = (True, "default", "gaussian", "eva", "orthogonal")
 """Initializations that do not change the base model. Others, such as pissa and olora, subtract the initial update from it."""
 
 
-class _Module(NamedTuple):
+class _AdaptedLayer(NamedTuple):
     name: str  # name of the linear layer in `transformers`
     factors: LowRank
 
@@ -69,7 +55,7 @@ def _check_not_expert(entry: Entry) -> None:
         )
 
 
-def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
+def _adapted_layers(config: TransformerConfig, adapter: Adapter) -> Iterator[_AdaptedLayer]:
     """Iterate over the adapted layers, in checkpoint order."""
     _check_not_fused(config)
     for entry in entries(config):
@@ -78,7 +64,7 @@ def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
             node = node.get(key) if isinstance(node, dict) else None
         if isinstance(node, LowRank):
             _check_not_expert(entry)
-            yield _Module(entry.name.removesuffix(".weight"), node)
+            yield _AdaptedLayer(entry.name.removesuffix(".weight"), node)
 
 
 def adapter_tensors(config: TransformerConfig, adapter: Adapter) -> dict[str, Float[np.ndarray, "out inner"]]:
@@ -89,7 +75,7 @@ def adapter_tensors(config: TransformerConfig, adapter: Adapter) -> dict[str, Fl
         adapter: the adapter, on this host.
     """
     tensors: dict[str, np.ndarray] = {}
-    for name, (a, b) in _modules(config, adapter):
+    for name, (a, b) in _adapted_layers(config, adapter):
         rank = b.shape[0]
         matrices = {"A": np.asarray(a).reshape(-1, rank), "B": np.asarray(b).reshape(rank, -1)}
         for letter, matrix in matrices.items():
@@ -106,17 +92,17 @@ def adapter_config(config: TransformerConfig, adapter: Adapter, *, alpha: float,
         alpha: α; the product of the factors is multiplied by α / r.
         base: folder or hub id of the base model.
     """
-    modules = list(_modules(config, adapter))
-    last = [name.rpartition(".")[2] for name, _ in modules]
+    layers = list(_adapted_layers(config, adapter))
+    last = [name.rpartition(".")[2] for name, _ in layers]
     everywhere = all(last.count(name) == config.layers for name in last)
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
-        "r": modules[0].factors.b.shape[0],
+        "r": layers[0].factors.b.shape[0],
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
-        "target_modules": sorted(set(last)) if everywhere else [name for name, _ in modules],
+        "target_modules": sorted(set(last)) if everywhere else [name for name, _ in layers],
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

@@ -23,13 +23,13 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from rljax.errors import InputError
 from rljax.models.model_folder import ModelContents
 from rljax.models.packed import (
-    MASKED,
+    MASKED_LOGIT,
     Features,
     Packed,
     Scores,
-    before_scored,
     sampling_mask,
     scored_tokens,
+    take_before_scored,
     to_batch,
 )
 
@@ -87,22 +87,22 @@ def _derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
     return copy, tangents[0].astype(copy.dtype)
 
 
-def cast_parameter(held: Array | np.ndarray | Copied, dtype: Any) -> Array:
+def cast_parameter(parameter: Array | np.ndarray | Copied, dtype: Any) -> Array:
     """Return a parameter in this dtype: its copy if it has one, otherwise a cast.
 
     Raises:
         ValueError: the copy has another dtype.
     """
-    if not isinstance(held, Copied):
-        return jnp.asarray(held).astype(dtype)
-    if held.copy.dtype != dtype:
-        raise ValueError(f"the copy of a parameter is {held.copy.dtype}, but the product needs {jnp.dtype(dtype)}")
-    return copy_of(jnp.asarray(held.parameter), held.copy)
+    if not isinstance(parameter, Copied):
+        return jnp.asarray(parameter).astype(dtype)
+    if parameter.copy.dtype != dtype:
+        raise ValueError(f"the copy of a parameter is {parameter.copy.dtype}, but the product needs {jnp.dtype(dtype)}")
+    return copy_of(jnp.asarray(parameter.parameter), parameter.copy)
 
 
-def without_copy(held: Array | np.ndarray | Copied) -> Array | np.ndarray:
+def without_copy(parameter: Array | np.ndarray | Copied) -> Array | np.ndarray:
     """Return the parameter itself, without its copy."""
-    return held.parameter if isinstance(held, Copied) else held
+    return parameter.parameter if isinstance(parameter, Copied) else parameter
 
 
 Params = PyTree[Array]
@@ -141,7 +141,7 @@ class Advance(Protocol):
         """Read one token of each row. Rows that have ended are still read, but their logits are ignored.
 
         Returns:
-            Logits of the next token, before any temperature, and the new state, with the shapes and dtypes of the old one.
+            Logits of the next token, before any temperature, and the new state, with the shapes and dtypes of the old state.
         """
         ...
 
@@ -161,7 +161,7 @@ class Insert(Protocol):
                 `fresh` may be used several times.
 
         Returns:
-            The new state of B rows, with the shapes and dtypes of the old one.
+            The new state of B rows, with the shapes and dtypes of the old state.
         """
         ...
 
@@ -190,7 +190,7 @@ class Extend(Protocol):
     def __call__(
         self, params: Params, tokens: Int[Array, "B T"], first: Int[Array, "B"], count: Int[Array, "B"], state: PyTree
     ) -> tuple[Float[Array, "B V"], PyTree]:
-        """Read tokens after the ones that each row keeps.
+        """Read new tokens after the earlier tokens that each row keeps.
 
         Args:
             params: parameters of the policy.
@@ -200,8 +200,8 @@ class Extend(Protocol):
             state: state of B rows. Tokens for which the state has no room may be ignored, because they are never needed.
 
         Returns:
-            Logits of the token after the last one of each row, before any temperature, and the new state, with the shapes and
-            dtypes of the old one.
+            Logits of the next token of each row, before any temperature, and the new state, with the shapes and dtypes of the old
+            state.
         """
         ...
 
@@ -229,7 +229,8 @@ def unchanged(params: Params) -> Params:
 class TurnDecoder(NamedTuple):
     """Functions that decode dialogues: each row also reads tokens that were not sampled, and has its own length.
 
-    The first axis of every array in their state is the row."""
+    The first axis of every array in their state is the row.
+    """
 
     empty: Callable[[int, int], PyTree]
     """(rows, slots) -> an empty state with room for that many tokens per row."""
@@ -384,7 +385,7 @@ def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature:
     Returns:
         `Scores` over `[B, T]`, float32.
     """
-    scaled = before_scored(logits, packed).astype(jnp.float32) / temperature
+    scaled = take_before_scored(logits, packed).astype(jnp.float32) / temperature
     return scores_of_distributions(jax.nn.log_softmax(scaled, axis=-1), packed)
 
 
@@ -395,7 +396,7 @@ def scores_of_distributions(logp: Float[Array, "R K V"], packed: Packed) -> Scor
     """
     if packed.kept is not None:
         mask = sampling_mask(jnp.asarray(packed.kept), scored_tokens(packed), logp.shape[-1])
-        logp = jax.nn.log_softmax(jnp.where(mask, logp, MASKED), axis=-1)
+        logp = jax.nn.log_softmax(jnp.where(mask, logp, MASKED_LOGIT), axis=-1)
     chosen = jnp.take_along_axis(logp, scored_tokens(packed)[..., None], axis=-1)[..., 0]
     entropy = -(jnp.exp(logp) * jnp.where(jnp.isneginf(logp), 0.0, logp)).sum(-1)
     return Scores(to_batch(chosen, packed), to_batch(entropy, packed))

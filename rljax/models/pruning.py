@@ -16,7 +16,7 @@ from rljax.errors import InputError
 from rljax.models.model_folder import ModelContents, Tensor
 
 
-class Pattern(NamedTuple):
+class ZeroPattern(NamedTuple):
     """Which weights are set to zero."""
 
     share: float
@@ -25,7 +25,7 @@ class Pattern(NamedTuple):
     """M: the fraction applies to each group of this many adjacent inputs of an output; None: to the entire matrix."""
 
 
-def read_pattern(text: str) -> Pattern:
+def read_pattern(text: str) -> ZeroPattern:
     """Parse a pattern: the fraction to set to zero, such as `0.5`, or `N:M`, which keeps N of every M adjacent inputs.
 
     Raises:
@@ -33,21 +33,21 @@ def read_pattern(text: str) -> Pattern:
 
     Example:
         >>> read_pattern("0.3"), read_pattern("1:4")
-        (Pattern(share=0.3, group=None), Pattern(share=0.75, group=4))
+        (ZeroPattern(share=0.3, group=None), ZeroPattern(share=0.75, group=4))
     """
     pair = re.fullmatch(r"(\d+):(\d+)", text)
     if pair and 0 < int(pair[1]) < int(pair[2]):
-        return Pattern(1 - int(pair[1]) / int(pair[2]), int(pair[2]))
+        return ZeroPattern(1 - int(pair[1]) / int(pair[2]), int(pair[2]))
     try:
         share = float(text)
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
         raise InputError(f"prune is {text!r}; give a fraction of the weights above 0 and below 1, or N:M such as 2:4.")
-    return Pattern(share)
+    return ZeroPattern(share)
 
 
-def prune_matrix(matrix: Float[np.ndarray, "O I"], pattern: Pattern) -> Float[np.ndarray, "O I"]:
+def prune_matrix(matrix: Float[np.ndarray, "O I"], pattern: ZeroPattern) -> Float[np.ndarray, "O I"]:
     """Set the weights with the smallest absolute values to zero.
 
     Args:
@@ -59,7 +59,7 @@ def prune_matrix(matrix: Float[np.ndarray, "O I"], pattern: Pattern) -> Float[np
         arXiv:2104.08378 for the pattern 2:4.
 
     Example:
-        >>> prune_matrix(np.array([[0.1, -2.0, 0.5, 3.0]]), Pattern(0.5, group=4)).tolist()
+        >>> prune_matrix(np.array([[0.1, -2.0, 0.5, 3.0]]), ZeroPattern(0.5, group=4)).tolist()
         [[0.0, -2.0, 0.0, 3.0]]
     """
     groups = matrix.reshape(-1, matrix.size if pattern.group is None else pattern.group)
@@ -70,7 +70,7 @@ def prune_matrix(matrix: Float[np.ndarray, "O I"], pattern: Pattern) -> Float[np
     return pruned.reshape(matrix.shape)
 
 
-def prune_contents(contents: ModelContents, pattern: Pattern) -> ModelContents:
+def prune_contents(contents: ModelContents, pattern: ZeroPattern) -> ModelContents:
     """Prune the matrices of a model's layers; the embedding, head, norms and biases are unchanged.
 
     Raises:
@@ -90,8 +90,8 @@ def prune_contents(contents: ModelContents, pattern: Pattern) -> ModelContents:
     return contents._replace(tensors=tensors)
 
 
-def _prune_tensor(tensor: Tensor, pattern: Pattern) -> Tensor:
+def _prune_tensor(tensor: Tensor, pattern: ZeroPattern) -> Tensor:
     def pruned_layout(*arrays: np.ndarray) -> np.ndarray:
         return prune_matrix(np.asarray(tensor.layout(*arrays)), pattern)
 
-    return tensor._replace(layout=pruned_layout, sizes=tensor.shape)
+    return tensor._replace(layout=pruned_layout, stored_shape=tensor.shape)

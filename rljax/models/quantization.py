@@ -21,7 +21,7 @@ from rljax.errors import InputError
 from rljax.models.axes import INPUT_AXES, PARAMETERS, count_shards, show_axes
 from rljax.models.policy import Params, path_names
 
-MOST_IN_A_BLOCK = 64
+MAX_BLOCK = 64
 """Largest number of weights that share a scale, as in the paper."""
 
 LEVELS = (
@@ -60,19 +60,19 @@ def is_quantized(leaf: object) -> bool:
     return isinstance(leaf, Quantized)
 
 
-def block_of(size: int) -> int:
+def choose_block(size: int) -> int:
     """Return the block size for an axis of this size: its largest divisor up to 64 that is a multiple of 4; 0 if there is none.
 
     Example:
-        >>> [block_of(size) for size in (1024, 896, 80, 4, 6)]
+        >>> [choose_block(size) for size in (1024, 896, 80, 4, 6)]
         [64, 64, 40, 4, 0]
     """
-    return next((block for block in range(MOST_IN_A_BLOCK, 0, -4) if size % block == 0), 0)
+    return next((block for block in range(MAX_BLOCK, 0, -4) if size % block == 0), 0)
 
 
-def _blocks(matrix: Float[Array, "*S"], axis: int) -> Float[Array, "*S_blocked"]:
+def _split_into_blocks(matrix: Float[Array, "*S"], axis: int) -> Float[Array, "*S_blocked"]:
     """Split the axis into two: the blocks, and the weights in each block."""
-    block = block_of(matrix.shape[axis])
+    block = choose_block(matrix.shape[axis])
     return matrix.astype(jnp.float32).reshape(
         *matrix.shape[:axis], matrix.shape[axis] // block, block, *matrix.shape[axis + 1 :]
     )
@@ -92,12 +92,12 @@ def quantize_int8(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
     Args:
         matrix: w.
-        axis: the axis to divide into blocks; `block_of` must not return 0 for its size.
+        axis: the axis to divide into blocks; `choose_block` must not return 0 for its size.
 
     Source:
         arXiv:2305.14314, equation 1, whose quantization constant is 1 / c.
     """
-    blocks = _blocks(matrix, axis)
+    blocks = _split_into_blocks(matrix, axis)
     scale = jnp.abs(blocks).max(axis + 1, keepdims=True) / 127
     return Quantized(
         jnp.round(_divide_by_scale(blocks, scale)).astype(jnp.int8).reshape(matrix.shape), scale.squeeze(axis + 1)
@@ -114,12 +114,12 @@ def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
     Args:
         matrix: w.
-        axis: the axis to divide into blocks; `block_of` must not return 0 for its size.
+        axis: the axis to divide into blocks; `choose_block` must not return 0 for its size.
 
     Source:
         arXiv:2305.14314, appendix E.
     """
-    blocks = _blocks(matrix, axis)
+    blocks = _split_into_blocks(matrix, axis)
     scale = jnp.abs(blocks).max(axis + 1, keepdims=True)
     ratio = _divide_by_scale(blocks, scale)
     codes = sum((ratio > (low + high) / 2).astype(jnp.uint8) for low, high in pairwise(LEVELS))
@@ -153,7 +153,7 @@ def _look_up_levels(codes: UInt8[Array, "*S"]) -> Float[Array, "*S"]:
     )
 
 
-def dequantize(held: Quantized) -> Float[Array, "*S"]:
+def dequantize(quantized: Quantized) -> Float[Array, "*S"]:
     """Compute the float32 matrix that a quantized matrix represents.
 
     Source:
@@ -164,15 +164,15 @@ def dequantize(held: Quantized) -> Float[Array, "*S"]:
         >>> dequantize(quantize_nf4(matrix, axis=0))[:, 0].tolist()
         [1.0, -1.0, 0.16093020141124725, 0.0]
     """
-    codes, scale, axis = jnp.asarray(held.codes), jnp.asarray(held.scale), held.axis
+    codes, scale, axis = jnp.asarray(quantized.codes), jnp.asarray(quantized.scale), quantized.axis
     if codes.dtype == jnp.uint8:
         pairs = jnp.stack([codes & 15, codes >> 4], axis=axis + 1)
         values = _look_up_levels(pairs)
     else:
         values = codes.astype(jnp.float32)
     count = scale.shape[axis]
-    blocks = values.reshape(*held.shape[:axis], count, held.shape[axis] // count, *held.shape[axis + 1 :])
-    return (blocks * jnp.expand_dims(scale, axis + 1)).reshape(held.shape)
+    blocks = values.reshape(*quantized.shape[:axis], count, quantized.shape[axis] // count, *quantized.shape[axis + 1 :])
+    return (blocks * jnp.expand_dims(scale, axis + 1)).reshape(quantized.shape)
 
 
 def quantize_parameter(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any) -> Quantized | Float[Array, "*S"]:
@@ -195,9 +195,9 @@ def quantize_parameter(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dt
     if name not in INPUT_AXES:
         return leaf.astype(dtype) if name in ("embedding", "head") else leaf
     axis = INPUT_AXES[name] - 1
-    if not block_of(leaf.shape[axis]):
+    if not choose_block(leaf.shape[axis]):
         raise InputError(
-            f"quantize={kind!r} divides inputs into blocks of 4, 8, ... or {MOST_IN_A_BLOCK}, but {'/'.join(names)} of shape "
+            f"quantize={kind!r} divides inputs into blocks of 4, 8, ... or {MAX_BLOCK}, but {'/'.join(names)} of shape "
             f"{list(leaf.shape)} has {leaf.shape[axis]}; leave it out, or use a model of another shape."
         )
     return QUANTIZERS[kind](leaf, axis=axis)
@@ -246,7 +246,7 @@ def check_blocks(params: PyTree, mesh: Mesh) -> None:
             )
 
 
-def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized) -> Float[Array, "B T *O"]:
+def quantized_product(equation: str, x: Float[Array, "B T *I"], matrix: Quantized) -> Float[Array, "B T *O"]:
     """Multiply activations with a quantized matrix, which is dequantized only for this product.
 
     ::
@@ -258,27 +258,27 @@ def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized)
     Args:
         equation: einsum equation of activations and matrix.
         x: activations; the matrix is cast to their dtype.
-        held: the quantized matrix.
+        matrix: the quantized matrix.
 
     Source:
         arXiv:2305.14314, equation 5.
     """
-    return _product(equation, x, held)
+    return _product(equation, x, matrix)
 
 
-def _multiply(equation: str, x: Array, held: Quantized) -> Array:
-    x, held = jax.lax.optimization_barrier((x, held))  # delays dequantizing until the product is computed
-    return jnp.einsum(equation, x, dequantize(held).astype(x.dtype))
+def _multiply(equation: str, x: Array, matrix: Quantized) -> Array:
+    x, matrix = jax.lax.optimization_barrier((x, matrix))  # delays dequantizing until the product is computed
+    return jnp.einsum(equation, x, dequantize(matrix).astype(x.dtype))
 
 
-def _forward(equation: str, x: Array, held: Quantized) -> tuple[Array, Quantized]:
-    return _multiply(equation, x, held), held
+def _forward(equation: str, x: Array, matrix: Quantized) -> tuple[Array, Quantized]:
+    return _multiply(equation, x, matrix), matrix
 
 
-def _backward(equation: str, held: Quantized, gradient: Array) -> tuple[Array, None]:
+def _backward(equation: str, matrix: Quantized, gradient: Array) -> tuple[Array, None]:
     inputs, output = equation.split("->")
-    activations, matrix = inputs.split(",")
-    return _multiply(f"{output},{matrix}->{activations}", gradient, held), None
+    of_activations, of_matrix = inputs.split(",")
+    return _multiply(f"{output},{of_matrix}->{of_activations}", gradient, matrix), None
 
 
 _product = jax.custom_vjp(_multiply, nondiff_argnums=(0,))

@@ -43,7 +43,7 @@ UNKNOWN = -1
 """Stands in for an expert's index if no choice was recorded; the router then chooses."""
 
 
-def route_to(
+def route_to_recorded(
     scores: Float[Array, "B T E"], recorded: Int[Array, "B T C"], routing: Routing
 ) -> tuple[Float[Array, "B T C"], Int[Array, "B T C"]]:
     """Weight the recorded experts of each token by the router's own scores.
@@ -62,7 +62,7 @@ def route_to(
 
     Example:
         >>> scores = jnp.log(jnp.array([[[0.125, 0.25, 0.625], [0.125, 0.25, 0.625]]]))
-        >>> weights, chosen = route_to(scores, jnp.array([[[0, 1], [-1, -1]]]), Routing(3, 2, normalized=False))
+        >>> weights, chosen = route_to_recorded(scores, jnp.array([[[0, 1], [-1, -1]]]), Routing(3, 2, normalized=False))
         >>> chosen.tolist(), weights.round(3).tolist()
         ([[[0, 1], [2, 1]]], [[[0.125, 0.25], [0.625, 0.25]]])
 
@@ -84,7 +84,7 @@ class _ReplayingExperts(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         scores = self.experts.scores(x)
-        return self.experts.mix(x, *route_to(scores, self.recorded[...].astype(jnp.int32), self.experts.routing))
+        return self.experts.mix(x, *route_to_recorded(scores, self.recorded[...].astype(jnp.int32), self.experts.routing))
 
 
 def replay_experts(module: Transformer, recorded: Int[Array, "R S Y C"]) -> None:
@@ -112,29 +112,29 @@ def replay_experts(module: Transformer, recorded: Int[Array, "R S Y C"]) -> None
 class _RecordingExperts:
     """A mixture of experts that also appends its choices to a list."""
 
-    def __init__(self, experts: Experts, found: list[Int16[Array, "B T C"]]):
-        self._experts, self._found = experts, found
+    def __init__(self, experts: Experts, choices: list[Int16[Array, "B T C"]]):
+        self._experts, self._choices = experts, choices
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         weights, chosen = route(self._experts.scores(x), self._experts.routing)
-        self._found.append(chosen.astype(jnp.int16))
+        self._choices.append(chosen.astype(jnp.int16))
         return self._experts.mix(x, weights, chosen)
 
 
 class _RecordingModel(Model):
     """A model whose layers append their choices of experts to a list, in the order of the layers."""
 
-    found: list[Int16[Array, "B T C"]]
+    choices: list[Int16[Array, "B T C"]]
 
     def __new__(cls, model: Model) -> "_RecordingModel":
         recording = super().__new__(cls, *model)
-        recording.found = []
+        recording.choices = []
         return recording
 
     def module(self, params: Params) -> Transformer:
         module = super().module(params)
         for layer in module.layers:
-            layer.feed_forward = _RecordingExperts(layer.feed_forward, self.found)  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+            layer.feed_forward = _RecordingExperts(layer.feed_forward, self.choices)  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
         return module
 
 
@@ -143,21 +143,21 @@ class RecordedState(NamedTuple):
 
     decode: DecodeState
     """The state without the records."""
-    prompt: Int16[Array, "B S Y C"]
+    prompt_experts: Int16[Array, "B S Y C"]
     """Experts of the prompt's tokens, which are at the right end; `UNKNOWN` at padding."""
-    response: Int16[Array, "B T Y C"]
-    """Experts of the sampled tokens, in order; meaningless from token `read` on, and after the end of a response."""
-    read: Int[Array, "B"]
+    response_experts: Int16[Array, "B T Y C"]
+    """Experts of the sampled tokens, in order; meaningless from index `read_count` on, and after the end of a response."""
+    read_count: Int[Array, "B"]
     """Number of sampled tokens that the model has read."""
 
 
 def begin_recorded(
     model: Model, params: Params, tokens: Int[Array, "B S"], attention: Bool[Array, "B S"], budget: int
 ) -> tuple[Float[Array, "B V"], RecordedState]:
-    """Read prompts as `begin_decode` does, and record their experts."""
+    """Read prompts as `begin_decode` does, and record the experts of their tokens."""
     recording = _RecordingModel(model)
     logits, state = begin_decode(recording, params, tokens, attention, budget)
-    prompt = jnp.where(attention[..., None, None], jnp.stack(recording.found, axis=2), UNKNOWN)
+    prompt = jnp.where(attention[..., None, None], jnp.stack(recording.choices, axis=2), UNKNOWN)
     rows, _, *layers = prompt.shape
     empty = jnp.full((rows, budget, *layers), UNKNOWN, jnp.int16)
     return logits, RecordedState(state, prompt, empty, jnp.zeros(rows, jnp.int32))
@@ -166,29 +166,34 @@ def begin_recorded(
 def advance_recorded(
     model: Model, params: Params, token: Int[Array, "B"], state: RecordedState
 ) -> tuple[Float[Array, "B V"], RecordedState]:
-    """Read one more token of each row as `advance_decode` does, and record its experts."""
+    """Read one more token of each row as `advance_decode` does, and record the token's experts."""
     recording = _RecordingModel(model)
     logits, decode = advance_decode(recording, params, token, state.decode)
-    chosen = jnp.stack(recording.found, axis=2)[:, 0]
-    response = state.response.at[jnp.arange(len(token)), state.read].set(chosen, mode="drop")
-    return logits, RecordedState(decode, state.prompt, response, state.read + 1)
+    chosen = jnp.stack(recording.choices, axis=2)[:, 0]
+    response = state.response_experts.at[jnp.arange(len(token)), state.read_count].set(chosen, mode="drop")
+    return logits, RecordedState(decode, state.prompt_experts, response, state.read_count + 1)
 
 
 def insert_recorded(state: RecordedState, fresh: RecordedState, source: Int[Array, "B"]) -> RecordedState:
     """Put rows of `fresh`, which may have room for fewer tokens, into `state`, as `insert_prompts` does."""
-    decode, fresh = insert_prompts(state.decode, fresh.decode, source), resize_records(fresh, state.response.shape[1])
+    decode, fresh = (
+        insert_prompts(state.decode, fresh.decode, source),
+        resize_records(fresh, state.response_experts.shape[1]),
+    )
     return insert_rows(state._replace(decode=()), fresh._replace(decode=()), source)._replace(decode=decode)
 
 
 def grow_recorded(state: RecordedState, more: int) -> RecordedState:
     """Make room for more tokens, as `grow_decode` does."""
-    grown = resize_records(state, state.response.shape[1] + more)
+    grown = resize_records(state, state.response_experts.shape[1] + more)
     return grown._replace(decode=grow_decode(state.decode, more))
 
 
 def resize_records(state: RecordedState, length: int) -> RecordedState:
     """Pad the records to a length of this many sampled tokens."""
-    return state._replace(response=pad_axis(state.response, axis=1, more=length - state.response.shape[1]))
+    return state._replace(
+        response_experts=pad_axis(state.response_experts, axis=1, more=length - state.response_experts.shape[1])
+    )
 
 
 def recorded_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:

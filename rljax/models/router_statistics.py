@@ -41,7 +41,7 @@ def router_statistics(scores: Float[Array, "B T E"], counted: Bool[Array, "B T"]
 
     Args:
         scores: the router's scores.
-        counted: which tokens count; at least one.
+        counted: mask of the tokens to include, at least one.
         chosen: C, the number of experts chosen per token.
 
     Example:
@@ -92,7 +92,7 @@ def statistics_by_layer(
         tokens: token ids.
         positions: position of each token in its sequence.
         segments: number of each token's sequence; 0 for padding.
-        counted: which tokens count.
+        counted: mask of the tokens to include.
     """
     found: list[RouterStatistics] = []
     module = Model(replace(model.config, remat="none", scan_layers=False), model.mesh).module(params)

@@ -64,11 +64,11 @@ def marker_token(encode: Callable[[str], Sequence[int]], text: str) -> int:
     return int(tokens[0])
 
 
-def follows(tokens: Int[Array, "B T"], marker: int) -> Bool[Array, "B T"]:
+def is_after_marker(tokens: Int[Array, "B T"], marker: int) -> Bool[Array, "B T"]:
     """Return, for each token of a response, whether the marker occurs before it.
 
     Example:
-        >>> follows(jnp.array([[5, 9, 6, 9], [5, 6, 7, 8]]), 9).tolist()
+        >>> is_after_marker(jnp.array([[5, 9, 6, 9], [5, 6, 7, 8]]), 9).tolist()
         [[False, False, True, True], [False, False, False, False]]
     """
     hits = (tokens == marker).astype(jnp.int32)
@@ -96,7 +96,7 @@ def sub_policies(policy: Policy, *, marker: int, rank: int) -> Policy:
         Ours; a design document requires hierarchical policies, but has no equation. Adapters: LoRA, arXiv:2106.09685, Eq. 3.
     """
     if policy.decoder is None or policy.shapes is None:
-        raise InputError("sub-policies need a policy with `decoder` and `shapes`; give both.")
+        raise InputError("sub-policies need a policy with `decoder` and `shapes`; pass a policy that has both.")
     shared_shapes, new_adapter = policy.shapes, partial(init_adapter, rank=rank, targets=TARGETS)
 
     def init(key: PRNGKeyArray) -> SubPolicies:
@@ -114,7 +114,7 @@ def sub_policies(policy: Policy, *, marker: int, rank: int) -> Policy:
             policy.score(attach_factors(shared, adapter, scale), packed, temperature)
             for adapter in (params.plan, params.answer)
         )
-        ended = follows(scored_tokens(packed).reshape(-1)[jnp.asarray(packed.place)], marker)
+        ended = is_after_marker(scored_tokens(packed).reshape(-1)[jnp.asarray(packed.place)], marker)
         return Scores(*(jnp.where(ended, late, early) for early, late in zip(plan, answer, strict=True)))
 
     return policy._replace(

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.models.axes import DATA, constrain_sharding, count_shards, row_shards
-from rljax.models.packed import MASKED, Features, sampling_mask, soft_cap
+from rljax.models.packed import MASKED_LOGIT, Features, sampling_mask, soft_cap
 from rljax.ops.arrays import sum_dtype
 
 LOGITS = ("copy_rows", "slots", "vocab_parts")
@@ -50,13 +50,13 @@ def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
     return max(1, min(ACCELERATOR_TOKENS, ACCELERATOR_LOGITS // vocab_size))
 
 
-def chosen_chunk(chunk: int | None, vocab_size: int, mesh: Mesh | None) -> int:
+def choose_chunk(chunk: int | None, vocab_size: int, mesh: Mesh | None) -> int:
     """Return `chunk` or, if it is None, the default for the devices of the mesh; without a mesh, for JAX's default device."""
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     return default_chunk(vocab_size, device.platform) if chunk is None else chunk
 
 
-class Chunked(NamedTuple):
+class TokenChunks(NamedTuple):
     """The tokens of all rows, one row after the other, in chunks that are each divided among the copies of the parameters."""
 
     chunks: Array
@@ -75,7 +75,7 @@ class Chunked(NamedTuple):
         return jnp.moveaxis(numbers, 0, 1).reshape(self.parts, -1)[:, : rows * length // self.parts].reshape(self.shape)
 
 
-def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
+def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> TokenChunks:
     """Divide the tokens of all rows into chunks of equal size.
 
     Args:
@@ -98,7 +98,7 @@ def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
     chunks = -(-tokens // chunk)
     size = -(-tokens // chunks)
     padded = jnp.pad(array.reshape(copies, tokens, *entry), ((0, 0), (0, chunks * size - tokens), *[(0, 0)] * len(entry)))
-    return Chunked(jnp.moveaxis(padded.reshape(copies, chunks, size, *entry), 1, 0), (rows, length))
+    return TokenChunks(jnp.moveaxis(padded.reshape(copies, chunks, size, *entry), 1, 0), (rows, length))
 
 
 def token_scores(
@@ -148,7 +148,7 @@ def token_scores(
     return chunked.join(logp), chunked.join(entropy)
 
 
-def features_scores(
+def score_features(
     features: Features,
     tokens: Int[Array, "R K"],
     *,
@@ -185,7 +185,7 @@ def _log_softmax(
     logits = logits / temperature
     if kept is not None:
         mask = sampling_mask(kept, tokens, logits.shape[-1])
-        logits = jnp.where(constrain_sharding(mask, LOGITS, mesh), logits, MASKED)
+        logits = jnp.where(constrain_sharding(mask, LOGITS, mesh), logits, MASKED_LOGIT)
     return constrain_sharding(jax.nn.log_softmax(logits, axis=-1), LOGITS, mesh)
 
 

@@ -30,7 +30,7 @@ from rljax.models.attention import (
 from rljax.models.axes import constrain_sharding, count_shards, key_copies, row_shards
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
-from rljax.models.paged_cache import PagedLayer, PagesInUse, attend_pages, by_device, join_devices, quantize_cache
+from rljax.models.paged_cache import PagedLayer, PagesInUse, attend_pages, join_devices, quantize_cache, split_by_device
 from rljax.models.policy import Copied, cast_parameter, without_copy
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype
@@ -47,7 +47,7 @@ class RotaryAngles(NamedTuple):
 
 RESIDUAL = ("stream_rows", "tokens", "features")
 """Logical axes of the residual stream."""
-SAVED = MappingProxyType(
+SAVE_POLICIES = MappingProxyType(
     {
         "full": jax.checkpoint_policies.nothing_saveable,
         "sqrt": jax.checkpoint_policies.nothing_saveable,
@@ -69,7 +69,11 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
     features = config.head_dim if config.rotated is None else config.rotated
     exponents = jnp.arange(0, features, 2, dtype=jnp.float32) / features
     frequencies = config.rope_theta**-exponents
-    return frequencies if config.rope_scaling is None else config.rope_scaling.stretched(frequencies, config.rope_theta)
+    return (
+        frequencies
+        if config.rope_scaling is None
+        else config.rope_scaling.scale_frequencies(frequencies, config.rope_theta)
+    )
 
 
 def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> RotaryAngles:
@@ -92,7 +96,7 @@ def angles_by_layer(
 
 
 def rotate(x: Float[Array, "B T X H"], angles: RotaryAngles) -> Float[Array, "B T X H"]:
-    """Rotate the pair (i, i + half) of every head by the angle of the token's position; features from 2 half on are unchanged."""
+    """Rotate features i and i + half of every head by the angle of the token's position; features from 2 half on are unchanged."""
     cos, sin = angles.cos[:, :, None].astype(x.dtype), angles.sin[:, :, None].astype(x.dtype)
     half = cos.shape[-1]
     first, second, *rest = jnp.split(x, [half] if x.shape[-1] == 2 * half else [half, 2 * half], axis=-1)
@@ -106,15 +110,15 @@ def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Arra
 
         x W        and with an adapter: x W + (α/r) (x A) B
     """
-    held = weight.get_value()
-    matrix = held.matrix if isinstance(held, Adapted) else held
+    parameter = weight.get_value()
+    matrix = parameter.matrix if isinstance(parameter, Adapted) else parameter
     if isinstance(matrix, Quantized):
         multiplied = quantized_product(equation, x, matrix)
     else:
         multiplied = _product(equation, x, cast_parameter(matrix, x.dtype))
-    if not isinstance(held, Adapted):
+    if not isinstance(parameter, Adapted):
         return multiplied
-    a, b, scale = (part.astype(x.dtype) for part in (*held.factors, jnp.asarray(held.scale)))
+    a, b, scale = (part.astype(x.dtype) for part in (*parameter.factors, jnp.asarray(parameter.scale)))
     change = jnp.tensordot(jnp.tensordot(x, a, axes=a.ndim - 1), b, axes=1)
     return multiplied + scale * change
 
@@ -259,7 +263,7 @@ class Attention(nnx.Module):
         attend = partial(attend_pages, window=self.window, cap=self.config.score_cap, sinks=sinks)
         devices = 1 if self.mesh is None else row_shards(self.mesh)
         mixed, layer = join_devices(
-            jax.vmap(attend)(*by_device((query[:, 0], key[:, 0], value[:, 0], layer, pages), devices))
+            jax.vmap(attend)(*split_by_device((query[:, 0], key[:, 0], value[:, 0], layer, pages), devices))
         )
         return mixed[:, None], PagedLayer(*map(self._shard_cache, layer))
 
@@ -280,11 +284,11 @@ class Attention(nnx.Module):
         """Write new tokens into the cache, starting at a slot."""
         slots = jnp.reshape(slot, (-1, 1)) + jnp.arange(values.shape[2])[None]
 
-        def write(held: Array, new: Array, *, axis: int) -> Array:
+        def write(old: Array, new: Array, *, axis: int) -> Array:
             if jnp.ndim(slot) == 0:
-                return jax.lax.dynamic_update_slice_in_dim(held, new, slot, axis=axis)
+                return jax.lax.dynamic_update_slice_in_dim(old, new, slot, axis=axis)
             leading = (slice(None),) * (axis - 1)  # row by row, so that devices with different rows need not communicate
-            return jax.vmap(lambda row, new, slots: row.at[(*leading, slots)].set(new, mode="drop"))(held, new, slots)
+            return jax.vmap(lambda row, new, slots: row.at[(*leading, slots)].set(new, mode="drop"))(old, new, slots)
 
         new = LayerCache(keys, values)
         return self._shard_cache(map_slots_of(write, cache, new if cache.key_scale is None else quantize_cache(new)))
@@ -321,11 +325,11 @@ class FeedForward(nnx.Module):
         return product("BTF,FD->BTD", self.activation(gate + gate_bias) * (up + up_bias), self.down) + down_bias
 
 
-def feed_forward(config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None) -> nnx.Module:
+def make_feed_forward(config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None) -> nnx.Module:
     """Make a layer's feed-forward network: dense, or a mixture of experts."""
     if config.routing is None:
         return FeedForward(config, rngs=rngs)
-    from rljax.models.experts import Experts  # noqa: PLC0415  most models have none
+    from rljax.models.experts import Experts  # noqa: PLC0415  most models have no experts
 
     return Experts(config, config.routing, rngs=rngs, mesh=mesh)
 
@@ -344,7 +348,7 @@ class Layer(nnx.Module):
         self.attention = Attention(config, rngs=rngs, mesh=mesh, window=window)
         if config.norms != "after":
             self.feed_forward_norm = RMSNorm(config.width, config, rngs=rngs)
-        self.feed_forward = feed_forward(config, rngs=rngs, mesh=mesh)
+        self.feed_forward = make_feed_forward(config, rngs=rngs, mesh=mesh)
         if config.norms != "before":
             self.attention_outer_norm = RMSNorm(config.width, config, rngs=rngs)
             self.feed_forward_outer_norm = RMSNorm(config.width, config, rngs=rngs)
@@ -400,7 +404,7 @@ class Transformer(nnx.Module):
         angles, caches = angles_by_layer(positions, self.config, [layer.attention.window for layer in self.layers]), []
         run = Layer.__call__
         if self.config.remat != "none" and cache is None:
-            run = nnx.remat(run, prevent_cse=not self.config.scan_layers, policy=SAVED[self.config.remat])
+            run = nnx.remat(run, prevent_cse=not self.config.scan_layers, policy=SAVE_POLICIES[self.config.remat])
         if cache is None and (self.config.scan_layers or self.config.remat == "sqrt"):
             from rljax.models.layer_blocks import run_in_blocks, scan_layers  # noqa: PLC0415  most runs do neither
 

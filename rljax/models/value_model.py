@@ -21,7 +21,7 @@ from rljax.models.families import FAMILIES
 from rljax.models.huggingface import load_params, load_tensor, model_contents, read_config
 from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.model_folder import ModelContents
-from rljax.models.packed import Packed, before_scored, to_batch
+from rljax.models.packed import Packed, take_before_scored, to_batch
 from rljax.models.policy import HostParams, Params
 from rljax.ops.arrays import sum_dtype
 
@@ -49,7 +49,7 @@ def value_model(policy: Model, size: int, *, surprisal: bool = False) -> ValueMo
 
 
 def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | None = None) -> Params:
-    """Initialize a random head, and also a random trunk if there is no policy to copy it from.
+    """Initialize a random head, and a trunk that is a copy of the policy's or, without a policy, random.
 
     The head is initialized with standard deviation 1/(D + 1), so that initial values are small compared with a reward of 1.
     The vector that multiplies log-probabilities is initialized like an embedding, with standard deviation 0.02.
@@ -93,7 +93,7 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
             raise ValueError("policy_logp is missing: this critic reads the log-probability of each response token")
         offset = jnp.einsum("RS,D->RSD", packed.policy_logp, params["surprisal"])
     rows = packed.tokens, packed.positions, packed.segments
-    hidden = before_scored(hidden_states(model.trunk, params["trunk"], *rows, offset=offset), packed)
+    hidden = take_before_scored(hidden_states(model.trunk, params["trunk"], *rows, offset=offset), packed)
     weight = params["head"].astype(hidden.dtype)
     return to_batch(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=sum_dtype(hidden)), packed)
 
@@ -125,7 +125,7 @@ def load_value_model(
 
     Args:
         folder: folder with config.json and weights, which include `score.weight`.
-        vocab_size: the policy's vocabulary size, which must also be the model's; None: any.
+        vocab_size: the policy's vocabulary size, which the model must share; None: any size.
         size: number of outputs per token that the algorithm needs; None: any.
         surprisal: whether the model must read log-probabilities; None: either.
         compute_dtype: precision of matrix products.

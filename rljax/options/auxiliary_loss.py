@@ -15,7 +15,7 @@ from rljax.models import Packed, Params, Scores
 from rljax.ops.regularization import negative_log_likelihood
 from rljax.ops.weights import token_mean
 from rljax.parallel import put_rows
-from rljax.rollout import Sequences, pack, sequences_of_demonstrations
+from rljax.rollout import Sequences, pack_one_per_row, sequences_of_demonstrations
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import policy_params
 from rljax.training.setup import Setup
@@ -82,7 +82,7 @@ def make_batches(examples: Sequences, mesh: Mesh, config: TrainConfig) -> Callab
     def batch_of(step: int, update: int) -> Examples:
         indices = order.indices((step * updates + update) * batch, batch)
         chosen = jax.tree.map(lambda array: array[indices], examples)
-        packed, mask = put_rows(mesh, (pack(chosen), chosen.learned))
+        packed, mask = put_rows(mesh, (pack_one_per_row(chosen), chosen.learned))
         return packed, mask
 
     return batch_of

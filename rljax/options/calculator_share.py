@@ -3,7 +3,7 @@
 from functools import partial
 
 from rljax.errors import InputError
-from rljax.models.rule_mixture import learned_share
+from rljax.models.learned_mixture import learned_share
 from rljax.records import required
 from rljax.training.metrics import LearnMetrics
 from rljax.training.setup import Setup

@@ -17,10 +17,10 @@ from rljax.data.tokenizer_note import folder_tokenizer, read_note
 from rljax.errors import InputError
 from rljax.lazy import lazy_names
 from rljax.models import Params, Policy, Scores, transformer_policy
-from rljax.models.distribution_scores import over_vocabulary
+from rljax.models.distribution_scores import apply_over_vocabulary
 from rljax.models.huggingface import load_tensor, locate, read_config
 from rljax.models.packed import scored_tokens, to_batch
-from rljax.models.token_scores import chosen_chunk, features_scores
+from rljax.models.token_scores import choose_chunk, score_features
 from rljax.models.value_model import HEAD
 from rljax.parallel import policy_shardings, put
 from rljax.records import required
@@ -118,15 +118,15 @@ def make_forward(
         required(policy.features, "policy.features"),
         required(teacher.features, "teacher.features"),
     )
-    chunk = chosen_chunk(chunk, policy.vocab_size, mesh)
+    chunk = choose_chunk(chunk, policy.vocab_size, mesh)
 
     def forward(params: Params, frozen: Frozen, part: Layout) -> tuple[Scores, dict[str, Array]]:
         packed = part.packed
         own, other = own_features(params, packed), other_features(jax.lax.stop_gradient(frozen[NAME]), packed)
         other = other._replace(head=other.head[: policy.vocab_size])
         tokens = scored_tokens(packed)
-        scores = features_scores(own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
-        distances = over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
+        scores = score_features(own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
+        distances = apply_over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
         batched = Scores(*(to_batch(part, packed) for part in scores))
         return batched, {"teacher_divergence": to_batch(distances, packed)}
 

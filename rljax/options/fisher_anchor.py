@@ -23,7 +23,7 @@ from rljax.models import Packed, Params, Scores
 from rljax.ops.regularization import diagonal_fisher, fisher_anchor
 from rljax.parallel import put_rows, row_shards
 from rljax.records import required
-from rljax.rollout import RolloutWorker, Sequences, pack
+from rljax.rollout import RolloutWorker, Sequences, pack_one_per_row
 from rljax.rollout.groups import pad_responses
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import is_run, training_problems
@@ -146,7 +146,7 @@ def with_fisher(
         rows = jax.tree.map(lambda array, row=row: array[[row] * row_shards(mesh)], responses)
         counted = mask[[row] * row_shards(mesh)]
         counted[1:] = False
-        fisher = add(fisher, state.params, put_rows(mesh, pack(rows)), put_rows(mesh, counted))
+        fisher = add(fisher, state.params, put_rows(mesh, pack_one_per_row(rows)), put_rows(mesh, counted))
     return state._replace(options=state.options | {NAME: Anchor(anchor.params, fisher)})
 
 

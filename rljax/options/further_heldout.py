@@ -12,7 +12,7 @@ from rljax.data.prompts import EncodedPrompts, list_prompt_omissions
 from rljax.errors import InputError
 from rljax.models.huggingface import check_length, locate
 from rljax.rewards import RUN_PROGRAMS
-from rljax.rollout.environment import prompts_for
+from rljax.rollout.environment import with_environment_prompts
 from rljax.training.parts.problems import COMPARING, Problems, note_omission
 from rljax.training.parts.reward import has_tests, notes_on_reward
 from rljax.training.setup import Setup, encode_answerable
@@ -49,7 +49,7 @@ def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list
     )
     problems = loaded.problems[: data.heldout_problems]
     check_judge(setup, problems, f"also_heldout {name}={source}")
-    problems = prompts_for(Problems([], problems), setup.heldout.environment, setup.tokenizer).heldout
+    problems = with_environment_prompts(Problems([], problems), setup.heldout.environment, setup.tokenizer).heldout
     encoded = encode_answerable(config, problems, setup.tokenizer, name=f"prompt of also_heldout {name}={source}")
     beyond = note_omission(
         len(loaded.problems) - len(problems), f"beyond the first heldout_problems={data.heldout_problems}"

@@ -22,8 +22,8 @@ from rljax.models import Packed, Params
 from rljax.ops.regularization import negative_log_likelihood
 from rljax.ops.weights import token_mean
 from rljax.parallel import put, row_shards
-from rljax.rollout import Groups, Sequences, pack
-from rljax.rollout.groups import right_and_known
+from rljax.rollout import Groups, Sequences, pack_one_per_row
+from rljax.rollout.groups import correctness_masks
 from rljax.training.scoring import Score, make_score, policy_params
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option, TrainState
@@ -110,7 +110,7 @@ def right_answers(rollout: Rollout[np.ndarray], begin: int) -> Int[np.ndarray, "
         begin: the index, taken modulo G.
     """
     valid = np.ones(rollout.rewards.shape, bool) if rollout.valid is None else rollout.valid
-    right, known = right_and_known(rollout._replace(valid=valid))
+    right, known = correctness_masks(rollout._replace(valid=valid))
     order = (begin + np.arange(right.shape[1])) % right.shape[1]
     is_eligible = (right & known & rollout.mask.any(-1))[:, order]
     return np.where(is_eligible.any(1), order[is_eligible.argmax(1)], -1)
@@ -141,7 +141,7 @@ def examples_of(parts: Sequence[Sequences], weights: Sequence[float]) -> Example
     """Concatenate parts; within each part, the weights of the answer tokens sum to the part's weight."""
     token_weights = [weight * token_mean(jnp.asarray(part.learned)) for part, weight in zip(parts, weights, strict=True)]
     rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *(part._replace(mask=part.learned) for part in parts))
-    return Examples(pack(rows), np.concatenate(token_weights).astype(np.float32))
+    return Examples(pack_one_per_row(rows), np.concatenate(token_weights).astype(np.float32))
 
 
 @cache_results

@@ -32,7 +32,7 @@ from rljax.errors import InputError
 from rljax.options.distillation import teacher_kl
 from rljax.options.moving_reference import average_program
 from rljax.rollout import Groups, Sequences
-from rljax.rollout.groups import right_and_known
+from rljax.rollout.groups import correctness_masks
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.rollout_data import FieldScore, ScoreInputs, make_policy_scores
@@ -160,7 +160,7 @@ def texts_shown(setup: Setup, groups: Groups) -> list[str]:
         if groups.rollout.valid is not None
         else groups.rollout._replace(valid=np.ones(groups.turns.shape, bool))
     )
-    right, known = right_and_known(rollout)
+    right, known = correctness_masks(rollout)
     chosen = next_right_responses(right & known)
 
     def text(group: int, member: int) -> str:

@@ -25,9 +25,9 @@ from rljax.errors import InputError
 from rljax.lazy import lazy_names
 from rljax.models import Features, Params, Scores
 from rljax.models.axes import constrain_sharding
-from rljax.models.distribution_scores import over_vocabulary
+from rljax.models.distribution_scores import apply_over_vocabulary
 from rljax.models.packed import scored_tokens, to_batch
-from rljax.models.token_scores import LOGITS, chosen_chunk, features_scores
+from rljax.models.token_scores import LOGITS, choose_chunk, score_features
 from rljax.options.distillation import NAME as TEACHER
 from rljax.options.distillation import vocabulary, with_matched_tokens
 from rljax.options.span_teacher import SpanTeacher, load_teacher, reencode
@@ -176,18 +176,18 @@ def make_forward(setup: Setup, teacher: SpanTeacher, divergence: Callable[..., A
 
     own_features = required(setup.policy.features, "policy.features")
     other_features = required(teacher.policy.features, "teacher.policy.features")
-    chunk = chosen_chunk(setup.config.model.score_chunk, setup.policy.vocab_size, setup.mesh)
+    chunk = choose_chunk(setup.config.model.score_chunk, setup.policy.vocab_size, setup.mesh)
     scoring = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
 
     def forward(params: Params, frozen: Frozen, part: Layout) -> tuple[Scores, dict[str, Array]]:
         packed, responses = part.packed, jnp.asarray(part.responses)
         states: TeacherStates = jax.tree.map(lambda array: array[jnp.maximum(responses, 0)], frozen[NAME])
         own = own_features(params, packed)
-        scores = features_scores(own, scored_tokens(packed), **scoring)
+        scores = score_features(own, scored_tokens(packed), **scoring)
         # only the head of the teacher's features is used, so the compiler removes the teacher's layers
         other: Features = jax.lax.stop_gradient(other_features(frozen[TEACHER], packed))
         pair = own._replace(hidden=to_batch(own.hidden, packed)), other._replace(hidden=states.hidden)
-        distances = over_vocabulary(distance, *pair, **scoring)
+        distances = apply_over_vocabulary(distance, *pair, **scoring)
         both = Scores(*(to_batch(each, packed) for each in scores))
         return both, {"teacher_divergence": jnp.where(states.begins & (responses >= 0)[:, None], distances, 0.0)}
 

@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool, Float, Float32, PyTree
 from rljax.data.prompts import left_pad, right_pad
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy
-from rljax.models.distribution_scores import over_vocabulary, square_sum
+from rljax.models.distribution_scores import apply_over_vocabulary, square_sum
 from rljax.models.packed import to_batch
-from rljax.models.token_scores import chosen_chunk
+from rljax.models.token_scores import choose_chunk
 from rljax.ops.direct_preference import kto_reference_point
 from rljax.ops.masked import count_tokens, masked_sum
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
@@ -23,7 +23,7 @@ from rljax.preference.direct_losses import DirectLoss, PairLogps
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics
 from rljax.preference.pair_update import Data, EncodedPairs, PairState
 from rljax.records import hide_namedtuple_base, required
-from rljax.rollout import Sequences, pack
+from rljax.rollout import Sequences, pack_one_per_row
 
 Logps = Callable[[Params, "DirectPairs"], Float32[np.ndarray, "N K"]]
 
@@ -162,7 +162,7 @@ def split_into_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np
     sides = parts.sequences.tokens.shape[2]
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], sides * microbatch, -1), parts.sequences)
     mask = rows.learned.reshape(*parts.sequences.tokens.shape)
-    return PairRows(pack(rows), mask, parts.ref_logp, parts.margin)
+    return PairRows(pack_one_per_row(rows), mask, parts.ref_logp, parts.margin)
 
 
 def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N K"]:
@@ -176,7 +176,7 @@ def summed_expected_logp(policy: Policy, mesh: Mesh, params: Params, laid: PairR
     No gradient flows through the result.
     """
     features = required(policy.features, "policy.features")(jax.lax.stop_gradient(params), laid.packed)
-    sums = over_vocabulary(square_sum, features, chunk=chosen_chunk(None, policy.vocab_size, mesh), mesh=mesh)
+    sums = apply_over_vocabulary(square_sum, features, chunk=choose_chunk(None, policy.vocab_size, mesh), mesh=mesh)
     return masked_sum(jnp.log(to_batch(sums, laid.packed)).reshape(laid.mask.shape), laid.mask)
 
 

@@ -48,7 +48,7 @@ from rljax.programs.adaptation_folder import (
     update_row,
 )
 from rljax.programs.feedback_log import Log, NewLines, gather, line_numbers, read_log
-from rljax.rollout.groups import right_and_known
+from rljax.rollout.groups import correctness_masks
 from rljax.text import counted, json_lines, printable
 from rljax.tracking.plain_display import PlainDisplay
 from rljax.tracking.run_folder import RunFolder, append_rows
@@ -182,7 +182,7 @@ def evaluate_heldout(learner: BatchLearner, state: TrainState) -> Heldout | None
     worker = setup.heldout if wanted is None else setup.heldout.with_first_prompts(wanted)
     start = time.monotonic()
     evaluation = evaluate(worker, setup.full_params(state.params))
-    right, known = right_and_known(evaluation.groups.rollout)
+    right, known = correctness_masks(evaluation.groups.rollout)
     metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
     return Heldout(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
 

@@ -98,7 +98,7 @@ class Ensemble(NamedTuple):
 
 def _accuracies(answers: JudgedAnswers, right_above: float | None) -> Float[np.ndarray, "P"]:
     """Compute the fraction of correct answers to each problem."""
-    right, known = answers.sampled.right_and_known(right_above)
+    right, known = answers.sampled.correctness_masks(right_above)
     return average_at_n(right.astype(float), known)
 
 
@@ -227,7 +227,7 @@ def vote_of(runs: tuple[str, ...], answered: Sequence[SampledAnswers], *, right_
         answered: the answers of each run to P problems.
         right_above: an answer is right if its reward is above this; None means that the verifier decides.
     """
-    outcomes = [sampled.right_and_known(right_above) for sampled in answered]
+    outcomes = [sampled.correctness_masks(right_above) for sampled in answered]
     right, known = (np.concatenate(arrays, axis=1) for arrays in zip(*outcomes, strict=True))
     rows = zip(*(sampled.answers for sampled in answered), strict=True)
     votes = majority_at_k([list(chain.from_iterable(row)) for row in rows], right, known, k=right.shape[1])

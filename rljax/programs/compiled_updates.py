@@ -26,7 +26,7 @@ from rljax.parallel import add_shardings, check_rows, is_on_cpus, replicated, ro
 from rljax.parallel.collectives import collectives
 from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.records import required
-from rljax.rollout import Layout, Sequences, lay_out, pack
+from rljax.rollout import Layout, Sequences, lay_out, pack_one_per_row
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once, state_shapes
 from rljax.training.objective.algorithm import blank_rollout
@@ -78,7 +78,7 @@ def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> d
         return {}
     check_rows(mesh, warm_start_batch=config.warm_start.batch)
     sequences = _full(config.warm_start.batch, prompt_length, config.sampling.max_response_tokens)
-    examples, rows = (pack(sequences), sequences.attention), row_sharding(mesh)
+    examples, rows = (pack_one_per_row(sequences), sequences.attention), row_sharding(mesh)
     return {auxiliary_loss.NAME: add_shardings(examples, jax.tree.map(lambda _: rows, examples))}
 
 

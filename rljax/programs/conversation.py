@@ -15,7 +15,7 @@ from rljax.models.model_folder import read_json
 from rljax.programs.trained_policy import OpenPolicy, check_plan_ends
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.engine_protocols import Request
-from rljax.rollout.stopping import stop_end
+from rljax.rollout.stop_strings import stop_end
 from rljax.rollout.token_stream import stream_tokens
 from rljax.rollout.worker import RolloutWorker
 from rljax.settings.checks import check_seed

@@ -22,7 +22,7 @@ from rljax.rewards.reward_call import qualified_name
 from rljax.rewards.votes import vote_reader
 from rljax.rollout import Engine, Environment
 from rljax.rollout.budget_forcing import force_budget
-from rljax.rollout.continuations import Value
+from rljax.rollout.continuations import PrefixEvaluator
 from rljax.rollout.worker import RolloutWorker
 from rljax.tracking.start_records import digest_of, digest_of_name, judge_inputs, text_inputs
 from rljax.training.parts.reward import digest_of_reward
@@ -244,7 +244,7 @@ def sample_answers(
     samples: int,
     *,
     source: Mapping[str, Any],
-    scores: Mapping[str, Value],
+    scores: Mapping[str, PrefixEvaluator],
     **options: Any,
 ) -> SampledAnswers:
     """Sample answers and judge them; a file of answers is continued only with the same settings.

@@ -13,7 +13,7 @@ from rljax.models.adapters import Adapter
 from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
 from rljax.models.peft_folder import save_adapter
-from rljax.models.pruning import Pattern, prune_contents, read_pattern
+from rljax.models.pruning import ZeroPattern, prune_contents, read_pattern
 from rljax.parallel import agree, fetch, mesh_of, run_on_first, run_together
 from rljax.parallel.memory import device_bytes
 from rljax.programs.trained_policy import Which, find_run, fit_devices, open_adapter, parameters_of
@@ -139,7 +139,7 @@ def model_of(
     return config, folder, place, policy, mesh, extra if folder is not None else extra._replace(sampling=None)
 
 
-def pruned_policy(policy: Policy, pattern: Pattern) -> Policy:
+def pruned_policy(policy: Policy, pattern: ZeroPattern) -> Policy:
     """Return the policy, changed so that its weights are pruned when it is written as a model folder.
 
     Raises:

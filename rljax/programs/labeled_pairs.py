@@ -15,7 +15,7 @@ from rljax.programs.answer_settings import PairSettings, with_changes
 from rljax.programs.evaluation import open_sampler
 from rljax.programs.trained_policy import OpenPolicy, find_run
 from rljax.rollout import RolloutWorker
-from rljax.rollout.groups import right_and_known
+from rljax.rollout.groups import correctness_masks
 from rljax.settings.checks import check_new_file
 from rljax.text import json_lines
 from rljax.training.parts.problems import training_problems
@@ -78,7 +78,7 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
     problems, seed = worker.prompts.problems, settings.seed
     chosen = np.random.default_rng(seed).permutation(len(problems))[: settings.prompts].tolist()
     groups = worker.generate(opened.params, chosen, settings.samples, jax.random.key(seed))
-    right, known = right_and_known(groups.rollout)
+    right, known = correctness_masks(groups.rollout)
     rows: list[dict[str, Any]] = []
     demonstrated = without = 0
     for group, problem in enumerate(problems[index] for index in chosen):

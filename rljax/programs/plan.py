@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.axes import sampler_weights
+from rljax.models.axes import count_sampler_weights
 from rljax.models.huggingface import locate, read_config
 from rljax.parallel import is_on_cpus, mesh_of
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
@@ -112,8 +112,8 @@ def make_plan(
     state, base = state_shapes(config, algorithm, policy, mesh, options=options)
     params = parameter_shapes(policy, mesh)
     itemsize = jnp.dtype(shape.compute_dtype).itemsize
-    weights = itemsize * sampler_weights(params, mesh, is_sharded=False)
-    sampling_weights = itemsize * sampler_weights(params, mesh, is_sharded=shape.shard_sampler)
+    weights = itemsize * count_sampler_weights(params, mesh, is_sharded=False)
+    sampling_weights = itemsize * count_sampler_weights(params, mesh, is_sharded=shape.shard_sampler)
     sizes = {
         name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "critic", "options")
     }

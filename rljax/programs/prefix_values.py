@@ -27,7 +27,7 @@ from rljax.preference.reward_model import (
 from rljax.programs.trained_policy import OpenPolicy, find_run
 from rljax.rewards.correctness import Failed
 from rljax.rollout import Sequences
-from rljax.rollout.continuations import Prefix, Value
+from rljax.rollout.continuations import Prefix, PrefixEvaluator
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints.checkpoint import restore_params
 from rljax.training.config import TrainConfig
@@ -42,7 +42,7 @@ ROWS = 32
 """Number of prefixes that are evaluated at once."""
 
 
-def load_value_function(name: str, opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
+def load_value_function(name: str, opened: OpenPolicy, target: str | Path, *, which: str = "best") -> PrefixEvaluator:
     """Look up a value function: `critic` is the critic of the run, `model:FOLDER` a reward model.
 
     Args:
@@ -63,7 +63,7 @@ def load_value_function(name: str, opened: OpenPolicy, target: str | Path, *, wh
     return critic_value(opened, target, which=which)
 
 
-def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
+def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best") -> PrefixEvaluator:
     """Make a function that returns the critic's value after a prefix, in units of the reward.
 
     For a complete response, this is the value at the state before the end token, the last state that the critic saw in training.
@@ -138,7 +138,7 @@ def _rows_with_end(prefixes: Sequence[Prefix], length: int, end: int) -> Sequenc
     return Sequences(*prompts, tokens, attention, logp)
 
 
-def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
+def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> PrefixEvaluator:
     """Make a function that scores prefixes with a reward model.
 
     The value is the model's output at the last token, or at the end token if the prefix is finished. For a process reward model,

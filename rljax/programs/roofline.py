@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import is_on_cpus, mesh_for_sampling, row_shards
 from rljax.programs.compiled_updates import further_rows
-from rljax.rollout.decode_sizes import Caches, block_parts, peak_bytes
+from rljax.rollout.decode_sizes import CacheSizes, block_parts, peak_bytes
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once
@@ -229,4 +229,4 @@ def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, 
     full = cache_bytes(config, shape, mesh, prompt_length, rows)
     prompts = math.prod(block_parts(rows, count, sampling.prompts, prompt_length, devices))
     read = full * prompts * prompt_length // (rows * (prompt_length + budget))
-    return peak_bytes(Caches(full, read, rows, prompt_length, budget, devices, is_on_cpus(mesh)))
+    return peak_bytes(CacheSizes(full, read, rows, prompt_length, budget, devices, is_on_cpus(mesh)))

@@ -23,9 +23,9 @@ from rljax.programs.trained_policy import OpenPolicy, find_run
 from rljax.rewards.steps import LINE_ENDS, STEP_ENDS
 from rljax.rewards.votes import vote_reader
 from rljax.rollout import Response, RolloutWorker
-from rljax.rollout.continuations import Value
+from rljax.rollout.beam_search import Search, SearchResult, beam_search, is_open
+from rljax.rollout.continuations import PrefixEvaluator
 from rljax.rollout.revision import Revision, revise
-from rljax.rollout.search import Search, SearchResult, beam_search, is_open
 from rljax.rollout.tree_search import TreeSearch, tree_search
 from rljax.settings.checks import check_new_file
 from rljax.training.config import TrainConfig
@@ -105,7 +105,12 @@ class JudgedSearch(NamedTuple):
 
 
 def _search_once(
-    opened: OpenPolicy, worker: RolloutWorker, value: Value, sampled: SampledAnswers, settings: SearchSettings, samples: int
+    opened: OpenPolicy,
+    worker: RolloutWorker,
+    value: PrefixEvaluator,
+    sampled: SampledAnswers,
+    settings: SearchSettings,
+    samples: int,
 ) -> JudgedSearch:
     """Run one search, judge its answers, and compare them with the independent responses."""
     keep = max(1, samples // settings.expand) if settings.method == "beam" else samples

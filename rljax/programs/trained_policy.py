@@ -29,7 +29,7 @@ from rljax.parallel.memory import device_bytes
 from rljax.programs.answer_settings import CacheDtype, Quantization
 from rljax.records import required
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
-from rljax.rollout.environment import ENVIRONMENTS, environment_of, other_policy_in, prompts_for
+from rljax.rollout.environment import ENVIRONMENTS, environment_of, other_policy_in, with_environment_prompts
 from rljax.settings.checks import check_seed, check_stop, fit_setting
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.tracking.start_records import (
@@ -175,7 +175,7 @@ class OpenPolicy(NamedTuple):
         if not is_list or not all(isinstance(prompt, str) for prompt in prompts):
             raise InputError(f"prompts is {prompts!r:.80}; give a list of texts, such as ['1+1='].")
         split = Problems([], [Problem(prompt, "") for prompt in prompts])
-        problems = prompts_for(split, self.worker.environment, self.tokenizer).heldout
+        problems = with_environment_prompts(split, self.worker.environment, self.tokenizer).heldout
         found = _encode_prompts(self.config, problems, self.tokenizer)
         if found.dropped:
             limit = self.config.data.max_prompt_tokens
@@ -475,7 +475,7 @@ def _open(
     tokenizer = make_tokenizer(config)
     config = with_chat(config, is_used=applies_chat(config, tokenizer, problems.heldout, is_run=run is not None, chat=chat))
     tokenizer = configured(tokenizer, config.model)
-    problems = prompts_for(problems, custom.environment, tokenizer)
+    problems = with_environment_prompts(problems, custom.environment, tokenizer)
     mesh = mesh_of(config.devices)
     exact = choose_policy(config, custom, tokenizer, mesh)
     policy = exact if quantize is None else quantized_policy(exact, quantize, config.model.dtype, mesh)

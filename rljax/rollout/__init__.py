@@ -11,7 +11,7 @@ from rljax.rollout.layout import (
     Sequences,
     lay_out,
     lay_out_examples,
-    pack,
+    pack_one_per_row,
     sequences_of,
     sequences_of_demonstrations,
 )
@@ -37,10 +37,16 @@ __all__ = [
     "collect",
     "lay_out",
     "lay_out_examples",
-    "pack",
+    "pack_one_per_row",
     "pad",
     "sequences_of",
     "sequences_of_demonstrations",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, renamed={"demonstrated": "sequences_of_demonstrations"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    renamed={
+        **{"demonstrated": "sequences_of_demonstrations", "pack": "pack_one_per_row"},
+        **{"search": "beam_search", "stopping": "stop_strings", "dialogue": "cached_dialogue"},
+    },
+)

@@ -5,14 +5,22 @@ from typing import Any
 
 from rljax.lazy import renamed_attributes, warn_renamed
 from rljax.models import Params
-from rljax.rollout.dialogue import CachedDialogue
+from rljax.rollout.cached_dialogue import CachedDialogue
 from rljax.rollout.engine import DecodingEngine
-from rljax.rollout.engine_protocols import Dialogue, DialogueEngine, Engine, Request, Response, cut, sample_responses
+from rljax.rollout.engine_protocols import (
+    Dialogue,
+    DialogueEngine,
+    Engine,
+    Request,
+    Response,
+    sample_responses,
+    truncate_response,
+)
 
 
 @renamed_attributes(draw="sample_turns")
 class RereadingDialogue:
-    """A dialogue with any engine: all waiting turns are sampled together, and each reads its full context again.
+    """A dialogue that works with any engine: all waiting turns are sampled together, and the full context is read again each turn.
 
     Args:
         engine: the engine that samples the turns.
@@ -32,12 +40,12 @@ class RereadingDialogue:
         self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
 
     def sample_turns(self) -> dict[int, Response]:
-        """Sample all waiting turns with one token budget, rounded up to a power of two, so that few programs are compiled.
+        """Sample all waiting turns with the largest of their token budgets; tokens beyond a turn's own budget are dropped.
 
-        Tokens beyond the budget of a turn are dropped.
+        The common budget is rounded up to a power of two, so that few programs are compiled.
 
         Raises:
-            InputError: the engine's responses do not answer the requests.
+            InputError: the engine's responses do not match the requests.
         """
         if not self.waiting:
             return {}
@@ -48,11 +56,12 @@ class RereadingDialogue:
         ]
         self.waiting = {}
         responses = sample_responses(self.engine, self.params, requests)
-        return {episode: cut(response, limit) for (episode, limit), response in zip(limits.items(), responses, strict=True)}
+        ended = zip(limits.items(), responses, strict=True)
+        return {episode: truncate_response(response, limit) for (episode, limit), response in ended}
 
 
 class _RenamedDialogue:
-    """A custom dialogue whose method `sample_turns` has its earlier name `draw`."""
+    """Adapts a custom dialogue whose method `sample_turns` still has its earlier name, `draw`."""
 
     def __init__(self, dialogue: Any):
         self.add = dialogue.add
@@ -72,7 +81,7 @@ def begin_dialogue(
         engine: the engine that samples the turns.
         params: parameters of the policy.
         requests: the first turn of each episode, by episode index.
-        later: first turns of episodes that begin later; only their lengths matter.
+        later: first turns of episodes that begin later; rows get enough room for them, but they are not queued.
     """
     if isinstance(engine, DialogueEngine):
         dialogue = engine.dialogue(params, requests)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.rollout.continuations import end_token
-from rljax.rollout.engine_protocols import Engine, Request, Response, cut, join_arrays, observe
+from rljax.rollout.engine_protocols import Engine, Request, Response, join_arrays, observe, truncate_response
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -18,12 +18,12 @@ class BudgetForcing:
 
         y, end    with |y| < m    ->    y, w, y'        y' sampled after the prompt, y and w; repeated while the answer is too short
 
+    An answer is not continued if a stop string ended it, or if the token budget leaves no room for a token after w.
+
     Args:
         engine: the engine that samples the tokens.
         least: m, the minimum number of tokens in an answer.
         continuation: w, token ids of the text that replaces the end token.
-
-    An answer is not continued if a stop string ended it, or if the token budget leaves no room for another token.
 
     Source:
         Budget forcing, s1: Simple test-time scaling, arXiv:2501.19393, Section 3.1, with "Wait" as the text.
@@ -38,28 +38,28 @@ class BudgetForcing:
         responses, rounds = list(self.engine.generate(params, requests)), 0
         while early := [index for index, response in enumerate(responses) if self._ends_early(response, requests[index])]:
             rounds += 1
-            begun = {index: self._begin(responses[index]) for index in early}
+            extended = {index: self._replace_end_token(responses[index]) for index in early}
             requests_again = [
                 requests[index]._replace(
-                    prompt_tokens=(*requests[index].prompt_tokens, *begun[index].tokens.tolist()),
+                    prompt_tokens=(*requests[index].prompt_tokens, *extended[index].tokens.tolist()),
                     seed=(requests[index].seed + rounds) % 2**64,
                 )
                 for index in early
             ]
             for index, response in zip(early, self.engine.generate(params, requests_again), strict=True):
-                joined = begun[index]._replace(**join_arrays([begun[index], response]), finish=response.finish)
-                responses[index] = cut(joined, requests[index].sampling.max_tokens)
+                joined = extended[index]._replace(**join_arrays([extended[index], response]), finish=response.finish)
+                responses[index] = truncate_response(joined, requests[index].sampling.max_tokens)
         return responses
 
     def _ends_early(self, response: Response, request: Request) -> bool:
-        """Return True if an end token comes before `least` other tokens, and the budget has room for another token after w."""
+        """Return True if an end token follows fewer than m tokens, and the budget has room for another token after w."""
         count = len(response.tokens) - 1
         room = count + len(self.continuation) < request.sampling.max_tokens
         return end_token(response.tokens.tolist(), request.sampling) is not None and count < self.least and room
 
-    def _begin(self, response: Response) -> Response:
+    def _replace_end_token(self, response: Response) -> Response:
         """Return the response without its end token, followed by the continuation, which the policy did not sample."""
-        before = cut(response, len(response.tokens) - 1)
+        before = truncate_response(response, len(response.tokens) - 1)
         return response._replace(**join_arrays([before, observe(response, self.continuation)]))
 
 
@@ -67,7 +67,7 @@ def force_budget(worker: RolloutWorker, least: int, continuation: str) -> Rollou
     """Return a worker whose answers have at least `least` tokens, unless the token limit or a stop string ends them.
 
     Raises:
-        InputError: `least` is below 1, the continuation has no token or cannot be encoded, or the worker has an environment.
+        InputError: `least` is below 1, the continuation has no tokens or cannot be encoded, or the worker has an environment.
     """
     if worker.environment is not None:
         raise InputError(

@@ -24,7 +24,7 @@ class StateIndex(NamedTuple):
     response: int
     """Index of the response in the group."""
     token: int
-    """Index of that token, the first one after the state."""
+    """Index of the first token after the state."""
 
 
 class Prefix(NamedTuple):
@@ -46,8 +46,8 @@ class Prefix(NamedTuple):
     """The end token that follows these tokens, if the response ended with one."""
 
 
-Value = Callable[[Sequence[Prefix]], Float[np.ndarray, "N"]]
-"""Maps prefixes to values. A higher value is better; NaN means that the prefix has no value."""
+PrefixEvaluator = Callable[[Sequence[Prefix]], Float[np.ndarray, "N"]]
+"""Function from prefixes to their values. A higher value is better; NaN means that the prefix has no value."""
 
 
 def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
@@ -64,15 +64,15 @@ def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
         attention = groups.attention[group, member]
         tokens = groups.tokens[group, member][attention].tolist()
         end = end_token(tokens, worker.sampling)
-        kept = tokens if end is None else tokens[:-1]
+        before_end = tokens if end is None else tokens[:-1]
         prompt_id = int(groups.prompt_ids[group])
         prefixes.append(
             Prefix(
                 problem=problems[prompt_id],
                 prompt=tuple(worker.prompts.tokens[prompt_id]),
-                tokens=tuple(kept),
+                tokens=tuple(before_end),
                 text=tokenizer.decode(tokens),
-                logp=tuple(logp[group, member][attention][: len(kept)].tolist()),
+                logp=tuple(logp[group, member][attention][: len(before_end)].tolist()),
                 ended=end is not None,
                 end=end,
             )
@@ -81,7 +81,7 @@ def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
 
 
 def end_token(tokens: Sequence[int], sampling: Sampling) -> int | None:
-    """Return the last token if it ends a response, else None."""
+    """Return the last token if it is one of `sampling.eos_ids`, else None."""
     return tokens[-1] if tokens and tokens[-1] in sampling.eos_ids else None
 
 
@@ -98,12 +98,12 @@ def sample_states(groups: Groups, count: int, *, seed: int) -> list[StateIndex]:
     """
     positions = np.argwhere(groups.rollout.mask)
     if count > len(positions):
-        raise ValueError(f"count must be at most the rollout's {len(positions)} tokens, got {count}")
+        raise ValueError(f"count must be at most {len(positions)}, the number of tokens in the rollout's mask, got {count}")
     chosen = np.random.default_rng(seed).choice(len(positions), count, replace=False)
     return [StateIndex(*map(int, positions[index])) for index in np.sort(chosen)]
 
 
-def continued_rewards(
+def judge_continuations(
     worker: RolloutWorker,
     params: Params,
     groups: Groups,
@@ -130,7 +130,7 @@ def continued_rewards(
         Reward of each continuation of each of the S states, `[S, C]`.
 
     Raises:
-        InputError: the reward abstained on some continuation, or failed.
+        InputError: the reward abstained or failed on some of the continuations.
     """
     budget, tokenizer = worker.sampling.max_tokens, worker.judge.tokenizer
     prompt_ids = [int(groups.prompt_ids[state.group]) for state in states]
@@ -150,5 +150,8 @@ def continued_rewards(
             texts.append(tokenizer.decode(prefix + response.tokens[: budget - len(prefix)].tolist()))
     scores = worker.judge.score_texts([worker.prompts.problems[prompt_ids[state]] for state in order], texts)
     if not scores.valid.all():
-        raise InputError("The reward abstained on some continuations, so some states have no Monte Carlo value.")
+        raise InputError(
+            f"The reward abstained or failed on {(~scores.valid).sum()} of {len(texts)} continuations, so some states have no "
+            "Monte Carlo value; use a reward that judges every response."
+        )
     return scores.total.reshape(len(states), continuations)

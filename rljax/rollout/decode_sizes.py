@@ -1,6 +1,6 @@
 """Sizes used in decoding: the rows that fit into memory, the prompts that are read at once, and the room for new tokens.
 
-Each different size needs its own compiled program.
+Each size needs its own compiled program, so only a few sizes are used.
 """
 
 import math
@@ -24,7 +24,7 @@ PROMPT_TOKENS_AT_ONCE = 8_192
 FEWEST_ROWS = 8
 """Size, in rows, of the smallest batch that the last responses of a decode are moved to."""
 LONG_BUDGET = 128
-"""Smallest token budget for which it is worth compiling further programs for fewer rows and for less room."""
+"""Smallest token budget for which it is worth compiling further programs, for batches with fewer rows or less room."""
 
 
 def block_parts(slots: int, requests: int, prompts: int, length: int, devices: int) -> tuple[int, int]:
@@ -42,13 +42,15 @@ def block_parts(slots: int, requests: int, prompts: int, length: int, devices: i
 
 
 def padded_length(requests: Sequence[Request], usual: int) -> int:
-    """Return the length that prompts are padded to: the usual one, or a power of two if a prompt is longer."""
+    """Return the length that prompts are padded to: `usual`, or a power of two if a prompt is longer than `usual`."""
     longest = max(len(request.prompt_tokens) for request in requests)
     return usual if longest <= usual else 1 << (longest - 1).bit_length()
 
 
 def compiled_rows(rows: int, devices: int) -> int:
-    """Round a number of rows up to a batch size that the devices can share equally; there are eight sizes per doubling.
+    """Round a number of rows up to a batch size that the devices can share equally.
+
+    There are eight sizes from each power of two to the next.
 
     Example:
         >>> [compiled_rows(rows, 1) for rows in (7, 64, 100, 384)], compiled_rows(6, 4)
@@ -60,9 +62,10 @@ def compiled_rows(rows: int, devices: int) -> int:
 
 
 def growth_sizes(budget: int, length: int) -> tuple[int, ...]:
-    """Return the sizes that a growing decoder state takes one after another, in tokens after the prompt; the last is the budget.
+    """Return the sizes that a growing decoder state has one after another, in tokens after the prompt; the last size is the budget.
 
-    If prompts are longer than the budget, growing saves little and copies the prompts too, so there is only one size.
+    If the budget is below `LONG_BUDGET` or below the length of the prompts, there is only one size, because growing would save
+    little, and would copy the prompts, too.
 
     Args:
         budget: maximum number of tokens per response.
@@ -81,9 +84,9 @@ def growth_sizes(budget: int, length: int) -> tuple[int, ...]:
 def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) -> tuple[int, ...]:
     """Return the sizes of the smaller batches in which the last responses of a decode continue, in descending order.
 
-    Each size needs its own program. On CPUs, where the time is proportional to the rows, the sizes are powers of two and three
-    quarters of them. On accelerators, which take longer to compile and gain less from fewer rows, they are powers of four. For a
-    small batch or budget there are no sizes, so the last responses stay in the full batch.
+    On CPUs, where the time is proportional to the rows, the sizes are powers of two, and 3/4 times powers of two. On
+    accelerators, which take longer to compile and gain less from fewer rows, they are powers of four. For a small batch or budget,
+    the result is empty: the last responses stay in the full batch.
 
     Args:
         rows: number of rows in the full batch.
@@ -105,18 +108,18 @@ def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) ->
 
 
 Weights = Params | PyTree[jax.ShapeDtypeStruct]
-"""Parameters of a model, or only their shapes and types."""
+"""Parameters of a model, or only their shapes and dtypes."""
 
 
-class Caches(NamedTuple):
-    """Sizes that determine how much memory the caches of a decode take."""
+class CacheSizes(NamedTuple):
+    """Sizes that determine the peak memory of the caches during decoding."""
 
-    full: int
-    """Bytes per device for the rows' caches, with room for full responses."""
-    read: int
-    """Bytes per device for the caches of one block of prompts, which are kept until the prompts get rows."""
+    row_caches: int
+    """Bytes per device for the caches of all rows, with room for full responses."""
+    prompt_caches: int
+    """Bytes per device for the caches of one block of prompts, which stay in memory until all these prompts have rows."""
     rows: int
-    """Number of rows of the decode, on all devices together."""
+    """Number of rows, over all devices."""
     length: int
     """Padded length of a prompt, in tokens."""
     budget: int
@@ -127,7 +130,7 @@ class Caches(NamedTuple):
     """Whether the devices are CPUs."""
 
 
-def peak_bytes(caches: Caches) -> int:
+def peak_bytes(caches: CacheSizes) -> int:
     """Return the peak memory of the caches on each device, in bytes.
 
     The caches of all rows are in memory, and in addition the larger of two amounts. The first, while prompts wait for rows to
@@ -135,35 +138,35 @@ def peak_bytes(caches: Caches) -> int:
     waits, is the cache of the smaller batch that the last rows are copied into.
 
     Example:
-        >>> short = Caches(full=1000, read=200, rows=8, length=8, budget=32, devices=1)
+        >>> short = CacheSizes(row_caches=1000, prompt_caches=200, rows=8, length=8, budget=32, devices=1)
         >>> peak_bytes(short), peak_bytes(short._replace(rows=16, length=72, budget=128))
         (1200, 1880)
     """
     fewer = fewer_rows(caches.rows, caches.budget, caches.devices, on_cpus=caches.on_cpus)
-    moved = caches.full * max(fewer, default=0) // caches.rows
-    return caches.full + max(_before_growth(caches) + caches.read, moved)
+    moved = caches.row_caches * max(fewer, default=0) // caches.rows
+    return caches.row_caches + max(_bytes_before_growth(caches) + caches.prompt_caches, moved)
 
 
-def turn_bytes(caches: Caches) -> int:
+def dialogue_peak_bytes(caches: CacheSizes) -> int:
     """Return the peak memory of the caches on each device in a dialogue, in bytes.
 
     The caches of all rows are in memory, and in addition the larger of two copies: the cache before it grew for the last time, or
     the rows that read additions to their contexts between turns.
 
     Example:
-        >>> short = Caches(full=800, read=20, rows=8, length=8, budget=32, devices=1)
-        >>> turn_bytes(short), turn_bytes(short._replace(full=1600, rows=16, length=72, budget=128))
+        >>> short = CacheSizes(row_caches=800, prompt_caches=20, rows=8, length=8, budget=32, devices=1)
+        >>> dialogue_peak_bytes(short), dialogue_peak_bytes(short._replace(row_caches=1600, rows=16, length=72, budget=128))
         (1600, 2688)
     """
-    copies = caches.full * turn_rows(caches.rows, 1, caches.devices) // caches.rows
-    return caches.full + max(_before_growth(caches), copies)
+    copies = caches.row_caches * rows_read_together(caches.rows, 1, caches.devices) // caches.rows
+    return caches.row_caches + max(_bytes_before_growth(caches), copies)
 
 
-def turn_rows(rows: int, length: int, devices: int) -> int:
-    """Return how many rows of a dialogue read new context together: an eighth, but at least 8; fewer if the context is long.
+def rows_read_together(rows: int, length: int, devices: int) -> int:
+    """Return how many rows of a dialogue read new context together: an eighth of all rows, but at least 8; fewer for long contexts.
 
     Args:
-        rows: number of rows of the decode, on all devices together.
+        rows: number of rows, over all devices.
         length: number of tokens that each row reads.
         devices: number of devices that share the rows.
     """
@@ -171,10 +174,14 @@ def turn_rows(rows: int, length: int, devices: int) -> int:
     return compiled_rows(together, devices)
 
 
-def _before_growth(caches: Caches) -> int:
+def _bytes_before_growth(caches: CacheSizes) -> int:
     """Return the size in bytes of the largest cache that is copied into one with more room."""
     length, budget = caches.length, caches.budget
-    return caches.full * max((length + room for room in growth_sizes(budget, length)[:-1]), default=0) // (length + budget)
+    return (
+        caches.row_caches
+        * max((length + room for room in growth_sizes(budget, length)[:-1]), default=0)
+        // (length + budget)
+    )
 
 
 @dataclass(frozen=True)
@@ -185,19 +192,19 @@ class FittingSlots:
         decoder: functions that run the model on prompts, and then on one new token at a time.
         mesh: devices that share the rows.
         memory: bytes available on each device.
-        most: upper limit on the number of rows; None sets it to the number of requests.
+        max_rows: upper limit on the number of rows; None sets it to the number of requests.
         per_row: bytes per row in addition to its cache.
-        refuses: whether to raise an error if not even one row per device fits; if False, one row is decoded in that case.
-        peak: function that returns the peak bytes of caches on a device: `peak_bytes`, or `turn_bytes` in a dialogue.
+        refuses: whether to raise an error if not even one row per device fits; if False, the result is then 1.
+        peak: function that returns the peak bytes of the caches on a device: `peak_bytes`, or `dialogue_peak_bytes` in a dialogue.
     """
 
     decoder: Decoder
     mesh: Mesh
     memory: int
-    most: int | None = None
+    max_rows: int | None = None
     per_row: int = 0
     refuses: bool = True
-    peak: Callable[[Caches], int] = peak_bytes
+    peak: Callable[[CacheSizes], int] = peak_bytes
 
     def __call__(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
         """Return the number of rows for a call.
@@ -212,11 +219,11 @@ class FittingSlots:
         Raises:
             InputError: not even one row on each device fits; the message reports the bytes needed.
         """
-        cache_bytes = self.cache_bytes(params, requests, prompts, length, budget)
-        wanted = requests if self.most is None else min(requests, self.most)
+        cache_bytes_by_rows = self.cache_bytes_by_rows(params, requests, prompts, length, budget)
+        wanted = requests if self.max_rows is None else min(requests, self.max_rows)
 
         def needed(rows: int) -> int:
-            return cache_bytes(rows) + self._rows_per_device(rows) * self.per_row
+            return cache_bytes_by_rows(rows) + self._rows_per_device(rows) * self.per_row
 
         fitting = next((rows for rows in range(wanted, 0, -1) if needed(rows) <= self.memory), None)
         if fitting is not None or not self.refuses:
@@ -227,17 +234,19 @@ class FittingSlots:
             "shorten the responses."
         )
 
-    def cache(self, rows: int, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
-        """Return the caches' peak memory on each device, in bytes, for `rows` rows; see `__call__` for the other arguments."""
-        return self.cache_bytes(params, requests, prompts, length, budget)(rows)
+    def cache_peak_bytes(self, rows: int, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
+        """Return the peak memory of the caches of `rows` rows on each device, in bytes; see `__call__` for the other arguments."""
+        return self.cache_bytes_by_rows(params, requests, prompts, length, budget)(rows)
 
     def _rows_per_device(self, rows: int) -> int:
         """Return the number of rows on each device, rounded up to a compiled size."""
         devices = row_shards(self.mesh)
         return compiled_rows(rows, devices) // devices
 
-    def cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
-        """Return a function that maps a number of rows to the result of `cache`."""
+    def cache_bytes_by_rows(
+        self, params: Weights, requests: int, prompts: int, length: int, budget: int
+    ) -> Callable[[int], int]:
+        """Return a function that maps a number of rows to the peak memory of their caches on each device, in bytes."""
         devices, room = row_shards(self.mesh), budget if self.decoder.grow is None else 0
         sizes = {"length": length, "budget": budget, "devices": devices, "on_cpus": is_on_cpus(self.mesh)}
         row, prompt = (row_bytes(self.decoder, params, self.mesh, length, tokens) for tokens in (budget, room))
@@ -245,7 +254,7 @@ class FittingSlots:
         def peak_of(rows: int) -> int:
             local = self._rows_per_device(rows)
             read = math.prod(block_parts(local * devices, requests, prompts, length, devices)) // devices
-            return self.peak(Caches(local * row, read * prompt, local * devices, **sizes))
+            return self.peak(CacheSizes(local * row, read * prompt, local * devices, **sizes))
 
         return peak_of
 

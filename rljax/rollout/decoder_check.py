@@ -43,7 +43,8 @@ def check_decoder(
     """Reject a decoder that the engine cannot sample with. The decoder's functions are only traced, not run.
 
     Raises:
-        InputError: one of the functions cannot be traced, returns logits of the wrong shape, or changes the shapes of the state.
+        InputError: a function cannot be traced, returns logits of the wrong shape, or changes the shapes of the state; or a
+            partition does not fit an array of the state.
     """
 
     def prompts(rows: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

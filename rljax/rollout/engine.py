@@ -30,7 +30,7 @@ from rljax.rollout.sampling import (
     move_rows,
     read_prompts,
 )
-from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_end
+from rljax.rollout.stop_strings import TOKENS_BETWEEN_CHECKS, Decode, may_have_stopped, stop_end
 
 Slots = Callable[[Params, int, int, int, int], int]
 """(prepared params, number of requests, number of distinct prompts, padded prompt length, maximum number of tokens per response)
@@ -62,8 +62,8 @@ class DecodingEngine:
         mesh: devices that share the rows.
         prompt_length: length in tokens to which prompts are padded; if a call has a longer prompt, a power of two instead.
         slots: maximum number of rows that are decoded at once: an integer, or a function that computes it for each call, such as
-            `rljax.rollout.decode_sizes.FittingSlots`. The key/value cache has a row for each, with room for prompt and response.
-        text: function that turns token ids into text; needed only for stop strings. `rljax.rollout.stopping.Decode` describes it.
+            `rljax.rollout.decode_sizes.FittingSlots`. Each row of the key/value cache has room for a prompt and a response.
+        text: function that turns token ids into text, needed only for stop strings; see `rljax.rollout.stop_strings.Decode`.
     """
 
     decoder: Decoder
@@ -91,7 +91,8 @@ class DecodingEngine:
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
         """Sample the same responses as `generate`, and yield them as they end, about an eighth of the rows at a time.
 
-        Each dict maps the index of a request to its response.
+        Yields:
+            Some responses, by the index of their request.
         """
         yield from self._sample_kinds(params, requests, final_pieces=8)
 
@@ -107,7 +108,7 @@ class DecodingEngine:
             )
 
     def batch_rows(self, params: Params, requests: Sequence[Request], length: int, budget: int) -> int:
-        """Number of rows in the batch that decodes the requests.
+        """Return the number of rows in the batch that decodes the requests.
 
         Args:
             params: parameters from `decode_weights`.
@@ -122,7 +123,7 @@ class DecodingEngine:
     def _sample_kinds(
         self, params: Params, requests: Sequence[Request], *, final_pieces: int
     ) -> Iterator[dict[int, Response]]:
-        """Sample responses to all requests; those with the same sampling settings are sampled together, see `sample_kind`."""
+        """Sample responses to all requests; requests that differ only in budget and stop strings are decoded together."""
         params = decode_weights(self.decoder, params)
         self.check_stop(requests)
         kinds = [request.sampling._replace(max_tokens=0, stop=()) for request in requests]
@@ -134,7 +135,10 @@ class DecodingEngine:
     def sample_kind(
         self, params: Params, requests: Sequence[Request], *, final_pieces: int
     ) -> Iterator[dict[int, Response]]:
-        """Sample responses to requests with the same settings; once all have begun, yield the rest in `final_pieces` pieces."""
+        """Sample responses to requests that differ only in budget and stop strings, and yield them as they end.
+
+        Once all responses have begun, the remaining responses are yielded in about `final_pieces` pieces.
+        """
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         length = padded_length(requests, self.prompt_length)
@@ -168,7 +172,7 @@ class DecodingEngine:
             yield ended
 
     def _move(self, decoding: Decoding, empty: Rows) -> Decoding:
-        """Move the rows that answer a request into a smaller batch."""
+        """Move the rows that answer a request into the smaller batch `empty`."""
         live = np.flatnonzero(decoding.request_of_row >= 0)
         source = np.full(empty.ended.shape[0], -1, np.int32)
         source[: len(live)] = live
@@ -185,7 +189,7 @@ class DecodingEngine:
     def decode_until_ended(
         self, params: Params, decoding: Decoding, requests: Sequence[Request], min_ended: int, sampling: Sampling
     ) -> tuple[Decoding, dict[int, Response]]:
-        """Sample until `min_ended` rows have ended, counting the free ones; return the new responses and free their rows."""
+        """Sample until `min_ended` rows have ended or are free; return the responses that have ended, and free their rows."""
         responses: dict[int, Response] = {}
         while True:
             left = sampling.max_tokens if decoding.room == sampling.max_tokens else decoding.room - decoding.written
@@ -204,15 +208,15 @@ class DecodingEngine:
         max_steps: int,
         sampling: Sampling,
     ) -> tuple[Decoding, dict[int, Response], int]:
-        """Sample until `min_ended` rows have ended, or for `max_steps` tokens (fewer with stop strings), and free the ended rows.
+        """Sample until `min_ended` rows have ended or are free, or for `max_steps` tokens (fewer with stop strings).
 
         Returns:
-            The rows, the responses that have ended, and the number of free rows.
+            The rows, in which ended rows are free; the responses that have ended; and the number of free rows.
         """
         responses: dict[int, Response] = {}
         request_of_row = decoding.request_of_row.copy()
         if any(request.sampling.stop for request in requests):
-            max_steps = min(max_steps, CHECK_TOKENS)
+            max_steps = min(max_steps, TOKENS_BETWEEN_CHECKS)
         rows, steps = decode(
             self.decoder, params, decoding.rows, np.int32(min_ended), np.int32(max_steps), sampling=sampling
         )
@@ -246,7 +250,9 @@ class DecodingEngine:
                 requests[request_of_row[row]].sampling.stop,
                 np.asarray(samples.tokens[row, : samples.count[row]]),
             )
-            if stop and (ended[row] or may_have_stopped(tokens, stop, required(self.text, "text"), new=CHECK_TOKENS + 1)):
+            if stop and (
+                ended[row] or may_have_stopped(tokens, stop, required(self.text, "text"), new=TOKENS_BETWEEN_CHECKS + 1)
+            ):
                 end = stop_end(tokens, stop, required(self.text, "text"))
                 found |= {} if end is None else {row: end}
         return found
@@ -288,7 +294,7 @@ class DecodingEngine:
 
 
 class Block(NamedTuple):
-    """Prompts that are all read before the first response to any of them begins, and the requests with these prompts."""
+    """Prompts that are read before the first response to any of them begins, and the requests that have these prompts."""
 
     prompts: list[int]
     """For each prompt, the index of one request that has it."""
@@ -303,8 +309,8 @@ class Block(NamedTuple):
 def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int) -> Iterator[Block]:
     """Split requests into blocks of prompts, each with about as many requests as there are slots, or fewer if prompts are long.
 
-    A block of long prompts is read in parts. It has at most one prompt per eight slots, or one part if that is more, so that the
-    prompts that wait for a row need little memory compared to the rows.
+    A block of long prompts is read in parts. It has at most one prompt per eight slots, or a single part if a part has more prompts
+    than that, so that prompts that wait for a row need little memory compared to the rows.
 
     Args:
         requests: all requests of the call.

@@ -1,4 +1,4 @@
-"""Requests to an engine, and its responses, as token ids without padding."""
+"""Protocols of engines, and the requests and responses that they exchange with callers: token ids without padding."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -19,18 +19,19 @@ class Sampling(NamedTuple):
     max_tokens: int
     """Largest number of tokens in a response, including EOS."""
     eos_ids: tuple[int, ...]
-    """Tokens that end a response: first the tokenizer's end token, then those of the model and of `--stop-ids`."""
+    """Tokens that end a response: first the tokenizer's end token, then the model's end tokens and the `--stop-ids`."""
     temperature: float = 1.0
     """Sampling temperature; 0 always takes the likeliest token."""
     top_k: int | None = None
-    """Sample from the k likeliest tokens only."""
+    """Sample only from the k likeliest tokens."""
     top_p: float | None = None
     """Sample only from the smallest set of tokens whose total probability is at least this."""
     stop: tuple[str, ...] = ()
     """Texts that end a response: the response ends with the token that completes one of them in the decoded text. The stop text
     stays in the response, because the policy sampled it."""
     kept: int | None = None
-    """K: record each token's sampling mask, at most K ids of tokens that top-k and top-p kept, likeliest first. None: no masks."""
+    """K: with each token, record its sampling mask, the ids of the tokens that top-k and top-p kept, at most K of them, likeliest
+    first. None records no masks."""
     strata: int | None = None
     """Number of strata: the responses of a group are sampled with uniform random numbers from different strata of (0, 1); see
     `rljax.rollout.stratified`. None samples each response independently of the others."""
@@ -60,24 +61,23 @@ class Response(NamedTuple):
     group: int
     """Index of the request's group."""
     tokens: Int32[np.ndarray, "N"]
-    """Token ids; the last one of a response that ended is EOS, or the token that completes a stop string."""
+    """Token ids. If the response ended, the last token is EOS, or the token that completes a stop string."""
     mask: Bool[np.ndarray, "N"]
     """True for tokens that the policy sampled, which are trained on; False for observations, which are only context."""
     behaviour_logp: Float32[np.ndarray, "N"]
     """Log-probability under the exact sampling distribution (temperature, top-k and top-p applied), in nats; 0 outside the mask."""
     policy_logp: Float32[np.ndarray, "N"]
-    """Log-probability under softmax(logits / temperature), before top-k and top-p, in nats; 0 outside the mask. If `kept` is set,
-    it is under the kept tokens' distribution instead."""
+    """Log-probability under softmax(logits / temperature), before top-k and top-p, in nats; 0 outside the mask."""
     finish: Finish
     """Why sampling stopped: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
     version: int | Int32[np.ndarray, "N"] | None = None
     """Number of RL steps that the sampling weights had been trained for: one integer, or one per token if the weights changed
-    during sampling. None for the weights that were passed to the engine."""
+    during sampling. None means the weights that the caller passed to the engine."""
     turns: int = 1
     """Number of turns of the policy, with observations between them; 1 for a plain reply."""
     kept: Int32[np.ndarray, "N K"] | None = None
     """Sampling masks, if `Sampling.kept` is K: ids of the tokens that top-k and top-p kept, padded with -1, and -1 at observations.
-    Both log-probabilities are then under the distribution over these tokens."""
+    With sampling masks, both log-probabilities are under the distribution over these tokens."""
     experts: Int16[np.ndarray, "S Y C"] | None = None
     """For a mixture of experts: the C experts that each of Y layers used for the M tokens of the prompt and the N tokens of the
     response, S = M + N; -1 if unknown, e.g. for a last token that was not fed into the model. The learner uses the same experts."""
@@ -100,8 +100,8 @@ class Response(NamedTuple):
 class Engine(Protocol):
     """Samples responses, in training and in evaluation. It takes token ids and returns token ids, never text.
 
-    An engine follows every field of a request's `Sampling`, or raises an `InputError`. `check_responses` validates the responses,
-    but cannot see how their tokens were sampled. On several hosts every process makes the same call.
+    An engine must follow every field of a request's `Sampling`, or raise an `InputError`. `check_responses` validates the
+    responses, but cannot see how their tokens were sampled. On several hosts, every process makes the same call.
     """
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
@@ -119,7 +119,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class StreamingEngine(Engine, Protocol):
-    """An engine that yields responses while it samples others, so that finished ones can already be judged (`--reward-groups`)."""
+    """An engine that yields finished responses while it samples others, so that judging can begin early (`--reward-groups`)."""
 
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
         """Sample the same responses as `generate`, and yield them as they end.
@@ -178,26 +178,26 @@ class DialogueEngine(Engine, Protocol):
         Args:
             params: parameters of the policy.
             requests: the first turn of each episode, by episode index. The budget of a later turn is the rest of the episode's
-                budget. Episodes with other prompts may be added later, if their prompts and budgets are no longer than these.
+                budget. Further episodes may be added later, if their prompts and budgets are not larger than the largest of these.
         """
         ...
 
 
-def cut(response: Response, most: int) -> Response:
-    """Keep at most the first `most` tokens of a response."""
-    if len(response.tokens) <= most:
+def truncate_response(response: Response, max_tokens: int) -> Response:
+    """Keep only the first `max_tokens` tokens of a longer response, and set its `finish` to "length"."""
+    if len(response.tokens) <= max_tokens:
         return response
-    return response._replace(finish="length", **{name: array[:most] for name, array in response.token_arrays.items()})
+    return response._replace(finish="length", **{name: array[:max_tokens] for name, array in response.token_arrays.items()})
 
 
 def join_arrays(parts: Sequence[Response]) -> dict[str, np.ndarray]:
-    """Concatenate the arrays with one entry per token of the parts of a response, by name."""
+    """Concatenate the token arrays of a response's parts; return the arrays by name."""
     arrays = [part.token_arrays for part in parts]
     return {name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
 
 
 def observe(turn: Response, observation: Sequence[int]) -> Response:
-    """Build a response from an observation's tokens, which the policy sees after a turn but did not sample."""
+    """Build the part of a response that contains an observation, which the policy sees after `turn` but did not sample."""
     zeros = np.zeros(len(observation), np.float32)
     version = np.full(len(observation), turn.version[-1]) if isinstance(turn.version, np.ndarray) else turn.version
     return turn._replace(
@@ -211,7 +211,7 @@ def observe(turn: Response, observation: Sequence[int]) -> Response:
 
 
 def check_responses(requests: Sequence[Request], responses: Sequence[Response]) -> None:
-    """Refuse responses that do not answer their requests.
+    """Refuse responses that do not match their requests.
 
     Raises:
         InputError: the number of responses is wrong; or a response has the wrong prompt, more tokens than the budget, arrays of
@@ -316,7 +316,8 @@ def _array_fault(response: Response, budget: int) -> str | None:
     version = response.version
     if isinstance(version, np.ndarray) and not (version.shape == (count,) and np.issubdtype(version.dtype, np.integer)):
         return (
-            f"has {count} tokens, so an array version must be [{count}] integers; got {version.dtype} {list(version.shape)}"
+            f"has {count} tokens, so its version must be one integer or an array of {count} integers; got {version.dtype} "
+            f"{list(version.shape)}"
         )
     for name in ("behaviour_logp", "policy_logp"):
         logp = arrays[name][response.mask]
@@ -342,7 +343,7 @@ def _kept_fault(response: Response, max_kept: int | None) -> str | None:
     expected = (len(response.tokens), max_kept)
     if response.kept is None or response.kept.shape != expected or not np.issubdtype(response.kept.dtype, np.integer):
         found = "none" if response.kept is None else f"{response.kept.dtype} {list(response.kept.shape)}"
-        return f"must have its sampling masks as an integer array kept {list(expected)}; got {found}"
+        return f"must have its sampling masks (kept) as an integer array of shape {list(expected)}; got {found}"
     lost = response.mask & ~(response.kept == response.tokens[:, None]).any(-1)
     if lost.any():
         return f"has token {response.tokens[lost][0]} outside its own sampling mask"

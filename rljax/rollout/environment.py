@@ -115,7 +115,7 @@ class Environment(Protocol):
 
 
 class Player(NamedTuple):
-    """A policy that takes turns of episodes."""
+    """A policy that takes turns in episodes: its engine and its parameters."""
 
     engine: Engine
     """The engine that samples the policy's turns."""
@@ -161,7 +161,8 @@ def read_call_settings(environment: Environment) -> CallSettings:
     for name, expected in faults.items():
         if expected is not None:
             raise InputError(
-                f"environment.{name}: {qualified_name(environment)} must set {expected}; got {getattr(environment, name)!r:.80}."
+                f"environment.{name}: {qualified_name(environment)} must set it to {expected}; "
+                f"got {getattr(environment, name)!r:.80}."
             )
     return settings
 
@@ -268,7 +269,7 @@ def other_policy_in(environment: Environment | None) -> str | None:
 
 
 def texts_in(options: str | None) -> tuple[str, ...]:
-    """Return the texts in the options of an environment, at any depth."""
+    """Return all strings in the options of an environment, at any depth."""
     try:
         return tuple(texts_of(parse_json(options or "{}")))
     except ValueError:  # `make_environment` reports the invalid JSON
@@ -285,11 +286,11 @@ def functions_in(options: str | None) -> tuple[str, ...]:
     return tuple(name for text in texts_in(options) for name in text.split(",") if names_function(name))
 
 
-def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenizer) -> Any:
+def with_environment_prompts(split: Any, environment: Environment | None, tokenizer: Tokenizer) -> Any:
     """Put the first messages and the tools of an environment into the prompts of problems.
 
     Args:
-        split: a record whose fields `train` and `heldout` contain problems.
+        split: a record whose fields `train` and `heldout` are lists of problems.
         environment: the environment of the run, if it has one. It may have `tools`, and `first_messages(problem)`, which returns
             messages that replace the prompt.
         tokenizer: the policy's tokenizer.
@@ -331,7 +332,7 @@ def call_plain(method: str, function: Callable, *arguments: object) -> Any:
         *arguments: its arguments.
 
     Raises:
-        InputError: it raised an exception, or its result is awaitable.
+        InputError: the method raised an exception, or its result is awaitable.
     """
     try:
         result = function(*arguments)
@@ -355,8 +356,8 @@ def check_environment(environment: Environment) -> None:
     """Refuse an object that is not an environment, or whose episodes may never end.
 
     Raises:
-        InputError: it is a class; `reset`, `step` or `max_turns` is missing; a method does not take its arguments; or `max_turns`
-            is not a whole number of at least 1.
+        InputError: the object is a class; `reset`, `step` or `max_turns` is missing; a method does not take its arguments;
+            `max_turns` is not a whole number of at least 1; or an optional attribute has a wrong value.
     """
     if isinstance(environment, type):
         raise InputError(f"environment: an object is needed; got the class {environment.__qualname__}. Pass an instance.")

@@ -1,4 +1,4 @@
-"""Concurrent calls of an environment: functions on threads, coroutines on one event loop, each with a time limit.
+"""Concurrent calls of an environment's methods: functions run on threads, coroutines on one event loop, each with a time limit.
 
 A call that exceeds its limit is given up: nothing waits for the call any longer, and it is interrupted as soon as it runs Python
 code again.
@@ -28,7 +28,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Raised:
-    """The outcome of a call that raised."""
+    """The outcome of a call that raised an exception."""
 
     error: BaseException
     """The exception."""
@@ -42,11 +42,11 @@ class Overdue:
     """The time limit in seconds."""
 
 
-class Batch:
+class CallBatch:
     """Calls that were started together. Calls beyond the limit of concurrent calls begin when earlier ones end.
 
     Args:
-        runner: starts the calls.
+        runner: the runner that started the calls; it has the event loop, the time limit, and the limit of concurrent calls.
         calls: functions without arguments; the result of a coroutine function, or any other awaitable result, is awaited.
     """
 
@@ -60,10 +60,13 @@ class Batch:
         self._fill()
 
     def wait(self) -> list[Any]:
-        """Wait for each call at most until its time limit, and return their outcomes in order: a value, `Raised` or `Overdue`.
+        """Wait until each call has ended or reached its time limit; return the outcomes in order.
+
+        Returns:
+            What each call returned; or `Raised` or `Overdue`.
 
         Raises:
-            InputError: too many calls are blocked after their time limit.
+            InputError: too many calls are still running after their time limit.
         """
         while len(self.outcomes) < self.count:
             self._fill()
@@ -98,7 +101,7 @@ class Batch:
         thread.start()
 
     def _end(self, index: int, outcome: Any) -> None:
-        """Record the outcome of a call and start another call. Ignore a call that was given up; it may have been interrupted."""
+        """Record the outcome of a call and start another call; ignore the outcome of a call that was given up."""
         with self.lock:
             if index in self.running:
                 del self.running[index]
@@ -185,9 +188,9 @@ class StepRunner:
         for thread in self._stuck:
             thread.join(max(0.0, limit - time.monotonic()))
 
-    def start(self, calls: Sequence[Call]) -> Batch:
+    def start(self, calls: Sequence[Call]) -> CallBatch:
         """Start calls; `wait` of the result returns their outcomes."""
-        return Batch(self, calls)
+        return CallBatch(self, calls)
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop, which runs on its own thread."""

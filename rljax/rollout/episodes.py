@@ -24,7 +24,7 @@ from rljax.parallel import gather_texts, run_together
 from rljax.rewards.correctness import Failed
 from rljax.rewards.reward_call import check_failures, locate_error, qualified_name, read_result
 from rljax.rollout.begin_dialogue import begin_dialogue
-from rljax.rollout.dialogue import TurnQueue
+from rljax.rollout.cached_dialogue import TurnQueue
 from rljax.rollout.engine_protocols import Dialogue, Engine, Request, Response, check_responses, join_arrays, observe
 from rljax.rollout.environment import (
     CallSettings,
@@ -37,28 +37,28 @@ from rljax.rollout.environment import (
     copy_problem,
     read_call_settings,
 )
-from rljax.rollout.environment_calls import Batch, Overdue, Raised, StepRunner
+from rljax.rollout.environment_calls import CallBatch, Overdue, Raised, StepRunner
 from rljax.rollout.judging import Verdicts
 from rljax.text import encodable, one_line
 
 
 class _Episode(NamedTuple):
-    """The state of an episode."""
+    """An episode, and what has happened in it so far."""
 
     request: Request
     """Request of the first turn."""
     problem: Problem
-    """The problem of the episode."""
+    """The problem that the episode is about."""
     state: Any = None
-    """The environment's state of the episode; None on the hosts that do not play it."""
+    """The episode's state in the environment; None on hosts that do not play the episode."""
     pieces: tuple[Response, ...] = ()
     """Turns, and the observations between them, in order."""
     turns: int = 0
-    """Number of turns so far, those of another policy included."""
+    """Number of turns so far, including those of another policy."""
     rewards: tuple[float | None, ...] = ()
     """Reward of each turn; None for no verdict."""
     correct: bool | None = None
-    """Whether the environment's last report calls the episode solved; None if there is no report."""
+    """Whether the episode is solved, according to the environment's last report; None if there is no report."""
     parts: Mapping[str, float] = MappingProxyType({})
     """Sum of each part of the reward over the turns, by name."""
     metrics: Mapping[str, float] = MappingProxyType({})
@@ -210,7 +210,7 @@ def _play_turns(
     turns, theirs = _split_by_player(episodes, first)
     samplers = [_TurnSampler.begin(Player(engine, params), turns, first)]
     _add_for_other(samplers, other, theirs, first)
-    running: deque[tuple[list[int], list[int], Batch]] = deque()
+    running: deque[tuple[list[int], list[int], CallBatch]] = deque()
     while running or any(sampler.turns for sampler in samplers):
         active = [sampler for sampler in samplers if sampler.turns]
         if active:
@@ -355,7 +355,7 @@ def _is_played_here(index: int) -> bool:
 
 
 def _share_replies(reply: Callable[[], Mapping[int, tuple[Any, _Reply]]]) -> dict[int, tuple[Any, _Reply]]:
-    """Return the replies to the episodes of all hosts; the states of other hosts' episodes are None.
+    """Return the replies to the episodes of all hosts; the state is None for an episode of another host.
 
     Raises:
         InputError: the environment or its answer is invalid, here or on another host.
@@ -462,7 +462,7 @@ def _step_call(context: EpisodeContext, episode: _Episode) -> Callable[[], Any]:
 
 
 def _reply_to_turns(
-    context: EpisodeContext, episodes: Sequence[_Episode], acting: Sequence[int], batch: Batch
+    context: EpisodeContext, episodes: Sequence[_Episode], acting: Sequence[int], batch: CallBatch
 ) -> dict[int, tuple[Any, _Reply]]:
     """Wait for the steps of a batch; return the new state and the reply for each episode."""
     outcomes = zip(acting, batch.wait(), strict=True)
@@ -519,7 +519,7 @@ def _add_numbers(before: Mapping[str, float], more: Mapping[str, float] | None) 
 
 
 def _turn_text(context: EpisodeContext, episode: _Episode) -> str:
-    """Return the text of the last turn; if the prompt contains the beginning of the first turn, that text is included."""
+    """Return the text of the last turn; the first turn's text includes the beginning that the prompt contains, if it has one."""
     sampled = episode.pieces[-1].tokens[episode.pieces[-1].mask].tolist()
     if context.settings.tools:
         from rljax.data.tool_calls import read_turn  # noqa: PLC0415  most runs have no tools

@@ -21,7 +21,7 @@ from rljax.rollout.engine_protocols import Request, Response, Sampling
 
 @dataclass(frozen=True)
 class RecordingEngine(DecodingEngine):
-    """The built-in engine with a recording decoder, whose responses contain the experts of each token."""
+    """The built-in engine with a recording decoder; its responses contain the experts of each token."""
 
     def decode_some(
         self,
@@ -45,11 +45,11 @@ class RecordingEngine(DecodingEngine):
 
 @jax.jit
 def _row_records(state: RecordedState, row: Int[Array, ""] | int) -> tuple[Int16[Array, "L Y C"], Int16[Array, "T Y C"]]:
-    return state.prompt[row], state.response[row]
+    return state.prompt_experts[row], state.response_experts[row]
 
 
 def recording_engine(engine: object) -> RecordingEngine | None:
-    """Return a copy of a built-in engine that records experts; None for any other engine, or without the built-in transformer."""
+    """Return a copy of a built-in engine that records experts; None for another engine, or without the built-in transformer."""
     decoder = recording_decoder(engine.decoder) if type(engine) is DecodingEngine else None
     if type(engine) is not DecodingEngine or decoder is None:
         return None
@@ -70,9 +70,9 @@ def experts_in_slots(responses: Sequence[Response], prompt_length: int, length: 
             layers or of experts per token.
 
     Example:
-        >>> one, record = np.ones(2, bool), np.array([[[5, 4]], [[3, 2]], [[1, 0]]], np.int16)
+        >>> mask, record = np.ones(2, bool), np.array([[[5, 4]], [[3, 2]], [[1, 0]]], np.int16)
         >>> tokens, logp = np.zeros(2, np.int32), np.zeros(2, np.float32)
-        >>> response = Response(0, 0, tokens, one, logp, logp, "stop", experts=record)
+        >>> response = Response(0, 0, tokens, mask, logp, logp, "stop", experts=record)
         >>> experts_in_slots([response], 2, 3)[0, :, 0].tolist()
         [[-1, -1], [5, 4], [3, 2], [1, 0], [-1, -1]]
     """
@@ -80,15 +80,15 @@ def experts_in_slots(responses: Sequence[Response], prompt_length: int, length: 
     if len(records) < len(responses) or len({record.shape[1:] for record in records}) != 1:
         shapes = {str(None if response.experts is None else list(response.experts.shape)) for response in responses}
         raise InputError(
-            "engine.generate: either no response or all of them must have experts, with the same layers and experts per token; got "
-            f"the shapes {', '.join(sorted(shapes))}."
+            "engine.generate: all responses must have experts, with equal numbers of layers and of experts per token, or none may "
+            f"have them; got the shapes {', '.join(sorted(shapes))}."
         )
     slots = np.full((len(responses), prompt_length + length, *records[0].shape[1:]), UNKNOWN, np.int16)
     for row, response, record in zip(slots, responses, records, strict=True):
         before, count = len(record) - len(response.tokens), len(response.tokens)
         if not 1 <= before <= prompt_length:
             raise InputError(
-                "engine.generate: the experts of a response must have one row for each token of its prompt and of the response; "
+                "engine.generate: a response's experts must have one row for each token of the prompt and of the response; "
                 f"got {len(record)} rows for {count} tokens after a prompt of at most {prompt_length}."
             )
         row[prompt_length - before : prompt_length + count] = record

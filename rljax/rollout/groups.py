@@ -30,7 +30,7 @@ class Groups(NamedTuple):
     tokens: Int32[np.ndarray, "P G T"]
     """Token ids of the responses, both sampled and observed."""
     attention: Bool[np.ndarray, "P G T"]
-    """Which response slots contain a token, to which later tokens attend. `rollout.mask` marks the tokens that are trained on."""
+    """Which response slots contain a token; later tokens attend to these. `rollout.mask` marks the tokens that are trained on."""
     version: Int32[np.ndarray, "P G"]
     """Number of RL steps that the policy had been trained for when it sampled the response's first token."""
     turns: Int32[np.ndarray, "P G"]
@@ -54,7 +54,7 @@ class Groups(NamedTuple):
 
     @property
     def present(self) -> Bool[np.ndarray, "P G"]:
-        """Mask of the responses that exist, because a group may have fewer than G."""
+        """Mask of the responses that exist; a group may have fewer than G."""
         return np.asarray(self.attention.any(-1))
 
 
@@ -65,7 +65,7 @@ def sampled_versions(groups: Groups) -> Int32[np.ndarray, "N"]:
     return groups.token_version[groups.rollout.mask]
 
 
-def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G"], Bool[np.ndarray, "P G"]]:
+def correctness_masks(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G"], Bool[np.ndarray, "P G"]]:
     """Return the mask of correct responses, and the mask of responses whose correctness is known.
 
     If a verifier or an environment reports correctness, it is known for the responses that it judged. Otherwise it is known for
@@ -74,10 +74,10 @@ def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G
     Example:
         >>> mask, rewards = np.ones((1, 3, 1), bool), np.array([[1.0, 0.2, 0.2]], np.float32)
         >>> rollout = Rollout(mask, np.zeros((1, 3, 1), np.float32), rewards, valid=np.ones((1, 3), bool))
-        >>> [array.tolist() for array in right_and_known(rollout)]
+        >>> [array.tolist() for array in correctness_masks(rollout)]
         [[[True, True, True]], [[True, True, True]]]
         >>> checked = rollout._replace(correct=np.array([[1.0, 0.0, np.nan]], np.float32))
-        >>> [array.tolist() for array in right_and_known(checked)]
+        >>> [array.tolist() for array in correctness_masks(checked)]
         [[[True, False, False]], [[True, True, False]]]
     """
     valid = required(rollout.valid, "rollout.valid")
@@ -86,8 +86,8 @@ def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G
     return valid & (rollout.correct > 0), valid & ~np.isnan(rollout.correct)
 
 
-def part_means(groups: Groups) -> dict[str, float]:
-    """Return the means of the parts of a reward, as `reward_PART`, and of the metrics of an environment, as `episode_NAME`.
+def mean_parts_and_metrics(groups: Groups) -> dict[str, float]:
+    """Return the mean of each part of a reward, as `reward_NAME`, and of each metric of an environment, as `episode_NAME`.
 
     Each mean is over the responses with a finite value.
     """
@@ -98,7 +98,7 @@ def part_means(groups: Groups) -> dict[str, float]:
 
 
 def concatenate(parts: Sequence[Groups]) -> Groups:
-    """Join groups in order. A value that some of them lack (correctness, a part of the reward, a metric) is NaN there."""
+    """Join groups in order. If some groups lack correctness, a part of the reward or a metric, it is NaN in those groups."""
     if len(parts) > 1:
         reported = any(part.rollout.correct is not None for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.rollout.reward_parts or {})
@@ -108,7 +108,7 @@ def concatenate(parts: Sequence[Groups]) -> Groups:
 
 
 def _align(groups: Groups, names: Sequence[str], metrics: Sequence[str], *, has_correct: bool) -> Groups:
-    """Add missing reward parts and metrics as NaN, and also a missing `correct` if `has_correct` is True."""
+    """Add the missing reward parts and metrics as NaN, and `correct` as well if it is missing and `has_correct` is True."""
     rollout, unknown = groups.rollout, np.full(groups.rollout.rewards.shape, np.nan, np.float32)
     rollout = rollout._replace(
         correct=unknown if has_correct and rollout.correct is None else rollout.correct,
@@ -162,7 +162,7 @@ def pad_responses(responses: Sequence[Response], length: int) -> dict[str, Shape
 def group_rows(
     rows: Shaped[np.ndarray, "N *X"], member: Bool[np.ndarray, "P G"], empty: float = 0
 ) -> Shaped[np.ndarray, "P G *X"]:
-    """Arrange one row per response by group and response; `empty` fills the entries without a response."""
+    """Arrange the rows of N responses as `[P, G]`: in order, at the entries in the mask `member`; `empty` fills the others."""
     grouped = np.full((*member.shape, *rows.shape[1:]), empty, rows.dtype)
     grouped[member] = rows
     return grouped
@@ -178,18 +178,18 @@ def from_dict(arrays: Mapping[str, Any]) -> Groups:
     """Restore groups from the dict that `to_dict` returned.
 
     Raises:
-        InputError: the fields in the dict are those of another version of rljax.
+        InputError: the dict has the fields of another version of rljax.
     """
     other = (set(arrays) ^ set(Groups._fields)) - set(Groups._field_defaults)
     if other:
         raise InputError(
-            f"These groups were saved by another version of rljax: they differ in {', '.join(sorted(other))}. Continue with the "
-            "version that saved them, or start a new run."
+            f"These groups were saved by another version of rljax: they differ in the fields {', '.join(sorted(other))}. Continue "
+            "with the version that saved them, or start a new run."
         )
     return Groups(**{**arrays, "rollout": Rollout(**arrays["rollout"])})
 
 
-Place = TypeVar("Place")
+Position = TypeVar("Position")
 
 
 class Collected(NamedTuple):
@@ -210,22 +210,22 @@ class Collected(NamedTuple):
 
 
 def collect(
-    sample: Callable[[Place], tuple[Place, Groups]],
-    place: Place,
+    sample: Callable[[Position], tuple[Position, Groups]],
+    place: Position,
     keep: Callable[[Groups], np.ndarray] | None,
     *,
     wanted: int,
     carried: Groups | None,
     max_tries: int,
-) -> tuple[Place, Collected]:
-    """Sample until `wanted` groups are kept.
+) -> tuple[Position, Collected]:
+    """Sample until there are `wanted` groups to train on, counting carried groups, or `max_tries` is reached.
 
     Fresh groups come first and carried groups fill the rest, so the training data is as recent as possible. A carried group
     that is not needed is dropped, so no group is ever older than one rollout.
 
     Args:
         sample: function that samples fresh groups, starting at a position such as an index into the prompts, and returns the
-            position after them and the groups.
+            position after these groups, and the groups.
         place: the position to start from.
         keep: function that returns which groups to keep, `[P]`, because they carry a training signal; None keeps all.
         wanted: number of groups to return.

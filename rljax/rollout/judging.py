@@ -104,7 +104,7 @@ class RewardOutput(NamedTuple):
     """Result of one call of the reward function."""
 
     results: list[CallResult]
-    """What each part of the reward returned."""
+    """What each part of the reward returned, in order."""
     steps: list[tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]]
     """For each response, the step rewards and step ends at its tokens; empty if steps are not judged."""
 
@@ -131,7 +131,7 @@ class Judge(NamedTuple):
     """Settings for calling a failing reward function again."""
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
-        """Judge one response per problem; on several hosts, each host judges its part.
+        """Judge one response per problem; on several hosts, each host judges a part, unless the reward needs all hosts.
 
         Args:
             problems: the problem of each response.
@@ -151,7 +151,7 @@ class Judge(NamedTuple):
         return divide(len(problems), judge_rows)
 
     def completion(self, response: Response) -> str:
-        """Text of the answer: the beginning that the prompt contains, if any, and then the tokens that the policy sampled."""
+        """Return the answer's text: what the policy sampled, after the beginning of the answer in the prompt, if it has one."""
         return completion_text(self.tokenizer, response.tokens[response.mask].tolist())
 
     def call_reward(

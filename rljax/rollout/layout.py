@@ -3,7 +3,7 @@
 Only the model sees these rows: algorithms see `[B, T]`.
 
 Several responses may share their prompt (`lay_out_shared`), so that the model reads most of the prompt only once for all of them.
-The gradient is the same as with `lay_out`, but fewer tokens are computed. Such a row begins with the prompt except its last token.
+The gradient is the same as with `lay_out`, but fewer tokens are computed. The shared prompt comes first, except its last token.
 Then comes, for each response, the last token of the prompt followed by the response. `rljax.models.packed.visible_slots` lets each
 response attend to the shared prompt and to itself, and its tokens have the same positions as in a row of its own.
 
@@ -31,23 +31,23 @@ MAX_SEQUENCES_PER_ROW = (8, 16, 32, 64)
 """Limits on the number of sequences per row; the smallest that leaves little padding is used."""
 MOST_PADDING = 0.1
 """If a larger fraction of the slots is padding, more sequences per row are tried, and then shorter rows."""
-LENGTHS = 16
+ROW_LENGTHS_TRIED = 16
 """Number of row lengths that are tried."""
 
 
 class Rounding(NamedTuple):
     """How coarsely shapes are rounded, so that few programs are compiled."""
 
-    worth: int
-    """For batches with at least this many computed slots, reducing the padding is worth compiling another program."""
+    min_slots: int
+    """For batches with at least this many computed slots, less padding is worth compiling another program."""
     parts: int
-    """K is rounded up to a multiple of (L + T) / `parts`."""
+    """K, the number of scored tokens per row, is rounded up to a multiple of (L + T) / `parts`."""
 
 
 ROUNDING = {"cpu": Rounding(16_384, 4), "accelerator": Rounding(262_144, 2)}
-"""A deep model's update compiles in seconds on CPUs, but in a minute on accelerators, where padding costs less time."""
+"""Shapes are coarser on accelerators, where compiling a deep model's update takes a minute, not seconds, and padding costs less."""
 LEAST_SAVED = 0.2
-"""Fraction of the work that sharing must save; otherwise prompts are not shared."""
+"""Prompts are shared only if this saves at least this fraction of the work."""
 ATTENTION_SLOTS = 4_096
 """Row length at which attention costs as much as the other matrix products of a small language model; larger for a larger model."""
 
@@ -103,7 +103,7 @@ def sequences_of_demonstrations(demonstrations: Demonstrations) -> Sequences:
     )
 
 
-def pack(sequences: Sequences) -> Packed:
+def pack_one_per_row(sequences: Sequences) -> Packed:
     """Put each prompt, followed by its response, in a row of its own.
 
     Args:
@@ -145,7 +145,7 @@ def rounding() -> Rounding:
     return ROUNDING["cpu" if jax.default_backend() == "cpu" else "accelerator"]
 
 
-def fill_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MAX_SEQUENCES_PER_ROW[0]) -> list[list[int]]:
+def best_fit_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MAX_SEQUENCES_PER_ROW[0]) -> list[list[int]]:
     """Distribute sequences over few rows, with the best-fit-decreasing heuristic.
 
     Args:
@@ -157,7 +157,7 @@ def fill_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MAX_SEQU
         The sequences of each row.
 
     Example:
-        >>> fill_rows(np.array([3, 6, 4, 5, 2]), 10)
+        >>> best_fit_rows(np.array([3, 6, 4, 5, 2]), 10)
         [[1, 2], [3, 0, 4]]
     """
     rows: list[list[int]] = []
@@ -186,13 +186,13 @@ class DenseRows(NamedTuple):
 
 
 def dense_rows(
-    lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: int, worth: int = ROUNDING["cpu"].worth
+    lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: int, min_slots: int = ROUNDING["cpu"].min_slots
 ) -> DenseRows:
     """Distribute sequences over rows so that at most a tenth of the computed slots is padding, if possible.
 
     Rows of full length with few sequences are tried first, because most batches use the program compiled for them; then more
     sequences per row, then shorter rows. If no layout reaches a tenth, the one with the least padding is used. A batch
-    with fewer than `worth` computed slots always gets the first layout.
+    with fewer than `min_slots` computed slots always gets the first layout.
 
     A tenth can be reached if each device has enough tokens for at least ten rows. With fewer, the empty rows that complete the last
     micro-batch on all devices may be more than a tenth.
@@ -202,20 +202,20 @@ def dense_rows(
         slots: largest capacity of a row in tokens.
         count: B, largest possible number of responses.
         rows: R, rows per micro-batch.
-        worth: for batches with at least this many computed slots, reducing the padding is worth compiling another program.
+        min_slots: for batches with at least this many computed slots, less padding is worth compiling another program.
     """
     tokens, parts = int(lengths.sum()), -(-count // rows)
     longest, best, least = max(lengths, default=1), DenseRows([], slots, MAX_SEQUENCES_PER_ROW[0]), 0
-    for size in sorted({-(-slots * part // LENGTHS) for part in range(1, LENGTHS + 1)}, reverse=True):
+    for size in sorted({-(-slots * part // ROW_LENGTHS_TRIED) for part in range(1, ROW_LENGTHS_TRIED + 1)}, reverse=True):
         for most in MAX_SEQUENCES_PER_ROW:
             if size < longest or (best.rows and -(-tokens // (rows * size)) * rows * size >= least):
                 break
-            found = DenseRows(fill_rows(lengths, size, most=most), size, most)
+            found = DenseRows(best_fit_rows(lengths, size, most=most), size, most)
             used = -(-len(found.rows) // rows)
             computed = used * rows * size
             if used <= _count_micro_batches(parts, most) and (not best.rows or computed < least):
                 best, least = found, computed
-            if tokens >= (1 - MOST_PADDING) * least or least < worth:
+            if tokens >= (1 - MOST_PADDING) * least or least < min_slots:
                 return best
     return best
 
@@ -262,7 +262,7 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
 
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
-        mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without any are left out.
+        mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without such a token are left out.
         rows: R, rows per micro-batch.
         devices: number of devices that share a micro-batch's rows equally, with about equal numbers of tokens; see `balance`.
     """
@@ -270,7 +270,7 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     slots = sequences.prompt_tokens.shape[-1] + length
     used = np.flatnonzero(mask.any(axis=-1))
     lengths = sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1)
-    found = dense_rows(lengths[used], slots, count=count, rows=rows, worth=rounding().worth)
+    found = dense_rows(lengths[used], slots, count=count, rows=rows, min_slots=rounding().min_slots)
     shared = [[int(used[sequence]) for sequence in row] for row in found.rows]
     needed = max((int(sequences.attention[row].sum()) for row in shared), default=1)
     scored = scored_slots(needed, found.slots, part=-(-slots // rounding().parts))
@@ -278,7 +278,9 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     blocks = [[shared[row] if row >= 0 else [] for row in part] for part in balance(tokens, rows=rows, devices=devices)]
     blocks += [[]] * (_count_micro_batches(-(-count // rows), found.most) - len(blocks))
     parts = [
-        micro_batch(sequences, _placements(sequences, block), rows, found.slots, scored=scored, places=rows * found.most)
+        micro_batch(
+            sequences, _place_sequences(sequences, block), rows, found.slots, scored=scored, places=rows * found.most
+        )
         for block in blocks
     ]
     return jax.tree.map(lambda *arrays: np.stack(arrays), *parts)
@@ -289,14 +291,14 @@ def lay_out_examples(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, row
 
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
-        mask: the tokens that the caller trains on or evaluates, `[B, T]`; read only by `lay_out`.
+        mask: the tokens that the caller trains on or evaluates, `[B, T]`; used only if `lay_out` is used.
         rows: maximum number of rows per micro-batch.
         devices: number of devices that share a micro-batch's rows equally.
     """
     if len(sequences.tokens) > rows:
         return lay_out(sequences, mask, rows=rows, devices=devices)
     every = np.arange(len(sequences.tokens), dtype=np.int32)
-    return Layout(*jax.tree.map(lambda array: array[None], (pack(sequences), every)))
+    return Layout(*jax.tree.map(lambda array: array[None], (pack_one_per_row(sequences), every)))
 
 
 def scored_slots(needed: int, slots: int, *, part: int) -> int:
@@ -364,8 +366,8 @@ def micro_batch(
     return Layout(Packed(tokens, positions, segments, columns, place, logp, kept, experts), responses)
 
 
-def _placements(sequences: Sequences, shared: list[list[int]]) -> Iterator[Placement]:
-    """Place sequences one after the other in their rows."""
+def _place_sequences(sequences: Sequences, shared: list[list[int]]) -> Iterator[Placement]:
+    """Place sequences one after another; `shared` lists the sequences of each row."""
     for row, responses in enumerate(shared):
         start = 0
         for segment, response in enumerate(responses, start=1):
@@ -389,7 +391,7 @@ def layout_for(score: object, teacher: object | None) -> Callable[..., Layout]:
     return lay_out_shared if teacher is None and reads_shared_prompts(score) else lay_out
 
 
-def full_responses(prompt: int, response: int, size: int, rows: int) -> int:
+def full_responses_per_row(prompt: int, response: int, size: int, rows: int) -> int:
     """Choose how many responses of full length a row can hold: 1, unless longer rows save at least a fifth of the work.
 
     A longer row has more responses per prompt, but each token then attends to more slots.
@@ -401,7 +403,7 @@ def full_responses(prompt: int, response: int, size: int, rows: int) -> int:
         rows: number of rows of L + T slots on each device; the longer rows that replace them have no more slots in total.
 
     Example:
-        >>> full_responses(64, 24, 8, 15), full_responses(64, 24, 8, 2), full_responses(512, 8_192, 8, 8)
+        >>> full_responses_per_row(64, 24, 8, 15), full_responses_per_row(64, 24, 8, 2), full_responses_per_row(512, 8_192, 8, 8)
         (8, 4, 1)
     """
 
@@ -417,25 +419,26 @@ def full_responses(prompt: int, response: int, size: int, rows: int) -> int:
 
 
 def row_slots(prompt: int, response: int, count: int) -> int:
-    """Return the slots of a prompt and `count` responses that share it; for one response this is L + T."""
+    """Return the number of slots for a prompt and `count` responses that share it; for one response it is L + T."""
     return prompt - 1 + count * (response + 1)
 
 
 def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, devices: int = 1) -> Layout:
     """Pack sequences as `lay_out` does, but let the responses to a prompt share it if that saves work.
 
-    The shapes of the arrays, and thus the program, depend on L, T, G and the number of rows, and hardly on response lengths.
+    The shapes of the arrays, and thus the compiled programs, depend on L, T, G and the number of rows, but hardly on the lengths of
+    the responses.
 
     Args:
         sequences: rows `[B, L]` and `[B, T]`; responses to the same prompt have equal prompt tokens.
-        mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without any are left out.
+        mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without such a token are left out.
         rows: R, rows of L + T slots per micro-batch; they may be replaced by fewer, longer rows with no more slots in total.
         devices: number of devices that share a micro-batch's rows equally.
     """
     groups = groups_of(sequences)
     size = Counter(map(len, groups)).most_common(1)[0][0]
     (count, length), prompt = sequences.tokens.shape, sequences.prompt_tokens.shape[1]
-    full, parts = full_responses(prompt, length, size, rows // devices), -(-count // rows)
+    full, parts = full_responses_per_row(prompt, length, size, rows // devices), -(-count // rows)
     is_used = np.asarray(mask.any(axis=-1))
     groups = [[response for response in group if is_used[response]] for group in groups]
     # most batches end here, before any row is packed
@@ -445,7 +448,7 @@ def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows:
     slots, most = row_slots(prompt, length, full), full * MAX_SEQUENCES_PER_ROW[0]
     shared = pack_groups(sequences, groups, slots, most)
     used = -(-len(shared) // fewer)
-    if used > parts or (full == 1 and not _saves(sequences, is_used, used * rows * slots, rows)):
+    if used > parts or (full == 1 and not _saves_enough(sequences, is_used, used * rows * slots, rows)):
         return lay_out(sequences, mask, rows=rows, devices=devices)
     responses = [[response for chunk in row for response in chunk.responses] for row in shared]
     needed = max((int(sequences.attention[row].sum()) for row in responses), default=1)
@@ -454,17 +457,17 @@ def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows:
     blocks = [[shared[row] if row >= 0 else [] for row in part] for part in balance(tokens, rows=fewer, devices=devices)]
     blocks += [[]] * (parts - len(blocks))
     micro_batches = [
-        micro_batch(sequences, placements(sequences, block), fewer, slots, scored=scored, places=fewer * most)
+        micro_batch(sequences, place_chunks(sequences, block), fewer, slots, scored=scored, places=fewer * most)
         for block in blocks
     ]
     return jax.tree.map(lambda *arrays: np.stack(arrays), *micro_batches)
 
 
-def _saves(sequences: Sequences, is_used: Bool[np.ndarray, "B"], computed: int, rows: int) -> bool:
-    """Return True if this many computed slots are at least a fifth fewer than without sharing."""
+def _saves_enough(sequences: Sequences, is_used: Bool[np.ndarray, "B"], computed: int, rows: int) -> bool:
+    """Return True if `computed`, a number of slots, is at least a fifth less than without sharing."""
     lengths = (sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1))[is_used]
     slots = sequences.prompt_tokens.shape[1] + sequences.tokens.shape[1]
-    alone = dense_rows(lengths, slots, count=len(sequences.tokens), rows=rows, worth=rounding().worth)
+    alone = dense_rows(lengths, slots, count=len(sequences.tokens), rows=rows, min_slots=rounding().min_slots)
     return computed <= (1 - LEAST_SAVED) * -(-len(alone.rows) // rows) * rows * alone.slots
 
 
@@ -522,7 +525,7 @@ def pack_groups(sequences: Sequences, groups: list[list[int]], slots: int, most:
 
 
 def _select_fitting(responses: list[int], lengths: Int[np.ndarray, "B"], slots: int, most: int) -> tuple[int, ...]:
-    """Select the first responses, at most `most`, that fit into `slots` slots."""
+    """Select responses in order, and skip those that no longer fit into `slots` slots; stop after `most` responses."""
     taken: list[int] = []
     for response in responses:
         if lengths[response] <= slots and len(taken) < most:
@@ -531,7 +534,7 @@ def _select_fitting(responses: list[int], lengths: Int[np.ndarray, "B"], slots: 
     return tuple(taken)
 
 
-def placements(sequences: Sequences, rows: list[list[Chunk]]) -> Iterator[Placement]:
+def place_chunks(sequences: Sequences, rows: list[list[Chunk]]) -> Iterator[Placement]:
     """Place the responses of chunks one after the other; only the first response of a chunk includes the shared prompt tokens."""
     for row, chunks in enumerate(rows):
         start = 0

@@ -1,8 +1,8 @@
 """Judge responses while the engine is still sampling others.
 
 The engine samples in a background thread. The reward function is called in the run's own thread, as always, so it may use signals,
-and Ctrl-C reaches it. Its calls get the same responses in the same order, whatever the timing, so the results are the same as if
-all responses were judged after the last one.
+and Ctrl-C reaches it. The reward function gets the same responses in the same order, whatever the timing, so the results are the
+same as if all responses were judged at the end.
 """
 
 import threading
@@ -49,7 +49,7 @@ def judge_while_sampling(
     groups: int,
     judging: Callable[[], AbstractContextManager],
 ) -> tuple[list[Response], Verdicts]:
-    """Sample responses and judge `groups` groups at a time, as soon as these groups and all earlier ones have ended.
+    """Sample responses and judge `groups` groups at a time, as soon as these groups and all earlier groups have ended.
 
     An engine that does not stream samples all responses first; the reward function is called in the same way.
 
@@ -64,8 +64,7 @@ def judge_while_sampling(
         judging: function that returns a context, which is entered while the reward function is called.
 
     Raises:
-        InputError: the engine or the reward breaks its contract, or the reward failed on too many responses, counted over all
-        calls.
+        InputError: the engine or the reward breaks its contract, or the reward failed on too many responses over all calls.
     """
     responses: dict[int, Response] = {}
     outputs: list[RewardOutput] = []
@@ -90,7 +89,7 @@ def judge_while_sampling(
 def sampling_in_background(
     engine: Engine, params: Params, requests: Sequence[Request]
 ) -> Generator[Iterator[Mapping[int, Response]]]:
-    """Let an engine sample in a background thread, and yield its responses as they end; the thread ends with the context.
+    """Let an engine sample in a background thread, and yield its responses as they end; leaving the context ends the thread.
 
     Args:
         engine: the engine that samples the responses; if it cannot stream, it samples all of them first, in this thread.
@@ -135,7 +134,7 @@ def _receive_pieces(
 
 
 def _check_piece(piece: object, earlier: Mapping[int, Response], count: int) -> Mapping[int, Response]:
-    """Return a piece of a stream, after checking that it answers only requests, out of `count`, that have no answer yet."""
+    """Check that a piece of a stream answers only requests that have no answer yet, out of `count` requests; return the piece."""
     if piece is None:
         missing = next(index for index in range(count) if index not in earlier)
         raise InputError(
@@ -173,5 +172,5 @@ def check_settings(expected: Mapping[str, Any], what: str) -> None:
     if other:
         raise InputError(
             f"{what} in another thread, where JAX's setting {other[0]} is {found[other[0]]!r} and not "
-            f"{expected[other[0]]!r}, because it was set with `with`; set it with jax.config.update."
+            f"{expected[other[0]]!r}, because it was set with `with`; set it with jax.config.update instead."
         )

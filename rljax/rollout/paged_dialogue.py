@@ -1,9 +1,9 @@
 """Dialogues with a paged key/value cache: a row keeps its pages between turns, and continues from them.
 
 A turn waits until its device has pages for the part of its context that has not been read, and for the expected growth. Earlier
-episodes come first: if pages are missing, later episodes lose their pages between two turns, the latest first, and read their
-context again once there is room. If pages run out during sampling and no row is between two turns, the latest turn begins again
-later, from the same seed.
+episodes come first: if there are too few pages, later episodes that are between two turns lose theirs, the latest episode first,
+and read their context again once there is room. If pages run out during sampling and no row is between two turns, the latest turn
+starts over later, with the same seed.
 
 Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows, D devices that share the rows.
 """
@@ -24,19 +24,19 @@ from rljax.models.paged_cache import (
     PAGE,
     PagedPrompts,
     PagedState,
-    by_device,
     copy_out_of_pages,
     count_free,
     count_own_pages,
     join_devices,
     pages_needed,
+    split_by_device,
     split_into_blocks,
     truncate_pages,
 )
 from rljax.parallel import fetch, put_rows
 from rljax.records import required
-from rljax.rollout.decode_sizes import FittingSlots, turn_bytes
-from rljax.rollout.dialogue import Reading, TurnQueue, count_shared_tokens
+from rljax.rollout.cached_dialogue import Reading, TurnQueue, common_prefix_length
+from rljax.rollout.decode_sizes import FittingSlots, dialogue_peak_bytes
 from rljax.rollout.engine import Decoding
 from rljax.rollout.engine_protocols import Request, Response
 from rljax.rollout.paged_sampling import (
@@ -52,7 +52,7 @@ from rljax.rollout.sampling import Prompts, Rows
 
 
 class FreePages(NamedTuple):
-    """Number of pages that a turn can take on each device, and that each row would give back."""
+    """Numbers of pages: those that a turn can take on each device, and those that each row would give back."""
 
     shared: Int[np.ndarray, "D"]
     """Free shared pages."""
@@ -65,7 +65,7 @@ class FreePages(NamedTuple):
 @partial(jax.jit, static_argnames="devices")
 def count_pages(state: PagedState, devices: int) -> tuple[tuple[Int[Array, "D"], Int[Array, "D"]], Int[Array, "B"]]:
     """Count the free pages of each device, and the pages of each row."""
-    pages = by_device(state.pages, devices)
+    pages = split_by_device(state.pages, devices)
     return jax.vmap(count_free)(pages), join_devices(jax.vmap(count_own_pages)(pages))
 
 
@@ -73,7 +73,7 @@ def count_pages(state: PagedState, devices: int) -> tuple[tuple[Int[Array, "D"],
 def pause_rows(rows: Rows, tokens: Int[Array, "B"], is_running: Bool[Array, "B"], devices: int) -> Rows:
     """Free the pages of each row after its first `tokens` tokens; rows that are not running take no further pages."""
     state: PagedState = rows.state
-    pages = join_devices(jax.vmap(truncate_pages)(*by_device((state.pages, tokens), devices)))
+    pages = join_devices(jax.vmap(truncate_pages)(*split_by_device((state.pages, tokens), devices)))
     pages = pages._replace(page=jnp.where(is_running, pages.page, 0))
     return rows._replace(state=state._replace(pages=pages), ended=rows.ended | ~is_running)
 
@@ -107,7 +107,7 @@ def read_paged_turns(
     per_device = len(state.pages.lengths) // devices
     local = origin[None] - per_device * jnp.arange(devices)[:, None]
     local = jnp.where((local >= 0) & (local < per_device) & (origin >= 0)[None], local, -1)
-    copies = jax.vmap(partial(copy_out_of_pages, blocks=blocks))(by_device(state, devices), local)
+    copies = jax.vmap(partial(copy_out_of_pages, blocks=blocks))(split_by_device(state, devices), local)
     copies = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), copies)  # each row is nonzero on one device only
     logits, cache = turns.extend(params, tokens, first, count, copies)
     read = tuple(map_slots_of(split_into_blocks, layer) for layer in cache)
@@ -127,12 +127,12 @@ class PagedDialogue(TurnQueue):
     def __init__(self, engine: PagedEngine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()):
         super().__init__(engine, params, requests, later)
         slots = engine.slots
-        slots = replace(slots, peak=turn_bytes) if isinstance(slots, FittingSlots) else slots
+        slots = replace(slots, peak=dialogue_peak_bytes) if isinstance(slots, FittingSlots) else slots
         self.engine = with_paged_decoder(replace(engine, slots=slots))
         rows = self.engine.batch_rows(self.params, self.first_turns, self.length, self.budget)
-        together = -(-len(self.first_turns) // len({request.prompt_tokens for request in self.first_turns}))
+        requests_per_prompt = -(-len(self.first_turns) // len({request.prompt_tokens for request in self.first_turns}))
         self.expected, self.ended = engine.share * self.budget, [0, 0]  # ended turns, and the growth of their rows
-        self.sizes = pool_sizes(rows // self.devices, self.length, self.budget, self.expected, together)
+        self.sizes = pool_sizes(rows // self.devices, self.length, self.budget, self.expected, requests_per_prompt)
         options = {"budget": self.budget, "sizes": self.sizes, "kept": self.sampling.kept, "mesh": engine.mesh}
         empty = empty_paged_rows(self.engine.decoder, rows=rows, **options)
         self.start(Decoding(empty, np.full(rows, -1), self.budget))
@@ -187,7 +187,7 @@ class PagedDialogue(TurnQueue):
             if row is None:
                 continue
             prompt = self.waiting[episode].prompt_tokens
-            first = count_shared_tokens(self.read[row], prompt[:-1]) if self.episodes[row] == episode else 0
+            first = common_prefix_length(self.row_tokens[row], prompt[:-1]) if self.episodes[row] == episode else 0
             key = (row if first else None, prompt)
             reading = readings.get(key, Reading(row, first, prompt[first:], []))
             if not self._take_pages(episode, row, reading, pages, begun):
@@ -200,7 +200,7 @@ class PagedDialogue(TurnQueue):
         return list(readings.values())
 
     def _take_pages(self, episode: int, row: int, reading: Reading, pages: FreePages, begun: Collection[int]) -> bool:
-        """Take the pages that a turn is expected to need, if necessary from later episodes.
+        """Take the pages that a turn is expected to need from the free pages and, if necessary, from later episodes.
 
         If no turn is running on the device, pages are taken from earlier episodes, too.
 
@@ -221,7 +221,7 @@ class PagedDialogue(TurnQueue):
         later = [other for other in between if is_idle or self._arrival_of_row(other) > self.arrival[episode]]
         shared, own = self._pages_needed(row, reading, self.waiting[episode].sampling.max_tokens)
         earlier = [] if reading.first else [other for other in between if other not in later]
-        spare = sum(self._growth(len(self.read[other])) for other in earlier)  # for their next turns
+        spare = sum(self._growth(len(self.row_tokens[other])) for other in earlier)  # for their next turns
         most = pages.own[device] + pages.of_row[later].sum()
         if not is_idle and (own + spare > most or shared > pages.shared[device]):
             return False
@@ -250,14 +250,14 @@ class PagedDialogue(TurnQueue):
         return min(free, key=lambda row: load[self._device_of(row)], default=None)
 
     def _device_of(self, row: int) -> int:
-        return row * self.devices // len(self.read)
+        return row * self.devices // len(self.row_tokens)
 
     def _pages_needed(self, row: int, reading: Reading, limit: int) -> tuple[int, int]:
         """Return how many shared and other pages a row takes for its context and for a turn of at most `limit` tokens."""
         length = reading.first + len(reading.tokens)
         growth = self._growth(length, limit)
         if reading.first:
-            return 0, -(-length // PAGE) + len(self.read[row]) // -PAGE + growth
+            return 0, -(-length // PAGE) + len(self.row_tokens[row]) // -PAGE + growth
         count = sum(self._device_of(other) == self._device_of(row) for other in reading.rows)
         after, before = (pages_needed(length, rows, self.sizes.sharers) if rows else (0, 0) for rows in (count + 1, count))
         return after[0] - before[0], after[1] - before[1] + growth
@@ -272,13 +272,15 @@ class PagedDialogue(TurnQueue):
 
     def _rows_between_turns(self, device: int) -> list[int]:
         """Return the rows of a device that have pages and are not running, the latest episode first."""
-        rows = [row for row in np.flatnonzero(~self.running).tolist() if self._device_of(row) == device and self.read[row]]
+        rows = [
+            row for row in np.flatnonzero(~self.running).tolist() if self._device_of(row) == device and self.row_tokens[row]
+        ]
         return sorted(rows, key=self._arrival_of_row, reverse=True)
 
     def _free_pages(self) -> FreePages:
         """Count the pages of each device that are neither taken nor reserved for the growth of running turns."""
         (shared, own), of_row = fetch(count_pages(self.decoding.rows.state, self.devices))
-        written, growth = np.asarray(fetch(self.decoding.rows.samples.count)), np.zeros(len(self.read), int)
+        written, growth = np.asarray(fetch(self.decoding.rows.samples.count)), np.zeros(len(self.row_tokens), int)
         for row in np.flatnonzero(self.running).tolist():
             request, count = self.requests[row], int(written[row])
             left = max(0, min(int(self.expected), request.sampling.max_tokens) - count)
@@ -296,11 +298,11 @@ class PagedDialogue(TurnQueue):
             self.restarted += 1
         pages.own[self._device_of(row)] += pages.of_row[row]
         pages.of_row[row] = 0
-        self.episodes[row], self.read[row] = None, ()
+        self.episodes[row], self.row_tokens[row] = None, ()
 
     def _pause(self) -> None:
         """Free the pages of rows that are not running, except the pages that contain tokens which their episode has read."""
-        tokens = np.where(self.running, np.iinfo(np.int32).max, [len(read) for read in self.read])
+        tokens = np.where(self.running, np.iinfo(np.int32).max, [len(read) for read in self.row_tokens])
         placed = put_rows(self.engine.mesh, (tokens.astype(np.int32), self.running))
         self.decoding = self.decoding._replace(rows=pause_rows(self.decoding.rows, *placed, self.devices))
 
@@ -315,7 +317,7 @@ class PagedDialogue(TurnQueue):
         self.ended[1] += sum(len(reading.tokens) for reading in readings if reading.first)
 
     def _plan_steps(self) -> int:
-        """Return for how many tokens the pages suffice on all devices, after rows have given pages back if necessary."""
+        """Return for how many more tokens per row the pages suffice on all devices; rows give pages back if necessary."""
         lengths = np.asarray(fetch(self.decoding.rows.state.pages.lengths))
         while True:
             (_, own), of_row = fetch(count_pages(self.decoding.rows.state, self.devices))
@@ -335,10 +337,10 @@ class PagedDialogue(TurnQueue):
 
     def _running_on(self, device: int) -> Int[np.ndarray, "R"]:
         rows = np.flatnonzero(self.running)
-        return rows[rows * self.devices // len(self.read) == device]
+        return rows[rows * self.devices // len(self.row_tokens) == device]
 
     def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
-        """Choose the row that returns its pages: the latest one between two turns, or the latest of several running ones."""
+        """Choose the row that returns its pages: the latest row between two turns, or else the latest of several running rows."""
         between = self._rows_between_turns(device)
         if between:
             return between[0]

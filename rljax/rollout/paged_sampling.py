@@ -1,8 +1,8 @@
-"""Sampling with a paged key/value cache: memory is planned for the expected length of rows, which take pages as they grow.
+"""Sampling with a paged key/value cache: memory is planned for the rows' expected length, and rows take pages as they grow.
 
 A row starts only if its device has enough free pages for the row's prompt, and for all of the device's rows to reach the expected
 length. Each decoding call runs only for as many tokens as the free pages certainly suffice for. If the pages of a device run out,
-its latest rows return their pages and begin again later, from their prompts and seeds, so they get the same tokens. The oldest
+its latest rows return their pages and start over later, from their prompts and seeds, so they get the same tokens. The oldest
 row keeps its pages, so every response ends.
 
 Axes: B rows, D devices that share the rows.
@@ -25,17 +25,17 @@ from rljax.caching import cached_partial
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.models.paged_cache import (
+    MAX_SHARERS,
     PAGE,
-    SHARERS,
     PagedPrompts,
     PagedState,
-    by_device,
     count_free,
     insert_prompts_in_pages,
     join_devices,
     move_pages,
     pages_needed,
     release_pages,
+    split_by_device,
 )
 from rljax.models.policy import insert_rows
 from rljax.parallel import fetch, is_on_cpus, put_rows, row_shards
@@ -45,11 +45,11 @@ from rljax.rollout.decode_sizes import (
     Weights,
     block_parts,
     compiled_rows,
+    dialogue_peak_bytes,
     fewer_rows,
     padded_length,
     row_bytes,
-    turn_bytes,
-    turn_rows,
+    rows_read_together,
 )
 from rljax.rollout.engine import Decoding, DecodingEngine, blocks_of
 from rljax.rollout.engine_protocols import Request, Response
@@ -58,10 +58,10 @@ from rljax.rollout.sampling import Prompts, Rows, waiting_rows
 FEWEST_STEPS = 16
 """If the free pages suffice for fewer tokens per row than this, the latest row returns its pages."""
 FEWEST_ENDED = 8
-"""Once this many responses have ended, their lengths replace the configured expected length."""
+"""Once this many responses have ended, the expected length is estimated from them, and no longer taken from the settings."""
 LIVE_GROUPS = 3
-"""Shared pages are planned for this many times the prompts that fill all rows, because the rows of a prompt end one after the
-other, and the last of them keeps the shared pages."""
+"""Shared pages are planned for this many times the number of prompts whose responses fill all rows. The rows of a prompt end one
+after another, and the last of them still needs the shared pages."""
 
 
 class PoolSizes(NamedTuple):
@@ -75,21 +75,21 @@ class PoolSizes(NamedTuple):
     """Largest number of rows that share a page; 1 if no pages are shared."""
 
 
-def pool_sizes(rows: int, length: int, budget: int, expected: float, together: int) -> PoolSizes:
-    """Return the number of pages for the rows of a device, at least enough for one row of full length.
+def pool_sizes(rows: int, length: int, budget: int, expected: float, requests_per_prompt: int) -> PoolSizes:
+    """Return the numbers of pages for the rows of a device, at least enough for one row of full length.
 
     Args:
         rows: number of rows on a device.
         length: padded length of a prompt, in tokens.
         budget: maximum number of tokens per response.
         expected: expected number of tokens per response.
-        together: number of requests per distinct prompt.
+        requests_per_prompt: number of requests per distinct prompt.
 
     Example:
         >>> pool_sizes(32, 1_024, 8_192, 0.15 * 8_192, 8), pool_sizes(32, 1_024, 8_192, 0.15 * 8_192, 1)
         (PoolSizes(shared=192, own=672, sharers=8), PoolSizes(shared=1, own=1152, sharers=1))
     """
-    sharers, blocks, growth = min(together, SHARERS), -(-length // PAGE), -(-int(expected) // PAGE) + 1
+    sharers, blocks, growth = min(requests_per_prompt, MAX_SHARERS), -(-length // PAGE), -(-int(expected) // PAGE) + 1
     full_row = -(-(length + budget) // PAGE)
     if sharers == 1 or length <= PAGE:
         return PoolSizes(1, max(full_row, rows * (blocks + growth - (blocks > 0))), 1)
@@ -107,7 +107,9 @@ class PagedSlots(FittingSlots):
 
     share: float = 1.0
 
-    def cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
+    def cache_bytes_by_rows(
+        self, params: Weights, requests: int, prompts: int, length: int, budget: int
+    ) -> Callable[[int], int]:
         """Return a function from the number of rows to the peak bytes of caches on a device.
 
         The caches are the pools, plus the waiting prompts or the smaller pools for the last rows. In a dialogue, they are the pools
@@ -123,8 +125,8 @@ class PagedSlots(FittingSlots):
 
         def count(rows: int) -> int:
             rows = compiled_rows(rows, devices)
-            if self.peak is turn_bytes:
-                return pools(rows) + 2 * full_row * turn_rows(rows, 1, devices) // devices
+            if self.peak is dialogue_peak_bytes:
+                return pools(rows) + 2 * full_row * rows_read_together(rows, 1, devices) // devices
             read = math.prod(block_parts(rows, requests, prompts, length, devices)) // devices
             fewer = fewer_rows(rows, budget, devices, on_cpus=is_on_cpus(self.mesh))
             return pools(rows) + max(read * prompt, pools(fewer[0]) if fewer else 0)
@@ -148,7 +150,7 @@ def with_paged_decoder(engine: DecodingEngine) -> DecodingEngine:
 def _insert(devices: int, state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
     """Put prompts into the pages of each device."""
     insert = jax.vmap(insert_prompts_in_pages, in_axes=(0, None, 0))
-    return join_devices(insert(by_device(state, devices), fresh, by_device(source, devices)))
+    return join_devices(insert(split_by_device(state, devices), fresh, split_by_device(source, devices)))
 
 
 @partial(jax.jit, static_argnames=("decoder", "rows", "budget", "sizes", "kept", "mesh"))
@@ -165,14 +167,14 @@ def empty_paged_rows(
 @partial(jax.jit, static_argnames="devices", donate_argnames="rows")
 def free_rows(rows: Rows, live: Bool[Array, "B"], devices: int) -> Rows:
     """Free the pages of the rows that are not live."""
-    pages = join_devices(jax.vmap(release_pages)(*by_device((rows.state.pages, live), devices)))
+    pages = join_devices(jax.vmap(release_pages)(*split_by_device((rows.state.pages, live), devices)))
     return rows._replace(state=rows.state._replace(pages=pages), ended=rows.ended | ~live)
 
 
 @partial(jax.jit, static_argnames="devices")
-def free_pages(rows: Rows, devices: int) -> tuple[Int[Array, "D"], Int[Array, "D"]]:
-    """Count the free pages of each device: first the shared ones, then the others."""
-    return jax.vmap(count_free)(by_device(rows.state.pages, devices))
+def count_free_pages(rows: Rows, devices: int) -> tuple[Int[Array, "D"], Int[Array, "D"]]:
+    """Return the numbers of free shared pages and of other free pages, for each device."""
+    return jax.vmap(count_free)(split_by_device(rows.state.pages, devices))
 
 
 @partial(jax.jit, static_argnames=("decoder", "sizes", "mesh"), donate_argnames="rows")
@@ -182,7 +184,7 @@ def move_paged_rows(
     """Copy rows and their pages into fewer rows with smaller pools; `source` has indices of rows within their device."""
     devices = row_shards(mesh)
     move = jax.vmap(partial(move_pages, shared=sizes.shared, own=sizes.own))
-    state = join_devices(move(by_device(others.state, devices), by_device(source, devices)))
+    state = join_devices(move(split_by_device(others.state, devices), split_by_device(source, devices)))
     per_device = len(others.ended) // devices
     first = per_device * jnp.repeat(jnp.arange(devices), len(source) // devices)
     origin = jnp.where(source >= 0, source + first, -1)
@@ -222,18 +224,18 @@ class PagedEngine(DecodingEngine):
         """Reject a decoder that cannot use pages."""
         if self.decoder.paged is None:
             raise InputError(
-                f"paged_cache={self.share} needs a decoder with `paged`, which this policy does not have; leave it out."
+                f"paged_cache={self.share} needs a decoder with `paged`, which this policy does not have; leave out paged_cache."
             )
 
     @property
     def has_pages(self) -> bool:
-        """True."""
+        """Whether keys and values are stored in pages."""
         return True
 
     def sample_kind(
         self, params: Params, requests: Sequence[Request], *, final_pieces: int
     ) -> Iterator[dict[int, Response]]:
-        """Sample responses to requests with the same settings; once all have begun, yield the rest in `final_pieces` pieces."""
+        """Sample responses with pages; see `DecodingEngine.sample_kind`."""
         sampler = PagedSampler(self, params, requests)
         pending = list(range(len(requests)))
         while pending or sampler.live.any():
@@ -280,7 +282,7 @@ class PagedSampler:
         self.slots = engine.batch_rows(params, requests, self.length, self.budget)
         self.engine = with_paged_decoder(engine)
         prompts = len({request.prompt_tokens for request in requests})
-        self.together, self.planned = -(-len(requests) // prompts), engine.share * self.budget
+        self.requests_per_prompt, self.planned = -(-len(requests) // prompts), engine.share * self.budget
         self.expected, self.ended = self.planned, [0, 0]  # numbers of ended responses and of their tokens
         self.sizes = self.sizes_for(self.slots)
         self.decoding = Decoding(self._empty(self.slots, self.sizes), np.full(self.slots, -1), self.budget)
@@ -289,7 +291,7 @@ class PagedSampler:
 
     def sizes_for(self, rows: int) -> PoolSizes:
         """Return the sizes of the page pools for a number of rows."""
-        return pool_sizes(rows // self.devices, self.length, self.budget, self.planned, self.together)
+        return pool_sizes(rows // self.devices, self.length, self.budget, self.planned, self.requests_per_prompt)
 
     def _empty(self, rows: int, sizes: PoolSizes) -> Rows:
         options = {"budget": self.budget, "sizes": sizes, "kept": self.sampling.kept, "mesh": self.mesh}
@@ -305,7 +307,7 @@ class PagedSampler:
 
         Requests with the same prompt begin together, on one device. A device without live rows takes at least one request.
         """
-        shared, own = (np.array(part) for part in fetch(free_pages(self.decoding.rows, self.devices)))
+        shared, own = (np.array(part) for part in fetch(count_free_pages(self.decoding.rows, self.devices)))
         live, growth = self.live.reshape(self.devices, -1), -(-int(self.expected) // PAGE)
         written = np.where(self.live, self._token_counts(), 0).reshape(self.devices, -1)
         own -= np.where(live, np.maximum(0, growth - written // PAGE), 0).sum(-1)
@@ -354,7 +356,7 @@ class PagedSampler:
         )
 
     def _free(self) -> None:
-        """Give back the pages of rows without a response."""
+        """Free the pages of rows that answer no request."""
         live = put_rows(self.mesh, self.live)
         self.decoding = self.decoding._replace(rows=free_rows(self.decoding.rows, live, self.devices))
 
@@ -374,11 +376,11 @@ class PagedSampler:
         return ended
 
     def _plan_steps(self) -> int:
-        """Return for how many tokens the pages suffice on all devices, after the latest rows have given pages back if necessary."""
+        """Return for how many more tokens per row the pages suffice; if necessary, the latest rows give their pages back."""
         lengths = np.asarray(fetch(self.decoding.rows.state.pages.lengths)).reshape(self.devices, -1)
         while True:
             live = self.live.reshape(self.devices, -1)
-            free = np.asarray(fetch(free_pages(self.decoding.rows, self.devices)[1]))
+            free = np.asarray(fetch(count_free_pages(self.decoding.rows, self.devices)[1]))
             steps = [
                 steps_for(lengths[device, live[device]], int(free[device]), self.budget) for device in range(self.devices)
             ]
@@ -399,9 +401,9 @@ class PagedSampler:
         return fewer_rows(len(self.live), self.budget, self.devices, on_cpus=is_on_cpus(self.mesh))
 
     def shrink(self, fewer: Sequence[int]) -> bool:
-        """Move the live rows into the smallest number of rows whose pools have room for them; return False if there is none."""
+        """Move the live rows into the smallest batch whose page pools have room for them; return False if no batch has room."""
         live = self.live.reshape(self.devices, -1)
-        free = (np.asarray(part) for part in fetch(free_pages(self.decoding.rows, self.devices)))
+        free = (np.asarray(part) for part in fetch(count_free_pages(self.decoding.rows, self.devices)))
         used = [size - part.min() for size, part in zip(self.sizes[:2], free, strict=True)]
 
         def fits(rows: int) -> bool:

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from rljax.models import Params
-from rljax.rollout.continuations import Prefix, Value
+from rljax.rollout.beam_search import ScoredPrefix, SearchResult, check_step_ends, extend_all, is_open
+from rljax.rollout.continuations import Prefix, PrefixEvaluator
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.search import ScoredPrefix, SearchResult, check_step_ends, extend_all, is_open
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -29,13 +29,13 @@ class Draft(NamedTuple):
     path: tuple[ScoredPrefix, ...]
     """The empty prefix, and the prefix after each step."""
     failures: tuple[int, ...] = ()
-    """For each step of the path, the number of revisions from this step on that were no better."""
+    """For each step of the path, the number of failed revisions: those from this step on that were no better."""
 
 
 def revise(
     worker: RolloutWorker,
     params: Params,
-    value: Value,
+    value: PrefixEvaluator,
     prompt_ids: Sequence[int],
     *,
     search: Revision,
@@ -46,10 +46,10 @@ def revise(
 
     With s_j, the prefix after j steps, and V, the value ::
 
-        weakest step    j = argmin_j  V(s_j) - V(s_{j-1}),  among the steps that failed to improve the answer least often
+        weakest step    j = argmin_j  V(s_j) - V(s_{j-1}),  among the steps with the fewest failed revisions
         revision        the steps before j are kept, and the steps from j on are sampled again
-        choice          the revision replaces the answer if only the revision is complete, or if its value is higher and the answer
-                        is not the only complete one
+        choice          the revision replaces the answer if only the revision is complete, or if both or neither are complete and
+                        its value is higher
 
     A prefix without a value (NaN) counts as 0.
 
@@ -67,7 +67,7 @@ def revise(
 
     Raises:
         ValueError: `search` has no version, or no text that ends a step.
-        InputError: the engine's responses do not answer the requests.
+        InputError: the engine's responses do not match the requests.
 
     Source:
         Revisions of Snell et al., arXiv:2408.03314, Section 6: a model samples N answers in sequence, and a verifier chooses one.
@@ -102,7 +102,7 @@ def weakest_step(draft: Draft) -> int:
 
 
 def choose(draft: Draft, revised: Draft, step: int) -> Draft:
-    """Return the better version: the new one without failures, or the old one with another failure at this step."""
+    """Return the better version: the revised one without failures, or the old one with one more failure at `step`."""
     old, new = draft.path[-1], revised.path[-1]
     if (new.prefix.ended, new.value) > (old.prefix.ended, old.value) or len(draft.path) == 1:
         return revised._replace(failures=(0,) * (len(revised.path) - 1))
@@ -113,7 +113,7 @@ def choose(draft: Draft, revised: Draft, step: int) -> Draft:
 def _complete(
     worker: RolloutWorker,
     params: Params,
-    value: Value,
+    value: PrefixEvaluator,
     begins: Sequence[tuple[ScoredPrefix, ...]],
     prompt_ids: Sequence[int],
     search: Revision,
@@ -121,7 +121,7 @@ def _complete(
     key: PRNGKeyArray,
     rows: int,
 ) -> tuple[list[tuple[ScoredPrefix, ...]], list[int]]:
-    """Sample and score steps until every path has ended; return the paths, and how many tokens each sampled."""
+    """Sample and score steps until every path has ended; return the paths, and the number of tokens sampled for each."""
     paths, spent, budget, depth = list(begins), [0] * len(begins), worker.sampling.max_tokens, 0
     while jobs := [(index, path[-1].prefix) for index, path in enumerate(paths) if is_open(path[-1].prefix, budget)]:
         seeds = generate_seeds(jax.random.fold_in(key, depth), len(paths)).tolist()
@@ -134,7 +134,7 @@ def _complete(
     return paths, spent
 
 
-def _score(value: Value, prefixes: Sequence[Prefix]) -> list[ScoredPrefix]:
+def _score(value: PrefixEvaluator, prefixes: Sequence[Prefix]) -> list[ScoredPrefix]:
     """Compute the values of prefixes."""
     values = np.nan_to_num(np.asarray(value(prefixes), float)).tolist()
     return [ScoredPrefix(prefix, number) for prefix, number in zip(prefixes, values, strict=True)]

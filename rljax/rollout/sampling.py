@@ -1,4 +1,4 @@
-"""Jitted parts of decoding: read prompts, put them into free rows, and sample tokens until enough rows have ended.
+"""Compiled functions for decoding: read prompts, put them into free rows, and sample tokens until enough rows have ended.
 
 Axes: B rows decoded together, P prompts, L padded prompt length, T tokens per response, V vocabulary, N recorded candidates.
 """
@@ -38,9 +38,9 @@ class RowInputs(NamedTuple):
     """Seed and length limit of each row."""
 
     seeds: UInt32[Array | np.ndarray, "B 2"]
-    """Random seed of the row, as two 32-bit words, so that a row does not depend on its neighbors."""
+    """Random seed of each row, as two 32-bit words. Because of its own seed, a row does not depend on its neighbors."""
     limit: Int[Array | np.ndarray, "B"]
-    """Largest number of tokens in the row, at most T."""
+    """Largest number of tokens to sample in each row, at most T."""
 
 
 class Samples(NamedTuple):
@@ -77,7 +77,7 @@ class Rows(NamedTuple):
 
 
 def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Move each row's tokens to the right end and keep their order; the padding may be anywhere."""
+    """Move each row's padding, wherever it is, to the left, and keep the order of the tokens."""
     order = jnp.argsort(attention, axis=-1, stable=True)
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
@@ -85,7 +85,7 @@ def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tup
 def _check_filter(sampling: Sampling) -> None:
     """Refuse values of top-k and top-p that would leave no token to sample from."""
     if sampling.top_k is not None and sampling.top_k < 1:
-        raise InputError(f"top_k must be at least 1, the number of tokens to sample from; got {sampling.top_k}.")
+        raise InputError(f"top_k, the number of tokens to sample from, must be at least 1; got {sampling.top_k}.")
     if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
         raise InputError(f"top_p must be a probability above 0 and at most 1; got {sampling.top_p}.")
 
@@ -104,7 +104,7 @@ def _choose(logits: Float[Array, "B V"], noise: Noise) -> Int[Array, "B"]:
 def sample_token(
     logits: Float[Array, "B V"], noise: Noise, sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Sample one token per row; return the tokens, their log-probabilities after top-k and top-p, and those before.
+    """Sample one token per row; return the tokens, and their log-probabilities after and before top-k and top-p.
 
     Raises:
         InputError: `top_k` is below 1, or `top_p` outside (0, 1].
@@ -133,7 +133,7 @@ def _filter(scaled: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B 
 def sample_from_kept(
     logits: Float[Array, "B V"], noise: Noise, sampling: Sampling, most: int
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Int[Array, "B N"]]:
-    """Sample one token per row from the tokens that top-k and top-p keep, and also return the kept tokens.
+    """Sample one token per row from the tokens that top-k and top-p keep; return the kept tokens, too.
 
     Args:
         logits: logits of the next token, before the temperature is applied.
@@ -255,7 +255,7 @@ def rows_shardings(decoder: Decoder, rows: Rows, mesh: Mesh) -> PyTree[NamedShar
 
 @partial(jax.jit, static_argnames=("decoder", "more"))
 def grow_rows(decoder: Decoder, rows: Rows, *, more: int) -> Rows:
-    """Extend each row's state by room for `more` tokens, on the same devices."""
+    """Extend each row's state by room for `more` tokens."""
     return rows._replace(state=required(decoder.grow, "decoder.grow")(rows.state, more))
 
 
@@ -363,7 +363,7 @@ def decode(
     *,
     sampling: Sampling,
 ) -> tuple[Rows, Int[Array, ""]]:
-    """Sample tokens until at least `min_ended` of all rows have ended, or until each other row has `max_steps` more tokens.
+    """Sample tokens until at least `min_ended` of all rows have ended, or `max_steps` tokens have been sampled in each other row.
 
     Returns:
         The rows, and the number of tokens sampled in each row that has not ended.

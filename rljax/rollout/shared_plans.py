@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.rollout.engine_protocols import Engine, Request, Response, cut, join_arrays, sample_responses
+from rljax.rollout.engine_protocols import Engine, Request, Response, join_arrays, sample_responses, truncate_response
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PlanEngine:
         ]
         answers = self._sample(params, [_answer_request(requests[i], responses[i]) for i in unfinished])
         for i, answer in zip(unfinished, answers, strict=True):
-            fitting = cut(answer, requests[i].sampling.max_tokens - len(responses[i].tokens))
+            fitting = truncate_response(answer, requests[i].sampling.max_tokens - len(responses[i].tokens))
             responses[i] = fitting._replace(**join_arrays([responses[i], fitting]))
         return [
             response._replace(finish="length") if response.tokens[-1] == self.marker else response for response in responses
@@ -61,7 +61,8 @@ class PlanEngine:
         for group in groups.values():
             if len(group) % self.plans:
                 raise InputError(
-                    f"a prompt has {len(group)} responses, which cannot be divided among plans={self.plans}; set a divisor."
+                    f"a prompt has {len(group)} responses, which cannot be divided among plans={self.plans}; set plans to a "
+                    f"divisor of {len(group)}."
                 )
             size = len(group) // self.plans
             for member, index in enumerate(group):
@@ -74,6 +75,6 @@ class PlanEngine:
 
 
 def _answer_request(request: Request, plan: Response) -> Request:
-    """Request what follows the plan, with another seed. The token budget stays the full one, so all answers share a program."""
+    """Request the answer after a plan, with another seed and the full token budget, so that all answers share a program."""
     tokens = (*request.prompt_tokens, *plan.tokens.tolist())
     return request._replace(prompt_tokens=tokens, seed=request.seed ^ 0x9E3779B97F4A7C15)

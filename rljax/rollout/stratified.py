@@ -37,8 +37,8 @@ def stratified_uniforms(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], str
         u_i = (π(i mod G) + ε_i) / G
 
     π is a random permutation of 0, ..., G - 1, which the rows of a group share and which is sampled anew for each token. ε_i is
-    uniform in [0, 1) and independent. So each row's numbers are uniform and independent across its tokens; the rows of a
-    group form a Latin hypercube sample.
+    uniform in [0, 1) and independent. Therefore, the numbers of one row are uniform and independent from token to token, and the
+    rows of a group form a Latin hypercube sample.
 
     Args:
         seeds: each row's seed as two 32-bit words: its group's word, and i, the row's index within the group; see `group_seeds`.

@@ -1,4 +1,4 @@
-"""Stream one response while it is sampled, a few tokens at a time, for example to a terminal."""
+"""Stream the tokens of one response while it is sampled, for example to a terminal."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
         engine: the engine that samples the response.
         params: parameters of the policy.
         request: prompt, sampling settings and seed. Its stop strings are ignored; end tokens end the response.
-        every: number of decoding steps per yielded list. The first list has one more token, sampled when the prompt is read.
+        every: number of decoding steps per yielded list. The first list also has the token sampled when the prompt is read.
 
     Yields:
         Lists of token ids; the very last id may be an end token.

@@ -60,7 +60,7 @@ def largest_threshold(
         digit_bits: bits found in each pass, a divisor of 32.
 
     Returns:
-        The threshold of each row. If even all weights together are too small, it is the smallest integer, which keeps everything.
+        The threshold of each row. If all weights together are below `needed`, it is the smallest integer, which keeps everything.
     """
 
     def find_digit(step: Array, threshold: Int32[Array, "B 1"]) -> Int32[Array, "B 1"]:
@@ -80,7 +80,7 @@ def _keep_above(
     weigh: Callable[[Int32[Array, "B V"]], Num[Array, "#B #V"]],
     needed: Num[Array, "#B 1"],
 ) -> Float[Array, "B V"]:
-    """Set to -inf the logits below the largest threshold at which the kept weights still sum to `needed`."""
+    """Keep the logits from the largest threshold on at which the kept weights still sum to `needed`; set the others to -inf."""
     integers = ordered_integers(logits)
 
     def on_cpu(integers: Int32[Array, "B V"]) -> Int32[Array, "B 1"]:

@@ -22,19 +22,19 @@ from rljax.records import required
 from rljax.rewards.correctness import Failures
 from rljax.rewards.reward_call import has_failed
 from rljax.rollout.environment import read_call_settings
-from rljax.rollout.groups import Collected, Groups, right_and_known
+from rljax.rollout.groups import Collected, Groups, correctness_masks
 from rljax.rollout.layout import Sequences
 from rljax.rollout.worker import RolloutWorker
 
-LOGGED = 8
-"""Default number of responses that a run writes each time it logs samples."""
+LOGGED_RESPONSES = 8
+"""Number of responses that a run writes each time it logs samples, unless its settings say otherwise."""
 PER_GROUP = 2
 """Number of responses per group: the one with the highest reward, and the one with the lowest."""
 MAX_TOKENS = 4096
 """Largest number of response tokens in a JSON row; the middle of a longer response is left out."""
-MOST_CHARACTERS = 8000
-"""Largest number of prompt characters in a JSON row; the middle of a longer prompt is left out."""
-QUESTION = 200
+MAX_CHARACTERS = 8000
+"""Largest number of characters of a prompt or of a call's arguments in a JSON row; the middle of a longer text is left out."""
+QUESTION_CHARACTERS = 200
 """Largest number of characters of the problem's text in a JSON row; lists of responses show this text."""
 TRAINED, SAMPLED, OBSERVED = "t", "s", "o"
 """Kinds of tokens: sampled by the policy and trained on; sampled but not trained on; observed from the environment."""
@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 
 class ResponseLocation(NamedTuple):
-    """One response of a step."""
+    """Where to find one response of a step."""
 
     groups: Groups
     """The groups that contain the response."""
@@ -161,7 +161,7 @@ def _row(
     ends = np.isin(ids, worker.sampling.eos_ids)
     problem = worker.prompts.problems[groups.prompt_ids[group]]
     prompt = groups.prompt_tokens[group][groups.prompt_attention[group]].tolist()
-    right, known = right_and_known(rollout)
+    right, known = correctness_masks(rollout)
     valid, failure_code = required(rollout.valid, "rollout.valid")[group, member], int(groups.failed[group, member])
     is_failure = has_failed(groups.failed[group])[member]
     return {
@@ -172,7 +172,7 @@ def _row(
         **token_versions(groups, group, member),
         "trained": place.is_trained,
         "prompt": shorten_middle(full_text(worker.judge.tokenizer, prompt)),
-        "question": shorten_middle(problem.prompt, QUESTION),
+        "question": shorten_middle(problem.prompt, QUESTION_CHARACTERS),
         "answer": None if problem.answer is None else str(problem.answer),
         "reward": _round_or_none(rollout.rewards[group, member]) if valid else None,
         "correct": bool(right[group, member]) if known[group, member] and rollout.correct is not None else None,
@@ -194,7 +194,7 @@ def _row(
 
 
 def token_versions(groups: Groups, group: int, member: int) -> dict[str, list[list[int]]]:
-    """Return the versions of the weights by runs of tokens, as [RL steps, tokens in the run], if they are known per token."""
+    """Return runs of tokens that the same weights sampled, each as [RL steps, number of tokens]; {} if they are not known."""
     if groups.token_version is None:
         return {}
     versions = groups.token_version[group, member][groups.attention[group, member]].tolist()
@@ -257,7 +257,7 @@ def _as_json(arguments: Mapping[str, Any]) -> str:
 
 
 def find_boundaries(sampled: Bool[np.ndarray, "N"], ends: Bool[np.ndarray, "N"]) -> list[tuple[int, int]]:
-    """Return the first token of each turn and each observation, and the token after its last one.
+    """Return the slice of each turn and each observation: the index of its first token, and one more than that of its last token.
 
     Args:
         sampled: whether the policy sampled each token.
@@ -287,7 +287,7 @@ def observed_role(text: str) -> str:
     return ENVIRONMENT
 
 
-def shorten_middle(text: str, most: int = MOST_CHARACTERS) -> str:
+def shorten_middle(text: str, most: int = MAX_CHARACTERS) -> str:
     """Shorten a long text by leaving out its middle.
 
     Example:
@@ -299,7 +299,7 @@ def shorten_middle(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def _values_by_name(arrays: Mapping[str, np.ndarray] | None, group: int, member: int) -> dict[str, float]:
-    """Return the values of a response by name, without the missing ones (NaN)."""
+    """Return the values of a response by name; missing values (NaN) are left out."""
     found = {name: _round_or_none(array[group, member]) for name, array in (arrays or {}).items()}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from rljax.models import Params
-from rljax.rollout.continuations import Prefix, Value
+from rljax.rollout.beam_search import ScoredPrefix, SearchResult, check_step_ends, extend_all, is_open
+from rljax.rollout.continuations import Prefix, PrefixEvaluator
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.search import ScoredPrefix, SearchResult, check_step_ends, extend_all, is_open
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -51,7 +51,7 @@ class Node:
 def tree_search(
     worker: RolloutWorker,
     params: Params,
-    value: Value,
+    value: PrefixEvaluator,
     prompt_ids: Sequence[int],
     *,
     search: TreeSearch,
@@ -70,7 +70,7 @@ def tree_search(
     as another visit to its node. A prefix without a value (NaN) gets the value 0.
 
     Args:
-        worker: the worker that samples the steps; its token budget is for a complete response.
+        worker: the worker that samples the steps; its token budget covers a complete response.
         params: parameters of the policy.
         value: function that computes the values of prefixes.
         prompt_ids: indices into the worker's prompts.
@@ -79,8 +79,8 @@ def tree_search(
         rows: number of steps sampled at once.
 
     Returns:
-        A result for each prompt: the complete response with the most visits; among equally visited ones, the one with the highest
-        value. If there is no complete response, it is the prefix at the end of the most visited path.
+        A result for each prompt: the complete response with the most visits and, among equal numbers of visits, the highest value.
+        If there is no complete response, the result is the prefix at the end of the most visited path.
 
     Raises:
         ValueError: `search` has fewer than one simulation, a width below 1, a negative exploration, or no text that ends a step.
@@ -148,7 +148,7 @@ def back_up(path: Sequence[Node]) -> None:
 
 
 def make_result(root: Node, tokens: int) -> SearchResult:
-    """Choose the best response in a tree; `tokens` is the number of tokens sampled for it."""
+    """Choose the best response in a tree; `tokens` is the number of tokens sampled for the tree."""
     nodes, ended, deepest = [root], [], 0
     while nodes:
         node = nodes.pop()

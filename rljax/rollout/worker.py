@@ -27,7 +27,7 @@ from rljax.rollout.engine_protocols import (
     sample_responses,
 )
 from rljax.rollout.environment import Environment, Player
-from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_known
+from rljax.rollout.groups import Groups, correctness_masks, group_rows, pad_responses
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
 from rljax.rollout.overlapped_judging import judge_while_sampling
 from rljax.rollout.stratified import group_seeds
@@ -46,8 +46,8 @@ class RolloutWorker:
         environment: answers the policy's turns, and judges the episodes in place of the reward; None for single-turn responses.
         compares_with_greedy: whether each prompt also gets a greedy response, whose reward is the baseline for the others.
         judging: function that returns a context manager, active while responses are judged, for example to measure the time.
-        reward_groups: number of groups per call of the reward, which judges these groups while later ones are sampled; None judges
-            all groups in one call, after the last response.
+        reward_groups: number of groups per call of the reward; these groups are judged while later groups are sampled. None: all
+            groups are judged in one call, after the last response.
         needs_turns: whether a rollout contains the environment's reward for each turn.
         extra_sets: workers for extra held-out sets, by name; these sets are evaluated together with this worker's prompts.
         other: player that takes the turns for which `environment.is_others_turn` is True; None lets the policy take these, too.
@@ -73,7 +73,7 @@ class RolloutWorker:
         """The problems of this worker's prompts and of the extra sets."""
         return [problem for worker in (self, *self.extra_sets.values()) for problem in worker.prompts.problems]
 
-    def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
+    def make_requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
         """Make one request per prompt, with seeds from the key.
 
         Raises:
@@ -94,15 +94,15 @@ class RolloutWorker:
         Raises:
             InputError: a prompt has no tokens, or the engine's responses do not match the requests.
         """
-        return sample_responses(self.engine, params, self.requests(prompt_ids, range(len(prompt_ids)), key))
+        return sample_responses(self.engine, params, self.make_requests(prompt_ids, range(len(prompt_ids)), key))
 
     def play(self, params: Params, prompt_ids: Sequence[int], key: PRNGKeyArray) -> list[Response]:
         """Play one episode of the environment per prompt, and return the responses.
 
         Raises:
-            InputError: under the same conditions as `generate`.
+            InputError: in the same cases as `generate`.
         """
-        requests = self.requests(prompt_ids, range(len(prompt_ids)), key)
+        requests = self.make_requests(prompt_ids, range(len(prompt_ids)), key)
         return self._sample_and_judge(params, requests, [self.prompts.problems[prompt_id] for prompt_id in prompt_ids])[0]
 
     def generate(
@@ -132,7 +132,7 @@ class RolloutWorker:
         """
         member = np.arange(group_size) < np.full(len(prompt_ids), group_size if sizes is None else sizes)[:, None]
         group_ids = np.arange(len(prompt_ids)).repeat(member.sum(-1)).tolist()
-        requests = self.requests([prompt_ids[group] for group in group_ids], group_ids, key)
+        requests = self.make_requests([prompt_ids[group] for group in group_ids], group_ids, key)
         problems = [self.prompts.problems[request.prompt_id] for request in requests]
         responses, verdicts = self._sample_and_judge(params, requests, problems)
         check_token_ids(responses, self.vocabulary)
@@ -142,9 +142,9 @@ class RolloutWorker:
         return self._with_greedy(params, groups) if self.compares_with_greedy else groups
 
     def _with_greedy(self, params: Params, groups: Groups) -> Groups:
-        """Add the rewards of greedy responses; a group whose greedy response has no reward is marked as not valid."""
+        """Add the rewards of greedy responses; if a greedy response has no reward, its group is marked as not valid."""
         greedy = self.greedy()
-        requests = greedy.requests(groups.prompt_ids.tolist(), range(groups.count), jax.random.key(0))
+        requests = greedy.make_requests(groups.prompt_ids.tolist(), range(groups.count), jax.random.key(0))
         problems = [self.prompts.problems[request.prompt_id] for request in requests]
         verdicts = greedy._sample_and_judge(params, requests, problems)[1]
         valid = required(groups.rollout.valid, "rollout.valid") & verdicts.valid[:, None]
@@ -197,7 +197,7 @@ class RolloutWorker:
         return replace(self, prompts=prompts)
 
     def with_sampling(self, **changes: float | int | tuple[str, ...] | tuple[int, ...] | None) -> "RolloutWorker":
-        """Return a worker with changed `Sampling` settings, which samples responses independently and records no `kept` ids."""
+        """Return a worker with changed `Sampling` settings; it samples responses independently and records no sampling masks."""
         return replace(self, sampling=self.sampling._replace(kept=None, strata=None, **changes))
 
     def greedy(self) -> "RolloutWorker":
@@ -218,7 +218,7 @@ class RolloutWorker:
     def sample_rows(self, groups: Groups, count: int) -> list[dict]:
         """Return a readable row for the first response of each of the first `count` groups."""
         rows = []
-        right, known = right_and_known(groups.rollout)
+        right, known = correctness_masks(groups.rollout)
         for index in range(min(count, groups.count)):
             problem = self.prompts.problems[groups.prompt_ids[index]]
             rows.append(

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from rljax.models import Params
-from rljax.rollout.stopping import Decode, may_have_stopped, stop_end
+from rljax.rollout.stop_strings import Decode, may_have_stopped, stop_end
 from rljax.serving.rows import STEPS, RowDecoder, SampledTokens, prompts_together
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rljax.caching import cached_partial
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
-from rljax.models.paged_cache import PAGE, PagedState, by_device, join_devices, release_pages
+from rljax.models.paged_cache import PAGE, PagedState, join_devices, release_pages, split_by_device
 from rljax.models.policy import Insert, PagedDecoder
 from rljax.parallel import row_shards
 from rljax.rollout.paged_sampling import paged_decoder
@@ -85,5 +85,5 @@ def _advance(
 
 
 def _release(devices: int, state: PagedState, ended: Bool[Array, "B"]) -> PagedState:
-    pages = join_devices(jax.vmap(release_pages)(*by_device((state.pages, ~ended), devices)))
+    pages = join_devices(jax.vmap(release_pages)(*split_by_device((state.pages, ~ended), devices)))
     return state._replace(pages=pages)

@@ -19,10 +19,10 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Decoder, Params, Policy
 from rljax.models.adapters import Base, init_adapter
-from rljax.models.axes import count_shards, mesh_for_sampling, sampler_weights
+from rljax.models.axes import count_sampler_weights, count_shards, mesh_for_sampling
 from rljax.parallel import add_shardings, mesh_of, policy_shardings, replicated, row_shards
 from rljax.records import required
-from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, peak_bytes, turn_bytes
+from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, dialogue_peak_bytes, peak_bytes
 from rljax.rollout.environment import Environment
 from rljax.settings.sizes import byte_count
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
@@ -199,14 +199,14 @@ def decode_slots(
     """
     sampling, decoder, share = config.sampling, required(policy.decoder, "policy.decoder"), config.sampling.paged_cache
     if sampling.cache_memory is not None:
-        return fitting_slots(decoder, mesh, byte_count(sampling.cache_memory), share=share, most=sampling.decode_slots)
+        return fitting_slots(decoder, mesh, byte_count(sampling.cache_memory), share=share, max_rows=sampling.decode_slots)
     is_bounded = left is None or (mesh.devices.flat[0].platform if platform is None else platform) == "cpu"
     most = USUAL_SLOTS if is_bounded and sampling.decode_slots is None else sampling.decode_slots
     if left is None:
         return required(most, "decode_slots")
     masks = 4 * sampling.max_response_tokens * (sampling.sampling_mask or 0)
     per_row = masks + 4 * LOGITS * policy.vocab_size // mesh.shape["tensor"]
-    return fitting_slots(decoder, mesh, left, share=share, most=most, per_row=per_row, refuses=False)
+    return fitting_slots(decoder, mesh, left, share=share, max_rows=most, per_row=per_row, refuses=False)
 
 
 def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
@@ -218,7 +218,7 @@ def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
         mesh: the devices.
     """
     itemsize = jnp.dtype(config.model.dtype).itemsize
-    weights = itemsize * sampler_weights(params, mesh, is_sharded=config.model.shard_sampler)
+    weights = itemsize * count_sampler_weights(params, mesh, is_sharded=config.model.shard_sampler)
     merged, is_gathered = bytes_on_a_device(params), count_shards("width", mesh) == 1
     if config.adapter.rank is None:
         return 0 if is_gathered and itemsize == 4 else weights
@@ -267,10 +267,10 @@ def sampling_memory(
     decoder, weights = required(policy.decoder, "policy.decoder"), sampler_bytes(config, shapes, mesh)
     ready, mesh = jax.eval_shape(decoder.weights, shapes), mesh_for_sampling(mesh)
     slots = decode_slots(config, policy, mesh, left=None if left is None else left - weights, platform=platform)
-    peak = turn_bytes if has_turns and decoder.turns is not None else peak_bytes
+    peak = dialogue_peak_bytes if has_turns and decoder.turns is not None else peak_bytes
     wanted = (ready, requests, sampling.prompts, prompt_length, budget)
     rows = min(slots, requests) if isinstance(slots, int) else replace(slots, peak=peak)(*wanted)
-    cache = fitting_slots(decoder, mesh, 0, share=sampling.paged_cache, peak=peak).cache(rows, *wanted)
+    cache = fitting_slots(decoder, mesh, 0, share=sampling.paged_cache, peak=peak).cache_peak_bytes(rows, *wanted)
     return SamplingMemory(weights, compiled_rows(rows, row_shards(mesh)), cache)
 
 

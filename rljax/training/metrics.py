@@ -16,7 +16,7 @@ from rljax.records import required
 from rljax.rewards.correctness import Failures
 from rljax.rewards.reward_call import has_failed
 from rljax.rollout import Collected, Groups
-from rljax.rollout.groups import part_means, right_and_known, sampled_versions
+from rljax.rollout.groups import correctness_masks, mean_parts_and_metrics, sampled_versions
 
 Numbers = dict[str, float]
 Record = TypeVar("Record", bound=tuple)
@@ -215,7 +215,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
     sampled, rollout, trained = collected.sampled, collected.sampled.rollout, collected.groups
     lengths = sampled.attention.sum(-1)[sampled.present]
     rewards = rollout.rewards[required(rollout.valid, "rollout.valid")]
-    right, known = right_and_known(rollout)
+    right, known = correctness_masks(rollout)
     age = version - sampled_versions(trained)
     return RolloutMetrics(
         reward=float(rewards.mean()) if rewards.size else None,
@@ -238,7 +238,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
         reward_length_correlation=correlation(rewards, sampled.attention.sum(-1)[required(rollout.valid, "rollout.valid")]),
         repetition=repetition(sampled.tokens[sampled.present], lengths),
         commonest_response=commonest_share(sampled.tokens[sampled.present], lengths),
-        parts=part_means(sampled),
+        parts=mean_parts_and_metrics(sampled),
         failures=failure_counts(sampled),
     )
 
@@ -260,7 +260,7 @@ def share_of_groups(groups: Groups, *, right: bool) -> float | None:
     Without a verifier, the rewards must also be equal, because rewards that are all above 0, or all at most 0, may still differ.
     A group with fewer than two judged responses is left out.
     """
-    rollout, known = groups.rollout, right_and_known(groups.rollout)[1]
+    rollout, known = groups.rollout, correctness_masks(groups.rollout)[1]
     compared = known.sum(-1) > 1
     if not compared.any():
         return None

@@ -333,9 +333,9 @@ def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
     if is_first():
         run.display.samples(step, rows)
     if settings.logged_rollouts != 0:
-        from rljax.rollout.transcripts import LOGGED, rollout_rows  # noqa: PLC0415  not every run logs rollouts
+        from rljax.rollout.transcripts import LOGGED_RESPONSES, rollout_rows  # noqa: PLC0415  not every run logs rollouts
 
         score = partial(make_policy_scores(setup), policy_params(setup.base, state.params))
-        count = LOGGED if settings.logged_rollouts is None else settings.logged_rollouts
+        count = LOGGED_RESPONSES if settings.logged_rollouts is None else settings.logged_rollouts
         logged = rollout_rows(setup.train, result.collected, result.batch, score, step=step, count=count)
         run.write("the rollouts", lambda: run.folder.add_rollouts(logged))

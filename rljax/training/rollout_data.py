@@ -23,14 +23,14 @@ from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_indices
 from rljax.lazy import warn_renamed
 from rljax.models import Params, Scores
-from rljax.models.distribution_scores import over_vocabulary, square_sum
+from rljax.models.distribution_scores import apply_over_vocabulary, square_sum
 from rljax.models.packed import to_batch
-from rljax.models.token_scores import chosen_chunk
+from rljax.models.token_scores import choose_chunk
 from rljax.ops.divergence import k3
 from rljax.parallel import fetch, put
 from rljax.records import required
 from rljax.rollout import Collected, Groups, Layout, Sequences, collect, pad, sequences_of
-from rljax.rollout.groups import right_and_known
+from rljax.rollout.groups import correctness_masks
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import compile_for_sequences, make_score, make_scores, policy_params
 from rljax.training.setup import Setup
@@ -118,7 +118,7 @@ def next_rollout(
         key = sampling_key(state)
         groups = worker.generate(params, prompt_ids.tolist(), sampling.group_size, key, sizes=sizes, version=version)
         position = put(np.asarray(choice.position, np.int32), state.position.sharding)
-        (right, known), lengths = right_and_known(groups.rollout), groups.attention.sum(-1)
+        (right, known), lengths = correctness_masks(groups.rollout), groups.attention.sum(-1)
         passed, decay = right.astype(np.float32), config.data.history_decay
         history = record(history, groups.prompt_ids, passed, lengths, valid=known, decay=decay)
         return (state._replace(draws=state.draws + 1, position=position), history), groups
@@ -299,11 +299,11 @@ def make_teacher_logp(setup: Setup) -> FieldScore:
 def make_square_sum(setup: Setup) -> FieldScore:
     """Build the function that computes Σ_v π(v)² of the policy at each token, in chunks of tokens."""
     features, chunk = required(setup.policy.features, "setup.policy.features"), setup.config.model.score_chunk
-    chunk = chosen_chunk(chunk, setup.policy.vocab_size, setup.mesh)
+    chunk = choose_chunk(chunk, setup.policy.vocab_size, setup.mesh)
     settings = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
 
     def square_sums(params: Params, part: Layout) -> Float[Array, "B T"]:
-        return to_batch(over_vocabulary(square_sum, features(params, part.packed), **settings), part.packed)
+        return to_batch(apply_over_vocabulary(square_sum, features(params, part.packed), **settings), part.packed)
 
     compute_sums = compile_for_sequences(square_sums, setup.mesh, scored_rows(setup))
     return lambda inputs: compute_sums(policy_params(setup.base, inputs.policy), inputs.sequences)

@@ -15,7 +15,7 @@ from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.adapters import Base, unmerged_params
 from rljax.models.policy import Copies, with_copies
 from rljax.parallel import fetch, put_rows, row_shards
-from rljax.rollout import Layout, Sequences, lay_out, pack
+from rljax.rollout import Layout, Sequences, lay_out, pack_one_per_row
 from rljax.text import one_line
 
 __getattr__ = lazy_names(__name__, renamed={"Compare": "Forward", "scored_params": "policy_params"})[0]
@@ -94,7 +94,7 @@ def check_policy(
     """
     prompts, responses = np.ones((rows, prompt_length), np.int32), np.ones((rows, response_length), np.int32)
     logp = np.zeros(responses.shape, np.float32)
-    packed = pack(Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool), logp))
+    packed = pack_one_per_row(Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool), logp))
     scores = {"policy.score": make_score(policy, 1.0)}
     if policy.supervised_score is not None:
         scores["policy.supervised_score"] = make_supervised_score(policy, 1.0)

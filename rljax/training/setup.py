@@ -27,7 +27,7 @@ from rljax.models.adapters import Base
 from rljax.parallel import check_rows, is_on_cpus, mesh_of
 from rljax.parallel.memory import agreed_device_bytes
 from rljax.rollout import Environment, RolloutWorker
-from rljax.rollout.environment import environment_of, prompts_for
+from rljax.rollout.environment import environment_of, with_environment_prompts
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import check_room, rows_at_once
 from rljax.training.objective.algorithm import (
@@ -163,7 +163,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     optimizer = None if custom.optimizer is None else without_frozen(custom.optimizer, freeze)
     problems = problems_of_run(config, custom)
     if custom.environment is not None:
-        problems = prompts_for(problems, custom.environment, tokenizer)
+        problems = with_environment_prompts(problems, custom.environment, tokenizer)
     train = encode_answerable(config, problems.train, tokenizer)
     heldout = encode_answerable(config, problems.heldout, tokenizer, name="held-out prompt")
     prompt_length = max(map(len, train.tokens + heldout.tokens))

@@ -9,7 +9,7 @@ from rljax.models import Policy
 from rljax.models.axes import mesh_for_sampling
 from rljax.models.huggingface import check_length, locate
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
-from rljax.rollout.stopping import Decode
+from rljax.rollout.stop_strings import Decode
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import decode_slots
 from rljax.training.parts.custom_parts import CustomParts

@@ -13,7 +13,7 @@ from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failures
 from rljax.rollout import Request, Response, Sampling, Step
-from rljax.rollout.environment import prompts_for
+from rljax.rollout.environment import with_environment_prompts
 from rljax.rollout.episodes import play
 from rljax.training.parts.problems import Problems
 
@@ -221,7 +221,7 @@ def test_environment_modifies_only_copies_of_problems():
     values = [["kept"], ["kept"]]
     run(Mutating(), [["a"], ["a"]], list=values)
     problem = Problem("hi", "6", columns={"list": ["kept"]}, messages=({"role": "user", "content": "hi"},))
-    (prompted,) = prompts_for(Problems([problem], []), Mutating(), TOKENIZER).train
+    (prompted,) = with_environment_prompts(Problems([problem], []), Mutating(), TOKENIZER).train
     assert prompted.messages == ({"role": "user", "content": "Begin."},)
     assert values == [["kept"], ["kept"]]
     assert problem == Problem("hi", "6", columns={"list": ["kept"]}, messages=({"role": "user", "content": "hi"},))
@@ -243,7 +243,7 @@ def test_async_method_raises_where_not_allowed():
     with pytest.raises(InputError, match=rf"^environment\.is_others_turn: {advice}"):
         run(AsyncQuestion(), [["a"]])
     with pytest.raises(InputError, match=rf"^environment\.first_messages: {advice}"):
-        prompts_for(Problems([Problem("1", "1")], []), AsyncQuestion(), TOKENIZER)
+        with_environment_prompts(Problems([Problem("1", "1")], []), AsyncQuestion(), TOKENIZER)
 
 
 class OneStep:
@@ -340,4 +340,4 @@ def test_method_that_raises_is_named_with_its_line():
     with pytest.raises(
         InputError, match=r"^environment\.first_messages: it raised KeyError: 'rules' at .*\.py:\d+; correct"
     ):
-        prompts_for(Problems([Problem("1", "1")], []), RaisingQuestion(), TOKENIZER)
+        with_environment_prompts(Problems([Problem("1", "1")], []), RaisingQuestion(), TOKENIZER)

@@ -71,7 +71,7 @@ def play_episodes(environment, *, other=None):
     """Play two episodes: the policy begins the first, and the other policy begins the second."""
     parts = {"policy": gru_policy(TOKENIZER.vocab_size), "environment": environment, "problems": (PROBLEMS, PROBLEMS[:2])}
     setup, _ = first_state(CONFIG, **parts)
-    requests = setup.train.requests([0, 1], [0, 1], jax.random.key(0))
+    requests = setup.train.make_requests([0, 1], [0, 1], jax.random.key(0))
     problems = setup.train.prompts.problems[:2]
     options = {"max_failure_share": 0.5, "turn_rewards": 12, "other": other}
     return play(Scripted(), environment, A, requests, problems, TOKENIZER, **options)

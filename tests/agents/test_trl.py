@@ -13,7 +13,13 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.data.tool_calls import parse_turn
 from rljax.errors import InputError
-from rljax.rollout.environment import check_environment, check_step, has_trl_form, make_environment, prompts_for
+from rljax.rollout.environment import (
+    check_environment,
+    check_step,
+    has_trl_form,
+    make_environment,
+    with_environment_prompts,
+)
 from rljax.tracking.rows import read_metrics
 from rljax.training.parts.problems import Problems
 
@@ -158,7 +164,7 @@ def test_reward_function_sees_the_environments_and_is_added():
 def test_reset_receives_the_row_and_extends_the_prompt():
     environment = TrlEnvironment(Increment)
     rows = Problems([ROW, Problem("Begin!", "8")], [ROW], [], [])
-    prompts = prompts_for(rows, environment, load_tokenizer("bytes")).train
+    prompts = with_environment_prompts(rows, environment, load_tokenizer("bytes")).train
     target = environment.reset(prompts[0]).tools.instance.target
     assert prompts[0].messages == ({"role": "user", "content": f"Begin. Increment the counter by {target}."},)
     assert environment.reset(prompts[0]).tools.instance.row == {"prompt": "Begin.", "answer": "7", "level": 3}
@@ -181,7 +187,7 @@ def test_random_reset_is_equal_for_episodes_of_a_problem():
 
 def test_reset_must_match_the_prompt():
     environment = TrlEnvironment(Increment, seeded=False)
-    prompts = prompts_for(Problems([ROW], [], [], []), environment, load_tokenizer("bytes")).train
+    prompts = with_environment_prompts(Problems([ROW], [], [], []), environment, load_tokenizer("bytes")).train
     with pytest.raises(InputError, match=r"^environment\.reset: .*Increment returned ' Increment the counter by "):
         [environment.reset(prompts[0]) for _ in range(5)]
 

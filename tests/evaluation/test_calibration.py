@@ -93,4 +93,4 @@ def test_generated_rows_have_confidence():
     rows = generate_rows(worker, None, 2, seed=0, batch=4, vote=vote)
     assert [(row["confidence"], row["correct"]) for row in rows] == [(0.75, True)] * 2
     sampled = gather(rows, 1, 2, verified=True)
-    assert calibration(sampled.confidence, *sampled.right_and_known(None)).brier.value == 0.0625
+    assert calibration(sampled.confidence, *sampled.correctness_masks(None)).brier.value == 0.0625

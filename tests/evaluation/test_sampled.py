@@ -78,19 +78,19 @@ def test_gather_distinct_bigrams():
     assert gather([row(0, 0)], 1, 1, verified=False).distinct is None
 
 
-def test_right_and_known_verdict_or_reward_limit():
+def test_correctness_comes_from_the_verdict_or_else_from_the_reward():
     decided = [{**row(0, 0, reward=0.5), "correct": False}, {**row(0, 1, reward=0.2), "correct": True}]
     found = gather([*decided, {**row(1, 0, reward=1.5), "correct": None}, row(1, 1, reward=None)], 2, 2, verified=True)
-    right, known = found.right_and_known(None)
+    right, known = found.correctness_masks(None)
     np.testing.assert_array_equal(right, [[False, True], [False, False]])
     np.testing.assert_array_equal(known, [[True, True], [False, False]])
-    right, known = found.right_and_known(0.3)
+    right, known = found.correctness_masks(0.3)
     np.testing.assert_array_equal(right, [[True, False], [True, False]])
     np.testing.assert_array_equal(known, [[True, True], [True, False]])
     unverified = gather([row(0, 0, reward=0.2)], 1, 1, verified=False)
-    np.testing.assert_array_equal(unverified.right_and_known(None)[0], [[True]])
+    np.testing.assert_array_equal(unverified.correctness_masks(None)[0], [[True]])
     abstaining = gather([row(0, 0, reward=0.2)], 1, 1, verified=True)
-    np.testing.assert_array_equal(abstaining.right_and_known(None), [[[False]], [[False]]])
+    np.testing.assert_array_equal(abstaining.correctness_masks(None), [[[False]], [[False]]])
 
 
 CALLS = plan(3, 2, batch=4)

@@ -6,10 +6,10 @@ import numpy as np
 from safetensors.numpy import save_file
 from transformers import AutoConfig
 
-from rljax.models.checkpoint_tensors import get_at, joiner_of, stored_together
+from rljax.models.checkpoint_tensors import entries_by_stored_name, get_at, joiner_of
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import abstract_params
-from rljax.models.model_folder import one_of
+from rljax.models.model_folder import select_expert
 
 TINY = {
     **{"vocab_size": 20, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4},
@@ -105,9 +105,11 @@ def write_folder(folder, name):
     (folder / "config.json").write_text(json.dumps(raw))
     config = read_config(folder)
     shapes, tensors = abstract_params(config), {}
-    for stored, entries in stored_together(config).items():
+    for stored, entries in entries_by_stored_name(config).items():
         random = np.random.default_rng(list(stored.encode()))
-        arrays = [0.4 * random.normal(size=one_of(get_at(shapes, entry.path), entry.index).shape) for entry in entries]
+        arrays = [
+            0.4 * random.normal(size=select_expert(get_at(shapes, entry.path), entry.index).shape) for entry in entries
+        ]
         tensors[stored] = np.ascontiguousarray(joiner_of(entries)(*arrays), np.float32)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

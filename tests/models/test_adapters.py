@@ -28,7 +28,7 @@ from rljax.models.config import REMATS
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import Model, abstract_params
 from rljax.models.model_folder import read_json
-from rljax.models.patterns import matches, select_paths
+from rljax.models.path_patterns import matches, select_paths
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, save_adapter
 from rljax.models.policy import path_names
 from rljax.parallel import make_mesh, policy_shardings, put

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.models.distribution_scores import over_vocabulary, square_sum
+from rljax.models.distribution_scores import apply_over_vocabulary, square_sum
 from rljax.models.packed import Features
 from rljax.ops.distillation import generalized_jsd, sorted_probability_distance
 from rljax.parallel import make_mesh
@@ -36,7 +36,7 @@ def from_all_logits(student, teacher):
 @pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (100, 1), (8, 2), (5, 4)])
 def test_a_chunked_divergence_matches_all_logits(chunk, parts):
     def in_chunks(student, teacher):
-        return over_vocabulary(DIVERGENCE, student, teacher, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
+        return apply_over_vocabulary(DIVERGENCE, student, teacher, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
 
     def gradients(function):
         return jax.jit(jax.grad(lambda *models: (WEIGHTS * function(*models)).sum(), (0, 1)))(STUDENT, TEACHER)
@@ -52,7 +52,7 @@ def test_the_sum_of_squares_matches_a_loop():
     for row, index in np.ndindex(ROWS, LENGTH):
         exponentials = np.exp(np.asarray(STUDENT.head, float) @ np.asarray(STUDENT.hidden[row, index], float) / 0.7)
         expected[row, index] = sum((each / exponentials.sum()) ** 2 for each in exponentials)
-    actual = over_vocabulary(square_sum, STUDENT, temperature=0.7, chunk=3)
+    actual = apply_over_vocabulary(square_sum, STUDENT, temperature=0.7, chunk=3)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
@@ -61,7 +61,7 @@ def test_a_gradient_over_bfloat16_hidden_states_is_summed_in_float32():
     hidden, head = jnp.ones((1, 2048, 1), jnp.bfloat16), jnp.zeros((2, 1))
 
     def total(head):
-        return over_vocabulary(lambda logits: logits[..., 0], Features(hidden, head), chunk=1).sum()
+        return apply_over_vocabulary(lambda logits: logits[..., 0], Features(hidden, head), chunk=1).sum()
 
     gradient = jax.grad(total)(head)
     assert gradient.dtype == jnp.float32
@@ -73,7 +73,7 @@ def test_memory_does_not_grow_with_the_number_of_chunks():
         one = Features(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, length, 64), (8192, 64))))
 
         def total(student, teacher):
-            return over_vocabulary(DIVERGENCE, student, teacher, chunk=32).sum()
+            return apply_over_vocabulary(DIVERGENCE, student, teacher, chunk=32).sum()
 
         return jax.jit(jax.grad(total)).lower(one, one).compile().memory_analysis().temp_size_in_bytes
 
@@ -84,12 +84,12 @@ def test_memory_does_not_grow_with_the_number_of_chunks():
 def test_features_of_different_tokens_are_refused():
     fewer = STUDENT._replace(hidden=STUDENT.hidden[:, :-1])
     with pytest.raises(ValueError, match=r"features must have the same rows and tokens, got \[\(4, 6\), \(4, 7\)\]"):
-        over_vocabulary(DIVERGENCE, fewer, TEACHER, chunk=4)
+        apply_over_vocabulary(DIVERGENCE, fewer, TEACHER, chunk=4)
 
 
 def test_vocabularies_of_different_sizes_can_be_compared():
     fewer = STUDENT._replace(head=STUDENT.head[:-1])
-    found = over_vocabulary(sorted_probability_distance, fewer, TEACHER, chunk=4)
+    found = apply_over_vocabulary(sorted_probability_distance, fewer, TEACHER, chunk=4)
     teacher_logits = TEACHER.cap * jnp.tanh(TEACHER.hidden @ TEACHER.head.T / TEACHER.cap)
     expected = sorted_probability_distance(fewer.hidden @ fewer.head.T, teacher_logits)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -97,4 +97,4 @@ def test_vocabularies_of_different_sizes_can_be_compared():
 
 def test_a_mesh_that_does_not_divide_the_rows_is_refused():
     with pytest.raises(ValueError, match="the 4 rows must be a multiple of the 3 devices"):
-        over_vocabulary(square_sum, STUDENT, chunk=4, mesh=make_mesh(3, 1))
+        apply_over_vocabulary(square_sum, STUDENT, chunk=4, mesh=make_mesh(3, 1))

@@ -47,7 +47,7 @@ def test_tokens_pass_through_their_experts(seed):
     order = np.argsort(-np.asarray(scores), axis=-1)[..., :3]
     np.testing.assert_array_equal(chosen, order)
     experts = tuple(ExpertLinears(matrix) for matrix in random_matrices(seed))
-    found = mix_experts(x, weights, chosen, experts, gated=partial(apply_gate, jax.nn.silu))
+    found = mix_experts(x, weights, chosen, experts, gating=partial(apply_gate, jax.nn.silu))
     np.testing.assert_allclose(found, apply_one_by_one(x, weights, chosen, *random_matrices(seed)), atol=1e-5)
 
 

@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 import rljax
 from rljax.errors import InputError
 from rljax.models import Model
-from rljax.models.checkpoint_tensors import get_at, joiner_of, stored_together
+from rljax.models.checkpoint_tensors import entries_by_stored_name, get_at, joiner_of
 from rljax.models.families import FAMILIES, NEAREST
 from rljax.models.huggingface import check_length, load_params, model_contents, read_config, save_pretrained
 from rljax.models.language_model import advance_decode, begin_decode, logits, score_tokens
-from rljax.models.model_folder import one_of, write_model
+from rljax.models.model_folder import select_expert, write_model
 from rljax.models.packed import Packed
 from rljax.parallel import make_mesh
 
@@ -64,9 +64,9 @@ def test_logits_and_gradients_match_transformers(loaded):
     torch.log_softmax(theirs(torch.tensor(TOKENS)).logits, -1)[..., 5].sum().backward()
     named = dict(theirs.named_parameters())
     ours = jax.grad(lambda p: jax.nn.log_softmax(all_logits(config, p))[..., 5].sum())(params)
-    for stored, parts in stored_together(config).items():
+    for stored, parts in entries_by_stored_name(config).items():
         expected = gradient_of(named, stored, parts[0])
-        found = joiner_of(parts)(*(np.asarray(one_of(get_at(ours, part.path), part.index)) for part in parts))
+        found = joiner_of(parts)(*(np.asarray(select_expert(get_at(ours, part.path), part.index)) for part in parts))
         scale = np.abs(expected).max() or 1.0  # 0 if no token chose this expert
         np.testing.assert_allclose(found / scale, expected / scale, atol=2e-5, err_msg=stored)
 

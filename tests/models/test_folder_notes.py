@@ -13,7 +13,7 @@ from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
 from rljax.models.config_json import entries_that_are_read
 from rljax.models.families import FAMILIES
-from rljax.models.folder_notes import WITHOUT_EFFECT, notes_on_folder
+from rljax.models.folder_notes import CONFIG_WITHOUT_NOTE, notes_on_folder
 from rljax.models.huggingface import load_params, model_contents, read_config, save_pretrained
 from rljax.models.model_folder import INDEX, write_model
 from rljax.models.value_model import load_value_model
@@ -34,7 +34,7 @@ def edit_config(file, **entries):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_entry_of_a_family_in_transformers_is_known(family):
-    known = entries_that_are_read(FAMILIES[family]) | WITHOUT_EFFECT
+    known = entries_that_are_read(FAMILIES[family]) | CONFIG_WITHOUT_NOTE
     assert set(AutoConfig.for_model(family).to_dict()) <= known
 
 

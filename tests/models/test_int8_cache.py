@@ -16,8 +16,8 @@ from rljax.models.language_model import Model
 from rljax.models.paged_cache import quantize_cache, quantize_to_int8
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
+from rljax.rollout.cached_dialogue import CachedDialogue
 from rljax.rollout.decode_sizes import row_bytes
-from rljax.rollout.dialogue import CachedDialogue
 from rljax.rollout.paged_sampling import PagedEngine
 from rljax.training.parts.policy import make_transformer_config
 

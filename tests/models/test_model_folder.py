@@ -16,7 +16,7 @@ from small_models import LLAMA, SHAPES, random_params
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.huggingface import load_params, model_contents, read_config, save_pretrained
-from rljax.models.model_folder import DTYPES, ModelContents, Tensor, byte_count, in_shards, read_json, write_model
+from rljax.models.model_folder import DTYPES, ModelContents, Tensor, byte_count, divide_into_shards, read_json, write_model
 from rljax.models.transformer_policy import parameter_shardings
 from rljax.parallel import fetch_once, make_mesh, put
 
@@ -43,9 +43,9 @@ def test_sizes_with_units_are_parsed():
 @pytest.mark.parametrize("limit", [1, 1500, 4000, 10**9])
 def test_shards_keep_the_order_and_stay_within_the_limit(limit):
     tensors = contents().tensors
-    shards = in_shards(tensors, limit)
+    shards = divide_into_shards(tensors, limit)
     assert [tensor.name for shard in shards for tensor in shard] == [tensor.name for tensor in tensors]
-    assert all(len(shard) == 1 or sum(tensor.size for tensor in shard) <= limit for shard in shards)
+    assert all(len(shard) == 1 or sum(tensor.stored_bytes for tensor in shard) <= limit for shard in shards)
     assert len(shards) == {1: len(tensors), 10**9: 1}.get(limit, len(shards))
 
 
@@ -132,7 +132,7 @@ def test_at_most_two_neighboring_tensors_are_in_memory(tmp_path):
 
     parts = contents()
     write_model(tmp_path, parts, max_shard_bytes=10**9, fetch=fetch)
-    sizes = [tensor.size for tensor in parts.tensors]
+    sizes = [tensor.stored_bytes for tensor in parts.tensors]
     assert most <= max(a + b for a, b in pairwise(sizes))
     assert most < sum(sizes) / 3
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path, LLAMA), PARAMS)

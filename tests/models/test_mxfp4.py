@@ -14,7 +14,7 @@ from rljax.models import Model
 from rljax.models.huggingface import load_params, model_contents, read_config
 from rljax.models.language_model import logits
 from rljax.models.model_folder import write_model
-from rljax.models.mxfp4 import values_of
+from rljax.models.mxfp4 import decode_blocks
 
 WIDE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
 POSITIONS = jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
@@ -24,7 +24,7 @@ def test_all_codes_and_scales_match_ml_dtypes():
     codes, scales = np.arange(16, dtype=np.uint8), np.arange(1, 251, dtype=np.uint8)
     blocks = np.broadcast_to(codes[::2] | codes[1::2] << 4, (1, len(scales), 1, 8))
     expected = codes.view(float4_e2m1fn).astype(np.float64) * scales.view(float8_e8m0fnu).astype(np.float64)[:, None]
-    np.testing.assert_array_equal(values_of(blocks, scales[None, :, None])[0], expected.astype(np.float32))
+    np.testing.assert_array_equal(decode_blocks(blocks, scales[None, :, None])[0], expected.astype(np.float32))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from rljax.models.patches import (
 )
 from rljax.parallel import make_mesh
 from rljax.programs.export import export
-from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
+from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack_one_per_row
 from rljax.rollout.groups import pad_responses
 from rljax.tasks.digits import FONT, DigitsConfig
 from rljax.tracking.rows import read_metrics
@@ -143,7 +143,7 @@ def rollout(params):
     responses = DecodingEngine(POLICY.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
     arrays = pad_responses(responses, 8)
     prompts = left_pad([request.prompt_tokens for request in requests], 8, 0)
-    return pack(Sequences(*prompts, arrays["tokens"], arrays["attention"])), arrays
+    return pack_one_per_row(Sequences(*prompts, arrays["tokens"], arrays["attention"])), arrays
 
 
 def test_sampler_and_scorer_agree(params, rollout):

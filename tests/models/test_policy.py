@@ -5,13 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.models.policy import scores_of_logits
-from rljax.rollout import Sequences, pack
+from rljax.rollout import Sequences, pack_one_per_row
 
 ROWS, PROMPT, LENGTH, VOCABULARY = 2, 2, 3, 5
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, VOCABULARY - 1, (ROWS, LENGTH)).astype(np.int32)
 PROMPT_ATTENTION = np.ones((ROWS, PROMPT), bool)
-PACKED = pack(Sequences(np.zeros((ROWS, PROMPT), np.int32), PROMPT_ATTENTION, TOKENS, np.ones((ROWS, LENGTH), bool)))
+PACKED = pack_one_per_row(
+    Sequences(np.zeros((ROWS, PROMPT), np.int32), PROMPT_ATTENTION, TOKENS, np.ones((ROWS, LENGTH), bool))
+)
 LOGITS = RNG.normal(size=(ROWS, PROMPT + LENGTH, VOCABULARY)).astype(np.float32)
 
 

@@ -10,7 +10,7 @@ from small_runs import SMALL
 import rljax
 from rljax.cli import main
 from rljax.errors import InputError
-from rljax.models.pruning import Pattern, prune_matrix, read_pattern
+from rljax.models.pruning import ZeroPattern, prune_matrix, read_pattern
 from rljax.programs.export import export
 from rljax.programs.trained_policy import load
 
@@ -40,7 +40,7 @@ def test_the_smallest_weights_become_zero(text):
 
 
 def test_a_fraction_below_one_weight_changes_nothing():
-    assert prune_matrix(np.ones((1, 3), np.float32), Pattern(0.1)).all()
+    assert prune_matrix(np.ones((1, 3), np.float32), ZeroPattern(0.1)).all()
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.5", "nan", "4:2", "0:4", "2:4:8", "half", ""])

@@ -20,8 +20,8 @@ from rljax.models.policy import with_copies
 from rljax.models.quantization import (
     LEVELS,
     Quantized,
-    block_of,
     check_blocks,
+    choose_block,
     dequantize,
     dequantize_params,
     is_quantized,
@@ -93,7 +93,7 @@ def test_scales_add_half_a_bit_per_weight(kind, bits):
     assert len(matrices) == 7 * WIDE.layers, "all matrices of the layers"
     for leaf in matrices:
         size = np.prod(leaf.shape)
-        extra = 32 * (1 / block_of(leaf.shape[leaf.axis]) - 1 / 64)  # heads of 32 have smaller blocks
+        extra = 32 * (1 / choose_block(leaf.shape[leaf.axis]) - 1 / 64)  # heads of 32 have smaller blocks
         assert 8 * (leaf.codes.nbytes + leaf.scale.nbytes) == (bits + extra) * size
     assert quantized["embedding"].dtype == jnp.bfloat16
     assert quantized["norm"]["scale"] is params["norm"]["scale"]

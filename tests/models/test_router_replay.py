@@ -12,10 +12,10 @@ from rljax.models import Model, transformer_policy
 from rljax.models.config import Routing, TransformerConfig
 from rljax.models.experts import Experts
 from rljax.models.language_model import hidden_states, init_params
-from rljax.models.router_replay import UNKNOWN, recording_decoder, route_to
+from rljax.models.router_replay import UNKNOWN, recording_decoder, route_to_recorded
 from rljax.ops.divergence import k3
 from rljax.parallel import make_mesh
-from rljax.rollout import DecodingEngine, Sampling, Sequences, lay_out, pack
+from rljax.rollout import DecodingEngine, Sampling, Sequences, lay_out, pack_one_per_row
 from rljax.rollout.engine_protocols import Request
 from rljax.rollout.expert_records import experts_in_slots, recording_engine
 from rljax.rollout.layout import lay_out_shared
@@ -58,7 +58,7 @@ def sequences_of(responses):
 
 
 def logp_of(shape, params, sequences, mesh=None):
-    return make_score(transformer_policy(shape, eos=1, mesh=mesh), 1.0)(params, pack(sequences)).logp
+    return make_score(transformer_policy(shape, eos=1, mesh=mesh), 1.0)(params, pack_one_per_row(sequences)).logp
 
 
 def chosen_experts(shape, params, sequences):
@@ -69,7 +69,7 @@ def chosen_experts(shape, params, sequences):
         found.append(chosen)
         return mix(self, x, weights, chosen)
 
-    packed = pack(sequences)
+    packed = pack_one_per_row(sequences)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Experts, "mix", watch)
         hidden_states(
@@ -93,7 +93,7 @@ def test_the_weights_are_a_softmax_over_the_recorded_experts(seed, normalized):
     scores = random.normal(size=(2, 3, 6)) * 3
     recorded = np.stack([random.permutation(6)[:2] for _ in range(6)]).reshape(2, 3, 2)
     recorded[1, 2] = UNKNOWN
-    weights, chosen = route_to(
+    weights, chosen = route_to_recorded(
         jnp.asarray(scores, jnp.float32), jnp.asarray(recorded), Routing(6, 2, normalized=normalized)
     )
     for index in np.ndindex(2, 3):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.models.token_scores import chosen_chunk, default_chunk, token_scores
+from rljax.models.token_scores import choose_chunk, default_chunk, token_scores
 from rljax.parallel import make_mesh
 
 ROWS, LENGTH, WIDTH, VOCAB = 4, 7, 5, 11
@@ -107,5 +107,5 @@ def test_default_chunk_depends_on_the_platform_and_is_never_empty():
 
 def test_a_chosen_chunk_is_kept():
     mesh = make_mesh(1, 1)
-    assert chosen_chunk(7, 151_936, mesh) == chosen_chunk(7, 151_936, None) == 7
-    assert chosen_chunk(None, 151_936, mesh) == chosen_chunk(None, 151_936, None) == 263
+    assert choose_chunk(7, 151_936, mesh) == choose_chunk(7, 151_936, None) == 7
+    assert choose_chunk(None, 151_936, mesh) == choose_chunk(None, 151_936, None) == 263

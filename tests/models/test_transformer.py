@@ -147,7 +147,7 @@ def test_a_window_wraps_around_the_ring_buffer_of_a_decode(params, window):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"window": 0}, "window is 0; a token sees at least itself"),
+        ({"window": 0}, "window is 0; it must be at least 1"),
         ({"window": 4, "full_layers": (2,)}, r"full_layers is \(2,\); give indices from 0 to 1"),
         ({"window": 4, "full_layers": (1, 0)}, "in order"),
         ({"full_layers": (1,)}, "has no window"),

@@ -19,7 +19,7 @@ from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.config import TransformerConfig
 from rljax.parallel import make_mesh
-from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
+from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack_one_per_row
 from rljax.rollout.engine_protocols import check_responses
 from rljax.rollout.groups import pad_responses
 from rljax.rollout.sampling import empty_rows, fill_rows, grow_rows, move_rows, read_prompts
@@ -61,7 +61,7 @@ class PythonEngine:
         prompts = left_pad([request.prompt_tokens for request in requests], 6, 0)
         arrays = pad_responses(sampled, 12)
         sequences = Sequences(*prompts, arrays["tokens"], arrays["attention"])
-        return np.asarray(self.score(params, pack(sequences), 1.0).logp)
+        return np.asarray(self.score(params, pack_one_per_row(sequences), 1.0).logp)
 
 
 def read_rows(run, phase):

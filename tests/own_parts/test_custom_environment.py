@@ -21,11 +21,11 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.programs.evaluation import evaluate
 from rljax.programs.trained_policy import load
-from rljax.rollout import Request, Response, Sampling, Step, pack, sequences_of
+from rljax.rollout import Request, Response, Sampling, Step, pack_one_per_row, sequences_of
 from rljax.rollout.begin_dialogue import begin_dialogue
-from rljax.rollout.dialogue import CachedDialogue
+from rljax.rollout.cached_dialogue import CachedDialogue
 from rljax.rollout.environment import check_step
-from rljax.rollout.groups import concatenate, right_and_known
+from rljax.rollout.groups import concatenate, correctness_masks
 from rljax.training.scoring import make_score
 
 ALPHABET = "characters:0123456789<>=?"
@@ -233,7 +233,7 @@ def test_dialogue_with_wrong_responses_is_rejected(answer, shown):
 
 
 def compute_gradient(batch, params, groups):
-    packed = jax.tree.map(jnp.asarray, pack(sequences_of(groups)))
+    packed = jax.tree.map(jnp.asarray, pack_one_per_row(sequences_of(groups)))
     score = make_score(POLICY, 1.0)
     return jax.grad(lambda params: loss(BY_NAME["grpo"](beta=0.0), score(params, packed).logp, batch)[0])(params)
 
@@ -266,7 +266,7 @@ def test_later_tokens_depend_on_observations(sampled):
     tokens = groups.tokens.copy()
     tokens[position] = 2 if tokens[position] != 2 else 3
     before, after = (
-        np.asarray(make_score(POLICY, 1.0)(params, jax.tree.map(jnp.asarray, pack(sequences_of(each)))).logp)
+        np.asarray(make_score(POLICY, 1.0)(params, jax.tree.map(jnp.asarray, pack_one_per_row(sequences_of(each)))).logp)
         for each in (groups, groups._replace(tokens=tokens))
     )
     differs = (before != after).reshape(tokens.shape)
@@ -281,7 +281,7 @@ def test_later_tokens_depend_on_observations(sampled):
 def test_scores_match_sampled_log_probabilities(sampled):
     """During sampling, later turns follow a context that is padded differently."""
     groups, params, _ = sampled
-    scores = make_score(POLICY, 1.0)(params, jax.tree.map(jnp.asarray, pack(sequences_of(groups))))
+    scores = make_score(POLICY, 1.0)(params, jax.tree.map(jnp.asarray, pack_one_per_row(sequences_of(groups))))
     logp = np.asarray(scores.logp).reshape(groups.tokens.shape)
     np.testing.assert_allclose(np.where(groups.rollout.mask, logp, 0), groups.rollout.policy_logp, atol=1e-4)
 
@@ -461,12 +461,12 @@ def test_environment_reports_correctness():
     verified, unverified = (play(script, environment)[0] for environment in (VerifyingGame(), GuessingGame()))
     assert unverified.rollout.correct is None
     assert verified.rollout.correct[:, 0].tolist() == [1.0, 0.0, 0.0]
-    assert [array[:, 0].tolist() for array in right_and_known(verified.rollout)] == [[True, False, False], [True] * 3]
-    assert right_and_known(unverified.rollout)[0][:, 0].tolist() == [True, True, True], (
+    assert [array[:, 0].tolist() for array in correctness_masks(verified.rollout)] == [[True, False, False], [True] * 3]
+    assert correctness_masks(unverified.rollout)[0][:, 0].tolist() == [True, True, True], (
         "without a report, rewards above 0 count as correct"
     )
     both = concatenate([unverified, verified])
-    assert right_and_known(both.rollout)[1][:, 0].tolist() == [False] * 3 + [True] * 3
+    assert correctness_masks(both.rollout)[1][:, 0].tolist() == [False] * 3 + [True] * 3
     with pytest.raises(InputError, match=r"correct in .* must be True, False or None; got 'yes'"):
         check_step(GuessingGame(), Step(None, correct="yes"))
 

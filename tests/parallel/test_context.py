@@ -10,7 +10,7 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.parallel import make_mesh, mesh_for_sampling, row_sharding
 from rljax.parallel.collectives import collectives
 from rljax.programs.compiled_updates import for_measuring, temporaries
-from rljax.rollout import Sequences, pack
+from rljax.rollout import Sequences, pack_one_per_row
 from rljax.tracking.rows import read_metrics
 from rljax.training.memory_plan import parameter_shapes
 
@@ -25,7 +25,7 @@ def odd_length(completions):
 def compile_gradient(rows, mesh):
     """Compile the gradient of the log-probabilities of `rows` sequences of `SLOTS` tokens."""
     tokens = np.ones((rows, SLOTS // 2), np.int32)
-    packed = pack(Sequences(tokens, tokens > 0, tokens, tokens > 0))
+    packed = pack_one_per_row(Sequences(tokens, tokens > 0, tokens, tokens > 0))
     packed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=row_sharding(mesh)), packed)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh, chunk=64)
     params = parameter_shapes(policy, mesh)

@@ -17,7 +17,7 @@ from rljax.models.token_scores import token_scores
 from rljax.parallel import make_mesh, row_sharding
 from rljax.parallel.collectives import collectives
 from rljax.programs.compiled_updates import for_measuring, temporaries
-from rljax.rollout import Sequences, pack
+from rljax.rollout import Sequences, pack_one_per_row
 from rljax.training.memory_plan import parameter_shapes
 
 ROWS, TOKENS, WIDTH, VOCAB = 8, 16, 64, 4096
@@ -67,7 +67,7 @@ def test_head_is_not_gathered_and_its_gradient_is_summed_once(axes, chunk):
 def deep():
     """Number of layers (2 or 3) -> compiled gradient of the log-probabilities over fsdp=8."""
     mesh, tokens = make_mesh(1, 8), np.ones((ROWS, 4), np.int32)
-    packed = pack(Sequences(tokens, tokens > 0, tokens, tokens > 0))
+    packed = pack_one_per_row(Sequences(tokens, tokens > 0, tokens, tokens > 0))
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=row_sharding(mesh)), packed)
 
     def gradient(layers):

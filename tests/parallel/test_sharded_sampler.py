@@ -12,7 +12,7 @@ from small_models import LLAMA, random_params
 
 from rljax.errors import InputError
 from rljax.models import transformer_policy
-from rljax.models.axes import sampler_weights
+from rljax.models.axes import count_sampler_weights
 from rljax.models.config import Routing
 from rljax.models.quantization import is_quantized, quantize_params
 from rljax.parallel import make_mesh, mesh_for_sampling, policy_shardings, put
@@ -107,7 +107,7 @@ def test_shard_sizes_match_the_planned_size(name, axes, dtype):
     ready = decode_weights(policy.decoder, params)
     shard_sizes = jax.tree.map(lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)), ready)
     vectors = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 1)  # norms are replicated
-    planned = sampler_weights(policy.shapes(), mesh, is_sharded=True)
+    planned = count_sampler_weights(policy.shapes(), mesh, is_sharded=True)
     assert sum(jax.tree.leaves(shard_sizes)) == planned
     if name == "even":
         matrix_size = sum(leaf.size for leaf in jax.tree.leaves(params)) - vectors
@@ -149,7 +149,7 @@ def test_plan_counts_sharded_weights():
     config = TrainConfig.flat(**SETTINGS, width=64, heads=8, kv_heads=4, hidden=128, layers=1, shard_sampler=True)
     plan, mesh = plan_of(config, 4, 6), make_mesh(1, 4)
     params = parameter_shapes(transformer_policy(make_transformer_config(config.model, 20), eos=1, mesh=mesh), mesh)
-    weights = 4 * sampler_weights(params, mesh, is_sharded=True)
+    weights = 4 * count_sampler_weights(params, mesh, is_sharded=True)
     assert plan.sampler == weights < 0.3 * sampler_bytes(config.replace(shard_sampler=False), params, mesh)
     cache = 2 * 4 * (6 + 8) * 64 * 4 // 2  # keys and values of four rows per device, four of eight heads
     assert plan.phases["sample"].moved == 8 * (weights + cache * (6 + 8 / 2) / (6 + 8)), (

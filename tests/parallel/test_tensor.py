@@ -18,7 +18,7 @@ from rljax.models.axes import check_shape
 from rljax.models.language_model import abstract_params
 from rljax.parallel import make_mesh, mesh_for_sampling, policy_shardings, put, put_rows
 from rljax.records import required
-from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
+from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack_one_per_row
 from rljax.rollout.sampling import grow_rows
 
 CONFIG = TransformerConfig(vocab_size=16, width=16, layers=2, heads=8, kv_heads=4, head_dim=8, hidden=32)
@@ -36,7 +36,7 @@ P, G, PROMPT, T = 4, 4, 3, 6
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(2, 16, (P * G, PROMPT + T)).astype(np.int32)
 ATTENTION = np.arange(T) < RNG.integers(1, T + 1, P * G)[:, None]
-PACKED = pack(Sequences(TOKENS[:, :PROMPT], np.ones((P * G, PROMPT), bool), TOKENS[:, PROMPT:], ATTENTION))
+PACKED = pack_one_per_row(Sequences(TOKENS[:, :PROMPT], np.ones((P * G, PROMPT), bool), TOKENS[:, PROMPT:], ATTENTION))
 ROLLOUT = Rollout(
     mask=ATTENTION.reshape(P, G, T),
     behaviour_logp=-RNG.random((P, G, T)),

@@ -19,7 +19,7 @@ from rljax.parallel import add_shardings, make_mesh, mesh_for_sampling, row_shar
 from rljax.programs.compiled_sampling import compile_sampling, output_shapes
 from rljax.programs.compiled_updates import critic_program, layout_of, plan_policy, policy_update, sent_bytes, temporaries
 from rljax.programs.topology import topology_of
-from rljax.rollout.dialogue import read_turns, row_decoder
+from rljax.rollout.cached_dialogue import read_turns, row_decoder
 from rljax.rollout.sampling import empty_rows, rows_shardings, weights_program
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import parameter_shapes

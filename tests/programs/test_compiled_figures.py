@@ -21,7 +21,7 @@ from rljax.models.token_scores import default_chunk, token_scores
 from rljax.parallel import make_mesh
 from rljax.programs.compiled_updates import for_measuring
 from rljax.programs.planned_algorithm import plan_algorithm
-from rljax.rollout import Request, Sampling, Sequences, pack
+from rljax.rollout import Request, Sampling, Sequences, pack_one_per_row
 from rljax.rollout.engine import blocks_of
 from rljax.rollout.sampling import empty_rows, fill_rows, read_prompts
 from rljax.tracking.phase_times import watch_compilation
@@ -149,7 +149,7 @@ def temporaries_of_gradient(layers, remat):
     one = np.ones((4, 128), np.int32)
     rows = jax.tree.map(
         lambda array: abstract_array(*array.shape, dtype=array.dtype),
-        pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
+        pack_one_per_row(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
     )
     policy = transformer_policy(config, eos=0)
     loss = jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
@@ -180,7 +180,7 @@ def test_remat_sqrt_keeps_two_sqrt_of_layers_inputs():
 def test_row_of_8704_tokens_needs_one_layers_memory():
     """With remat full, each additional layer keeps only its input in a gradient, so all 28 layers need less than 4 GB."""
     prompt, sampled = np.ones((1, 512), np.int32), np.ones((1, 8192), np.int32)
-    rows = pack(Sequences(prompt, prompt > 0, sampled, sampled > 0, sampled.astype(np.float32)))
+    rows = pack_one_per_row(Sequences(prompt, prompt > 0, sampled, sampled > 0, sampled.astype(np.float32)))
     packed = jax.tree.map(lambda array: abstract_array(*array.shape, dtype=array.dtype), rows)
 
     def measure(layers, *, remat):
@@ -206,7 +206,7 @@ def test_adapter_gradient_needs_half_the_merged_memory():
     one = np.ones((1, 64), np.int32)
     rows = jax.tree.map(
         lambda array: abstract_array(*array.shape, dtype=array.dtype),
-        pack(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
+        pack_one_per_row(Sequences(one, one > 0, one, one > 0, one.astype(np.float32))),
     )
 
     def measure(form):

@@ -77,7 +77,7 @@ def test_stop_strings_end_an_answer():
     first = worker.answer(None, [0], jax.random.key(0))[0]
     assert first.finish == "stop"
     assert first.tokens[-1] != END
-    assert BudgetForcing(Digits(), 9, (1,)).generate(None, worker.requests([0], [0], jax.random.key(0)))[
+    assert BudgetForcing(Digits(), 9, (1,)).generate(None, worker.make_requests([0], [0], jax.random.key(0)))[
         0
     ].tokens.tolist() == (first.tokens.tolist())
 

@@ -104,5 +104,7 @@ def test_groups_survive_dict_round_trip():
 def test_from_dict_rejects_groups_of_another_version():
     arrays = to_dict(make_groups(1, 3))
     old_format = {name: array for name, array in arrays.items() if name != "turns"} | {"parts": {}}
-    with pytest.raises(InputError, match=r"saved by another version of rljax: they differ in parts, turns\. Continue with"):
+    with pytest.raises(
+        InputError, match=r"another version of rljax: they differ in the fields parts, turns\. Continue with"
+    ):
         from_dict(old_format)

@@ -8,7 +8,7 @@ import pytest
 from small_runs import SMALL
 
 from rljax.errors import InputError
-from rljax.rollout.continuations import StateIndex, continued_rewards, sample_states
+from rljax.rollout.continuations import StateIndex, judge_continuations, sample_states
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.setup import make_setup
 
@@ -39,7 +39,8 @@ def test_sample_states_returns_trained_tokens(rollout):
     assert all(groups.rollout.mask[state] for state in states)
     assert sample_states(groups, 12, seed=0) == states
     with pytest.raises(
-        ValueError, match=f"count must be at most the rollout's {groups.rollout.mask.sum()} tokens, got 999"
+        ValueError,
+        match=f"count must be at most {groups.rollout.mask.sum()}, the number of tokens in the rollout's mask, got 999",
     ):
         sample_states(groups, 999, seed=0)
 
@@ -52,7 +53,7 @@ def test_continuations_begin_with_their_prefix(rollout):
         judged.extend(zip(prompts, completions, strict=True))
         return [float(len(completion)) for completion in completions]
 
-    rewards = continued_rewards(
+    rewards = judge_continuations(
         with_reward(worker, record), params, groups, states, continuations=5, key=jax.random.key(1), rows=4
     )
     assert rewards.shape == (3, 5)
@@ -77,7 +78,7 @@ def test_reward_reads_conversations_as_messages(rollout):
         assert prompts[0] == list(message)
         return [float(len(completion[0]["content"])) for completion in completions]
 
-    rewards = continued_rewards(
+    rewards = judge_continuations(
         with_reward(worker, length), params, groups, [StateIndex(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2
     )
     assert (rewards > 0).all()
@@ -86,7 +87,7 @@ def test_reward_reads_conversations_as_messages(rollout):
 def test_continuations_of_finished_responses_have_equal_rewards(rollout):
     """A continuation cannot change the response's first character, on which this reward depends."""
     worker, params, groups = rollout
-    rewards = continued_rewards(
+    rewards = judge_continuations(
         with_reward(worker, lambda completions: [float(ord(c[0])) if c else 0.0 for c in completions]),
         params,
         groups,
@@ -101,5 +102,7 @@ def test_continuations_of_finished_responses_have_equal_rewards(rollout):
 def test_abstaining_reward_is_rejected(rollout):
     worker, params, groups = rollout
     abstaining = with_reward(worker, lambda completions: [None] * len(completions))
-    with pytest.raises(InputError, match="abstained on some continuations"):
-        continued_rewards(abstaining, params, groups, [StateIndex(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)
+    with pytest.raises(InputError, match=r"abstained or failed on \d of \d continuations"):
+        judge_continuations(
+            abstaining, params, groups, [StateIndex(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2
+        )

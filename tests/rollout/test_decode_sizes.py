@@ -12,11 +12,11 @@ from small_runs import SMALL, even_length, live_caches
 
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.symbolic import Rules, mixed_policy
+from rljax.models.mixed_policy import Rules, mixed_policy
 from rljax.parallel import make_mesh, put, put_rows, row_shards
 from rljax.rollout import DecodingEngine, Request, Sampling, engine
+from rljax.rollout.cached_dialogue import row_decoder
 from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, row_bytes
-from rljax.rollout.dialogue import row_decoder
 from rljax.rollout.environment import Step
 from rljax.rollout.sampling import empty_rows, read_prompts
 from rljax.training import setup
@@ -94,11 +94,11 @@ def test_fitting_slots_chooses_the_most_rows_that_fit(requests, kilobytes, budge
     rows = slots(*wanted)
 
     def needed(rows):
-        return slots.cache(rows, *wanted) + compiled_rows(rows, 1) * bytes_per_row
+        return slots.cache_peak_bytes(rows, *wanted) + compiled_rows(rows, 1) * bytes_per_row
 
     assert rows == 1 or needed(rows) <= slots.memory
     assert rows == requests or needed(rows + 1) > slots.memory
-    assert fitting_slots(1_000 * kilobytes, per_row=bytes_per_row, refuses=False, most=7)(*wanted) == min(7, rows)
+    assert fitting_slots(1_000 * kilobytes, per_row=bytes_per_row, refuses=False, max_rows=7)(*wanted) == min(7, rows)
 
 
 def test_too_little_memory_error_states_the_needed_bytes():
@@ -121,7 +121,7 @@ def test_number_of_rows_does_not_change_responses(monkeypatch):
     )
     params = put(POLICY.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf.sharding, POLICY.init(jax.random.key(0))))
     requests = [Request((2, 3 + i % 5), i, 0, Sampling(12, (1,)), seed=i << 40) for i in range(20)]
-    memory = fitting_slots(0).cache(6, params, 20, 5, 6, 12)
+    memory = fitting_slots(0).cache_peak_bytes(6, params, 20, 5, 6, 12)
     few_rows, many_rows = (
         DecodingEngine(POLICY.decoder, MESH, 6, slots).generate(params, requests) for slots in (fitting_slots(memory), 20)
     )
@@ -164,7 +164,7 @@ def test_decode_allocates_the_planned_cache_memory(axes, group_size, long, parts
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))
     slots = FittingSlots(policy.decoder, mesh, 0)
-    slots = replace(slots, memory=slots.cache(8, params, 32, 32 // group_size, 12, 16))
+    slots = replace(slots, memory=slots.cache_peak_bytes(8, params, 32, 32 // group_size, 12, 16))
     before, peak_bytes, sizes = live_caches(), [], []
 
     def record_memory(name):

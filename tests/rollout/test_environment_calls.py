@@ -277,11 +277,11 @@ def test_waits_sets_how_often_the_engine_samples(waits, calls):
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"step_seconds": 0}, r"^environment\.step_seconds: .* must set a positive number of seconds; got 0"),
-        ({"at_once": 0}, r"^environment\.at_once: .* must set a whole number of at least 1; got 0"),
-        ({"waits": -1}, r"^environment\.waits: .* must set True, False or a whole number of at least 0; got -1"),
-        ({"waits": 0.5}, r"^environment\.waits: .* must set True, False or a whole number of at least 0; got 0\.5"),
-        ({"tools": "search"}, r"^environment\.tools: .* must set a list of functions or JSON schemas; got 'search'"),
+        ({"step_seconds": 0}, r"^environment\.step_seconds: .* must set it to a positive number of seconds; got 0"),
+        ({"at_once": 0}, r"^environment\.at_once: .* must set it to a whole number of at least 1; got 0"),
+        ({"waits": -1}, r"^environment\.waits: .* must set it to True, False or a whole number of at least 0; got -1"),
+        ({"waits": 0.5}, r"^environment\.waits: .* must set it to True, False or a whole number of at least 0; got 0\.5"),
+        ({"tools": "search"}, r"^environment\.tools: .* must set it to a list of functions or JSON schemas; got 'search'"),
     ],
 )
 def test_invalid_environment_attribute_is_rejected(attributes, message):

@@ -12,8 +12,8 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.models import Model, TransformerConfig, init_params, score_tokens
-from rljax.rollout import Sequences, lay_out, pack
-from rljax.rollout.layout import MAX_SEQUENCES_PER_ROW, balance, dense_rows, fill_rows
+from rljax.rollout import Sequences, lay_out, pack_one_per_row
+from rljax.rollout.layout import MAX_SEQUENCES_PER_ROW, balance, best_fit_rows, dense_rows
 from rljax.training.update import rows_of
 
 PROMPTS, GROUP, PROMPT_LENGTH, LENGTH, VOCAB = 6, 4, 4, 9, 13
@@ -68,7 +68,7 @@ def test_lay_out_gives_each_chosen_token_one_slot(rows, devices):
 @pytest.mark.parametrize("seed", range(2))
 def test_fill_rows_never_overfills_a_row(seed, most):
     lengths = np.random.default_rng(seed).integers(1, 101 if most == 8 else 9, 300)
-    rows = fill_rows(lengths, 100, most=most)
+    rows = best_fit_rows(lengths, 100, most=most)
     assert sorted(sequence for row in rows for sequence in row) == list(range(300))
     assert max(lengths[row].sum() for row in rows) <= 100
     assert max(map(len, rows)) <= most
@@ -188,7 +188,7 @@ def rollout(params):
     shape = (PROMPTS, GROUP, LENGTH)
     mask = SEQUENCES.attention.reshape(shape)
     with jax.enable_x64(True):
-        logp = np.asarray(SCORE(params, pack(SEQUENCES)).logp).reshape(shape)
+        logp = np.asarray(SCORE(params, pack_one_per_row(SEQUENCES)).logp).reshape(shape)
     noise = RANDOM.normal(size=(4, *shape)) / 5
     ends = mask & ~np.pad(mask, ((0, 0), (0, 0), (0, 1)))[..., 1:]
     return Rollout(
@@ -236,7 +236,7 @@ def test_packing_keeps_loss_and_gradient(params, rollout, name):
     algorithm = BY_NAME[name]()
     batch = prepare(algorithm, rollout, progress=0.5 if algorithm.needs("progress") else None)
     loss_and_gradient = make_loss_and_gradient(algorithm, params)
-    expected = loss_and_gradient(pack(SEQUENCES), batch)
+    expected = loss_and_gradient(pack_one_per_row(SEQUENCES), batch)
     layout = lay_out(SEQUENCES, np.asarray(batch.mask), rows=4, devices=2)
     used = np.flatnonzero((layout.responses >= 0).any(-1))
     assert used.size < COUNT / 4

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.models.packed import before_scored, scored_tokens, to_batch, visible_slots
-from rljax.rollout import Sequences, pack
+from rljax.models.packed import scored_tokens, take_before_scored, to_batch, visible_slots
+from rljax.rollout import Sequences, pack_one_per_row
 from rljax.rollout.decode_sizes import compiled_rows
 
 SEQUENCES = Sequences(
@@ -18,7 +18,7 @@ SEQUENCES = Sequences(
 
 
 def test_pack_puts_response_after_prompt():
-    packed = pack(SEQUENCES)
+    packed = pack_one_per_row(SEQUENCES)
     assert packed.tokens.tolist() == [[0, 5, 6, 10, 11], [7, 8, 9, 12, 0]]
     assert packed.positions.tolist() == [[0, 0, 1, 2, 3], [0, 1, 2, 3, 3]]
     assert packed.segments.tolist() == [[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
@@ -27,18 +27,18 @@ def test_pack_puts_response_after_prompt():
 
 
 def test_to_batch_restores_batch_order():
-    packed = jax.tree.map(jax.numpy.asarray, pack(SEQUENCES))
+    packed = jax.tree.map(jax.numpy.asarray, pack_one_per_row(SEQUENCES))
     slots = jax.numpy.arange(10.0).reshape(2, 5)
-    assert before_scored(slots, packed).tolist() == [[2, 3], [7, 8]]
-    assert to_batch(before_scored(slots, packed), packed).tolist() == [[2, 3], [7, 8]]
+    assert take_before_scored(slots, packed).tolist() == [[2, 3], [7, 8]]
+    assert to_batch(take_before_scored(slots, packed), packed).tolist() == [[2, 3], [7, 8]]
     swapped = packed._replace(place=packed.place[::-1])
-    assert to_batch(before_scored(slots, packed), swapped).tolist() == [[7, 8], [2, 3]]
+    assert to_batch(take_before_scored(slots, packed), swapped).tolist() == [[7, 8], [2, 3]]
 
 
 def test_pack_keeps_micro_batches_separate():
     stacked = jax.tree.map(lambda array: np.stack([array, array]), SEQUENCES)
-    packed = pack(stacked)
-    jax.tree.map(lambda many, one: np.testing.assert_array_equal(many[1], one), packed, pack(SEQUENCES))
+    packed = pack_one_per_row(stacked)
+    jax.tree.map(lambda many, one: np.testing.assert_array_equal(many[1], one), packed, pack_one_per_row(SEQUENCES))
 
 
 def test_tokens_attend_to_earlier_tokens_of_their_sequence():

@@ -52,18 +52,20 @@ def check_pages(dialogue):
     """Check that each idle row owns exactly the pages of the tokens that it has read."""
     state = jax.device_get(dialogue.decoding.rows.state)
     for device in range(dialogue.devices):
-        own, shared = (paged_cache.by_device(table, dialogue.devices) for table in (state.pages.own, state.pages.shared))
+        own, shared = (
+            paged_cache.split_by_device(table, dialogue.devices) for table in (state.pages.own, state.pages.shared)
+        )
         pages = Counter()
         for table in (own, shared):
             for owners, first in zip(table.owners[device], table.first[device], strict=True):
                 pages.update({(int(owner), int(first)) for owner in owners if owner})
         assert set(pages.values()) <= {1}, "a token must be in only one page"
-        rows = len(dialogue.read) // dialogue.devices
+        rows = len(dialogue.row_tokens) // dialogue.devices
         for row in range(rows):
             index = device * rows + row
             if not dialogue.running[index]:
                 blocks = {first // PAGE for owner, first in pages if owner == row + 1}
-                assert blocks == set(range(-(-len(dialogue.read[index]) // PAGE))), index
+                assert blocks == set(range(-(-len(dialogue.row_tokens[index]) // PAGE))), index
 
 
 class CheckedDialogue:
@@ -131,7 +133,8 @@ def test_turn_memory_includes_row_copies():
     shapes, mesh = POLICY.shapes(), make_mesh(1, 1)
     slots = PagedSlots(POLICY.decoder, mesh, 0, share=0.25)
     contiguous, turns = (
-        each.cache(32, shapes, 32, 8, 16, 240) for each in (slots, replace(slots, peak=paged_sampling.turn_bytes))
+        each.cache_peak_bytes(32, shapes, 32, 8, 16, 240)
+        for each in (slots, replace(slots, peak=paged_sampling.dialogue_peak_bytes))
     )
     row = paged_sampling.row_bytes(POLICY.decoder, shapes, mesh, 256, 0)
     sizes = paged_sampling.pool_sizes(32, 16, 240, 60, 4)

@@ -173,7 +173,7 @@ def test_short_responses_allow_four_times_as_many_rows(monkeypatch):
     for module in (paged_cache, language_model, paged_sampling):
         monkeypatch.setattr(module, "PAGE", 64)
     policy, mesh = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1))), make_mesh(1, 1)
-    memory = FittingSlots(policy.decoder, mesh, 0).cache(64, policy.shapes(), 1024, 128, 1024, 8192)
+    memory = FittingSlots(policy.decoder, mesh, 0).cache_peak_bytes(64, policy.shapes(), 1024, 128, 1024, 8192)
     slot_counts = FittingSlots(policy.decoder, mesh, memory), PagedSlots(policy.decoder, mesh, memory, share=0.15)
     contiguous, pages = (count_rows(policy.shapes(), 1024, 128, 1024, 8192) for count_rows in slot_counts)
     assert contiguous == 64

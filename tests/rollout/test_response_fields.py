@@ -17,7 +17,7 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.rewards import verifier
-from rljax.rollout import Collected, Response, Step, pack, sequences_of
+from rljax.rollout import Collected, Response, Step, pack_one_per_row, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import rl_phase
 from rljax.training.lifecycle.outcome import accuracy_name
@@ -234,7 +234,7 @@ def test_old_logp_is_policy_logp_unless_the_algorithm_replaces_it(fixed_rollout,
 
 def test_packed_rows_contain_tokens_and_policy_logp(fixed_rollout):
     groups, responses, _ = fixed_rollout
-    packed = pack(sequences_of(groups))
+    packed = pack_one_per_row(sequences_of(groups))
     for name in ("tokens", "policy_logp"):
         rows = np.take_along_axis(packed._asdict()[name], packed.scored, axis=1).reshape(-1)[packed.place]
         np.testing.assert_array_equal(rows, as_array(responses, name).reshape(-1, LENGTH))

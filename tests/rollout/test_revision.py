@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from digit_steps import TOKENIZER, Digits, digit_sum, make_worker
 
+from rljax.rollout.beam_search import ScoredPrefix
 from rljax.rollout.revision import Draft, Revision, choose, revise, weakest_step
-from rljax.rollout.search import ScoredPrefix
 
 
 def run_revision(engine, *, versions, value=digit_sum, budget=12):

@@ -10,7 +10,7 @@ import pytest
 
 from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig, init_params, language_model, score_tokens, transformer_policy
-from rljax.rollout import Sampling, Sequences, pack
+from rljax.rollout import Sampling, Sequences, pack_one_per_row
 from rljax.rollout.engine import seed_words
 from rljax.rollout.sampling import RowInputs, decode, empty_rows, fill_rows, read_prompts, sample_token, shift_right
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
@@ -63,7 +63,7 @@ def samples(params):
 
 def rescore(params, samples, temperature):
     sequences = Sequences(*map(np.asarray, (PROMPTS, PROMPT_MASK, samples.tokens, samples.mask)))
-    return score_tokens(MODEL, params, jax.tree.map(jnp.asarray, pack(sequences)), temperature, chunk=4)
+    return score_tokens(MODEL, params, jax.tree.map(jnp.asarray, pack_one_per_row(sequences)), temperature, chunk=4)
 
 
 def test_rescoring_matches_behaviour_logp(params, samples):

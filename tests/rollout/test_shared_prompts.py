@@ -17,8 +17,8 @@ from rljax.models.attention import attend, attend_within
 from rljax.models.language_model import reads_shared_prompts
 from rljax.models.packed import SEGMENTS_PER_PROMPT, visible_slots
 from rljax.parallel import make_mesh, put_rows
-from rljax.rollout import Sequences, lay_out, pack
-from rljax.rollout.layout import full_responses, lay_out_shared, row_slots
+from rljax.rollout import Sequences, lay_out, pack_one_per_row
+from rljax.rollout.layout import full_responses_per_row, lay_out_shared, row_slots
 
 PROMPTS, GROUP, PROMPT_LENGTH, LENGTH, VOCAB = 6, 4, 12, 9, 13
 COUNT = PROMPTS * GROUP
@@ -70,7 +70,7 @@ def test_shared_prompts_keep_scores(params, sequences, rows, devices):
     layout = lay_out_shared(sequences, sequences.attention, rows=rows, devices=devices)
     assert sorted(layout.responses[layout.responses >= 0]) == list(range(COUNT))
     assert layout.packed.segments.max() > SEGMENTS_PER_PROMPT, "no prompt is shared"
-    expected = np.stack(score_tokens(Model(CONFIG), params, pack(sequences)))
+    expected = np.stack(score_tokens(Model(CONFIG), params, pack_one_per_row(sequences)))
     np.testing.assert_allclose(
         score_layout(layout, params)[:, sequences.attention], expected[:, sequences.attention], rtol=1e-10, atol=1e-12
     )
@@ -95,7 +95,7 @@ def test_shared_prompts_keep_gradients(params, rows):
     for part in range(len(layout.responses)):
         packed, responses = jax.tree.map(lambda array, part=part: array[part], layout)
         total = jax.tree.map(jnp.add, total, gradient(params, packed, responses))
-    expected = gradient(params, pack(SEQUENCES), np.arange(COUNT))
+    expected = gradient(params, pack_one_per_row(SEQUENCES), np.arange(COUNT))
     chex.assert_trees_all_close(total, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -145,7 +145,7 @@ def test_prompts_are_not_shared_if_rows_do_not_suffice():
 @pytest.mark.parametrize("size", [1, 4, 6, 16])
 @pytest.mark.parametrize(("prompt", "response"), [(1, 1), (100, 50), (1_000, 100), (16, 4_096), (4_096, 4_096)])
 def test_full_responses_saves_slots(prompt, response, size, rows):
-    full = full_responses(prompt, response, size, rows)
+    full = full_responses_per_row(prompt, response, size, rows)
     assert size % full == 0
     longer_rows = -(-rows // full)
     assert longer_rows * full >= rows, "the longer rows must have room for as many full responses"
@@ -190,5 +190,5 @@ def test_shared_prompts_keep_scores_on_a_mesh(params, axes):
     single = jax.tree.map(lambda x: x.astype(jnp.float32), params)
     logp = jax.jit(partial(score_tokens, model))(single, packed).logp
     responses = layout.responses[0]
-    expected = score_tokens(Model(replace(CONFIG, compute_dtype="float32")), single, pack(FULL)).logp
+    expected = score_tokens(Model(replace(CONFIG, compute_dtype="float32")), single, pack_one_per_row(FULL)).logp
     np.testing.assert_allclose(logp[responses >= 0], expected[responses[responses >= 0]], rtol=1e-4, atol=1e-4)

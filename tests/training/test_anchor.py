@@ -16,7 +16,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.errors import InputError
 from rljax.options.fisher_anchor import NAME, SAMPLES, anchor_problems, responses_of, with_fisher
-from rljax.rollout import pack
+from rljax.rollout import pack_one_per_row
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.initial_state import begin_options
 from rljax.training.parts.problems import training_problems
@@ -64,7 +64,7 @@ def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
     assert len(worker.prompts.tokens) == 3
 
     def likelihoods(params):
-        return jnp.where(mask, score(params, pack(sampled)).logp, 0.0).sum(-1)
+        return jnp.where(mask, score(params, pack_one_per_row(sampled)).logp, 0.0).sum(-1)
 
     expected = [
         np.square(np.asarray(leaf)).mean(0) for leaf in jax.tree.leaves(jax.jit(jax.jacrev(likelihoods))(state.params))

@@ -21,7 +21,7 @@ from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh
 from rljax.programs.value_pretraining import critic_only
-from rljax.rollout import Sequences, lay_out, pack, sequences_of
+from rljax.rollout import Sequences, lay_out, pack_one_per_row, sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import make_algorithm, settings_for
@@ -149,7 +149,7 @@ def test_a_critic_reads_the_log_probabilities_of_the_sampling_policy():
     setup, state = first_state(TINY.replace(temperature=0.7))
     sequences = sequences_of(setup.train.generate(state.params, [0, 3, 5, 6], 4, jax.random.key(2)))
     scores = make_scores(make_score(setup.policy, 0.7), setup.mesh, 16)(state.params, sequences)
-    packed, start = pack(sequences), setup.prompt_length
+    packed, start = pack_one_per_row(sequences), setup.prompt_length
     assert sequences.policy_logp[sequences.attention].std() > 0.01
     np.testing.assert_allclose(
         packed.policy_logp[:, start:][sequences.attention], scores.logp[sequences.attention], atol=1e-4

@@ -17,8 +17,8 @@ from rljax.errors import InputError
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import init_params
 from rljax.models.model_folder import end_tokens, read_json
+from rljax.rollout.beam_search import Search, beam_search
 from rljax.rollout.continuations import prefixes_of
-from rljax.rollout.search import Search, beam_search
 from rljax.training.config import ModelConfig
 from rljax.training.parts.policy import make_transformer_config
 from rljax.training.parts.tokenizer import all_ends

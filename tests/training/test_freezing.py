@@ -10,7 +10,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.errors import InputError
 from rljax.models import count_parameters
-from rljax.rollout import lay_out_examples, pack, sequences_of_demonstrations
+from rljax.rollout import lay_out_examples, pack_one_per_row, sequences_of_demonstrations
 from rljax.training.objective.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.scoring import make_score
 from rljax.training.update import make_supervised_step
@@ -69,7 +69,7 @@ def test_the_gradient_norm_counts_only_trained_parameters():
         score = make_score(setup.policy, 1.0)
         step = make_supervised_step(setup, warm_start_optimizer(setup.config), state)
         sequences = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
-        packed = pack(sequences)
+        packed = pack_one_per_row(sequences)
 
         def total(params, score=score, packed=packed):
             return score(params, packed).logp.sum()

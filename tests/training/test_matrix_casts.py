@@ -14,7 +14,7 @@ import pytest
 from rljax.algorithms import BY_NAME, Batch, Rollout, prepare
 from rljax.models import Features, TransformerConfig, policy_of_logits, transformer_policy
 from rljax.models.adapters import Base, init_adapter
-from rljax.models.distribution_scores import over_vocabulary, square_sum
+from rljax.models.distribution_scores import apply_over_vocabulary, square_sum
 from rljax.models.policy import Copied, cast_parameter, with_copies
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out
@@ -131,7 +131,7 @@ def test_distributions_use_the_precast_head():
 
     def statistic(head, *, copied):
         copy = jax.lax.stop_gradient(head).astype(jnp.bfloat16) if copied else None
-        return over_vocabulary(square_sum, Features(hidden, head, copy), chunk=2).sum()
+        return apply_over_vocabulary(square_sum, Features(hidden, head, copy), chunk=2).sum()
 
     ours, theirs = (jax.value_and_grad(partial(statistic, copied=copied))(head) for copied in (True, False))
     chex.assert_trees_all_equal(ours, theirs)

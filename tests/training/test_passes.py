@@ -108,7 +108,9 @@ def test_packing_does_not_change_where_updates_stop(sampled, recorded_updates, m
     learn(TINY, sampled)
     config = TINY.replace(kl_limit=float(np.mean([kl for kl, *_ in recorded_updates[:4]])) * 0.99)
     packed = learn(config, sampled)[1]
-    monkeypatch.setattr("rljax.rollout.layout.fill_rows", lambda lengths, slots, most: [[i] for i in range(len(lengths))])
+    monkeypatch.setattr(
+        "rljax.rollout.layout.best_fit_rows", lambda lengths, slots, most: [[i] for i in range(len(lengths))]
+    )
     alone = learn(config, sampled)[1]
     assert packed["updates"] == alone["updates"] == 4
     assert packed["kl"] == pytest.approx(alone["kl"], rel=1e-3)

@@ -25,7 +25,7 @@ from rljax.options.plans_and_answers import count_sampled_tokens, mark_plan
 from rljax.parallel import make_mesh
 from rljax.programs.trained_policy import load
 from rljax.rewards.steps import assign_to_tokens
-from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
+from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack_one_per_row
 from rljax.rollout.groups import pad_responses
 from rljax.rollout.shared_plans import PlanEngine
 from rljax.training.interrupt import Interrupted
@@ -175,7 +175,7 @@ def test_each_sub_policy_scores_its_own_tokens(params):
     """The reference scores each response with two full models, into which the adapters are merged."""
     prompts = left_pad([TOKENIZER.encode(prompt) for prompt in ("3+4=", "1+1=")], 4, 0)
     tokens = np.array([TOKENIZER.encode("3+4=7;#7"), TOKENIZER.encode("1+1=2;2;")], np.int32)
-    packed = pack(Sequences(*prompts, tokens, np.ones(tokens.shape, bool)))
+    packed = pack_one_per_row(Sequences(*prompts, tokens, np.ones(tokens.shape, bool)))
     full = [merge(params.shared, adapter, jnp.float32(1)) for adapter in (params.plan, params.answer)]
     plan, answer = (np.asarray(NETWORK.score(each, packed, 1.0).logp) for each in full)
     found = np.asarray(DIVIDED.score(params, packed, 1.0).logp)
@@ -195,7 +195,7 @@ def test_sampler_and_scorer_agree_for_shared_plans(params):
     requests = [Request(ids, 0, group, SAMPLING, 10 * group + seed) for group in range(6) for seed in range(4)]
     responses = engine.generate(params, requests)
     arrays = pad_responses(responses, 10)
-    packed = pack(Sequences(*left_pad([ids] * 24, 4, 0), arrays["tokens"], arrays["attention"]))
+    packed = pack_one_per_row(Sequences(*left_pad([ids] * 24, 4, 0), arrays["tokens"], arrays["attention"]))
     logp = np.asarray(DIVIDED.score(params, packed, 1.0).logp)
     np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
     assert any(MARKER in response.tokens[:-1] for response in responses), "at least one response must contain an answer"

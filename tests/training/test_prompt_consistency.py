@@ -22,7 +22,7 @@ from rljax.options.prompt_consistency import (
     make_gradient,
     right_answers,
 )
-from rljax.rollout import Groups, Sequences, pack
+from rljax.rollout import Groups, Sequences, pack_one_per_row
 from rljax.tracking.rows import read_metrics
 from rljax.training.interrupt import Interrupted
 from rljax.training.state import create
@@ -43,7 +43,7 @@ def test_the_gradient_matches_the_formula():
     answers = np.array([[5, 1, 0], [6, 3, 1]], np.int32)
     sequences = Sequences(prompts, prompts > 0, answers, answers > 0)
     weights = (0.25 * sequences.attention / sequences.attention.sum()).astype(np.float32)
-    after, metrics = gradient_with(table, Examples(pack(sequences), weights))
+    after, metrics = gradient_with(table, Examples(pack_one_per_row(sequences), weights))
     np.testing.assert_allclose(after["table"], 1 + 0.25 * loop_gradient(table, sequences), atol=1e-6)
     assert float(metrics["prompt_consistency_loss"]) > 0
 
@@ -123,7 +123,7 @@ def test_a_weight_of_the_loss_changes_the_update(tmp_path):
 
 
 def test_rows_without_tokens_give_no_gradient():
-    rows = Examples(pack(empty_rows(2, 2, 3)), np.zeros((2, 3), np.float32))
+    rows = Examples(pack_one_per_row(empty_rows(2, 2, 3)), np.zeros((2, 3), np.float32))
     np.testing.assert_array_equal(gradient_with(np.zeros((7, 7), np.float32), rows)[0]["table"], 1)
 
 

@@ -174,7 +174,9 @@ def test_responses_of_another_engine_must_include_masks():
     request = Request((1, 2), 0, 0, Sampling(4, (0,), top_p=0.5, kept=2), 0)
     tokens, mask, logp = np.array([3, 0], np.int32), np.ones(2, bool), np.full(2, -0.5, np.float32)
     bare = Response(0, 0, tokens, mask, logp, logp, "stop")
-    with pytest.raises(InputError, match=r"must have its sampling masks as an integer array kept \[2, 2\]; got none"):
+    with pytest.raises(
+        InputError, match=r"must have its sampling masks \(kept\) as an integer array of shape \[2, 2\]; got none"
+    ):
         check_responses([request], [bare])
     with pytest.raises(InputError, match="has token 0 outside its own sampling mask"):
         check_responses([request], [bare._replace(kept=np.array([[3, -1], [4, 5]], np.int32))])

@@ -20,14 +20,14 @@ from rljax.errors import InputError
 from rljax.models import Model, init_params
 from rljax.models.huggingface import read_config, save_pretrained
 from rljax.models.language_model import logits
-from rljax.models.packed import before_scored, to_batch
+from rljax.models.packed import take_before_scored, to_batch
 from rljax.ops.distillation import matched_vocabulary_distance, sorted_probability_distance
 from rljax.ops.weights import sequence_mean
 from rljax.options.distillation import NAME as TEACHER
 from rljax.options.span_distributions import match_tokens
 from rljax.options.span_teacher import reencode
 from rljax.programs.batch_replay import loss_terms
-from rljax.rollout import pack, sequences_of
+from rljax.rollout import pack_one_per_row, sequences_of
 from rljax.training.parts.policy import make_transformer_config
 from rljax.training.rollout_data import make_prepare, make_rollout_scorer
 
@@ -76,9 +76,9 @@ def test_the_update_is_the_gradient_of_the_distances_where_spans_begin(config, p
     logp = np.where(attention, np.float32(-2), np.float32(0))
     rollout = groups.rollout._replace(mask=attention, policy_logp=logp, behaviour_logp=logp)
     groups = groups._replace(tokens=tokens, attention=attention, rollout=rollout)
-    ours, mask = pack(sequences_of(groups)), jnp.asarray(attention.reshape(16, -1))
+    ours, mask = pack_one_per_row(sequences_of(groups)), jnp.asarray(attention.reshape(16, -1))
     rows, spans = reencode(setup, setup.teacher.tokenizer, groups)
-    theirs = pack(rows)
+    theirs = pack_one_per_row(rows)
     own_ids, other_ids = match_tokens(setup.tokenizer, setup.teacher.tokenizer)
     distance = {
         "sorted": sorted_probability_distance,
@@ -87,7 +87,7 @@ def test_the_update_is_the_gradient_of_the_distances_where_spans_begin(config, p
 
     def of_tokens(folder, params, packed):
         places = map(jnp.asarray, (packed.tokens, packed.positions, packed.segments))
-        return to_batch(before_scored(logits(Model(read_config(Path(folder))), params, *places), packed) / 0.7, packed)
+        return to_batch(take_before_scored(logits(Model(read_config(Path(folder))), params, *places), packed) / 0.7, packed)
 
     judged = of_tokens(config.algorithm.teacher, setup.frozen[TEACHER], theirs)
     pairs = [(row, span.ours[0], span.theirs[0]) for row, found in enumerate(spans) for span in found]

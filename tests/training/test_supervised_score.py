@@ -12,8 +12,8 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Scores
 from rljax.models.calculator import calculator_of
-from rljax.models.symbolic import mixed_policy
-from rljax.rollout import pack, sequences_of_demonstrations
+from rljax.models.mixed_policy import mixed_policy
+from rljax.rollout import pack_one_per_row, sequences_of_demonstrations
 from rljax.tracking.rows import read_metrics
 from rljax.training.scoring import check_policy, make_score, make_supervised_score
 
@@ -58,7 +58,7 @@ def test_only_the_score_of_responses_contains_the_rules(freeze):
     setup, state = first_state(TINY.replace(calculator=0.9, freeze=freeze))
     network, _ = first_state(TINY)
     sequences = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
-    packed = pack(sequences)
+    packed = pack_one_per_row(sequences)
     mixture_score, network_score = make_score(setup.policy, 1.0), make_supervised_score(setup.policy, 1.0)
     expected = make_score(network.policy, 1.0)(state.params, packed).logp
     np.testing.assert_allclose(network_score(state.params, packed).logp, expected, atol=1e-6)

@@ -20,14 +20,14 @@ from rljax.models import Model, TransformerConfig
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import logits
 from rljax.models.model_folder import write_model
-from rljax.models.packed import before_scored, to_batch
+from rljax.models.packed import take_before_scored, to_batch
 from rljax.models.value_model import init_value_params, value_contents, value_model
 from rljax.ops.distillation import generalized_jsd
 from rljax.ops.divergence import exact_kl
 from rljax.ops.weights import sequence_mean
 from rljax.options import INSTALLERS
 from rljax.options.distillation import NAME, teacher_kl
-from rljax.rollout import pack, sequences_of
+from rljax.rollout import pack_one_per_row, sequences_of
 from rljax.tracking.plots import PANELS
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts
@@ -91,13 +91,13 @@ def test_the_update_of_gkd_is_the_gradient_of_the_full_divergence(teacher):
     setup, state = first_state(TINY.replace(algorithm="gkd", teacher=str(teacher)), optimizer=optax.sgd(1.0))
     state = make_rl_state(setup, state)
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
-    packed, mask = pack(sequences_of(groups)), jnp.asarray(groups.rollout.mask.reshape(16, -1))
+    packed, mask = pack_one_per_row(sequences_of(groups)), jnp.asarray(groups.rollout.mask.reshape(16, -1))
     models = [Model(make_transformer_config(setup.config.model, 20)), Model(read_config(teacher))]
 
     def objective(params):
         inputs = packed.tokens, packed.positions, packed.segments
         both = [
-            before_scored(logits(model, weights, *map(jnp.asarray, inputs)), packed) / 0.7
+            take_before_scored(logits(model, weights, *map(jnp.asarray, inputs)), packed) / 0.7
             for model, weights in zip(models, (params, setup.frozen[NAME]), strict=True)
         ]
         token_divergence = to_batch(generalized_jsd(*both, beta=0.5), packed)

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from rljax.data.tokenizer import CharacterTokenizer
 from rljax.data.tokenizer_files import save_tokenizer_files
 from rljax.errors import InputError
-from rljax.models.folder_notes import NOT_SAMPLING
+from rljax.models.folder_notes import GENERATION_WITHOUT_NOTE
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import init_params
 from rljax.training.config import ModelConfig, TrainConfig
@@ -34,11 +34,11 @@ def ignored_settings(folder, **settings):
 def test_every_entry_of_generation_config_is_used_or_reported(folder):
     names = set(GenerationConfig().to_dict())
     assert len(names) > 50
-    assert names >= NOT_SAMPLING - {"trust_remote_code"}
+    assert names >= GENERATION_WITHOUT_NOTE - {"trust_remote_code"}
     for name in names:
         (folder / "generation_config.json").write_text(json.dumps({name: 7}))
         text = " ".join(ignored_settings(folder))
-        assert (f"{name}=7" in text) == (name not in NOT_SAMPLING), name
+        assert (f"{name}=7" in text) == (name not in GENERATION_WITHOUT_NOTE), name
         (folder / "generation_config.json").write_text(json.dumps({name: None}))
         assert ignored_settings(folder) == []
 

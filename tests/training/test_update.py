@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import Scores, TransformerConfig, init_params, policy_of_logits, transformer_policy
 from rljax.models.huggingface import save_pretrained
 from rljax.parallel import accumulate, make_mesh
-from rljax.rollout import Sequences, lay_out, lay_out_examples, pack
+from rljax.rollout import Sequences, lay_out, lay_out_examples, pack_one_per_row
 from rljax.training.scoring import check_policy, make_score
 from rljax.training.state import CriticState, create, place, shardings_of
 from rljax.training.update import make_policy_update, make_supervised_step, put_layout
@@ -34,7 +34,7 @@ def data():
     prompts, tokens = np.split(rng.integers(2, 16, (ROWS, START + LENGTH)).astype(np.int32), [START], axis=1)
     attention = np.arange(LENGTH) < rng.integers(1, LENGTH + 1, ROWS)[:, None]
     sequences = Sequences(prompts, np.ones(prompts.shape, bool), tokens, attention)
-    scores = SCORE(init_params(CONFIG, jax.random.key(0)), jax.tree.map(jnp.asarray, pack(sequences)))
+    scores = SCORE(init_params(CONFIG, jax.random.key(0)), jax.tree.map(jnp.asarray, pack_one_per_row(sequences)))
     rollout = Rollout(
         mask=attention.reshape(PROMPTS, GROUP, LENGTH),
         behaviour_logp=np.asarray(scores.logp).reshape(PROMPTS, GROUP, LENGTH),
@@ -126,7 +126,7 @@ def test_the_state_is_sharded_over_the_mesh(data):
 def test_supervised_steps_lower_the_negative_log_likelihood(data):
     sequences, _ = data
     mesh = make_mesh(1, 1)
-    state, packed = initial_state(mesh), pack(sequences)
+    state, packed = initial_state(mesh), pack_one_per_row(sequences)
     logp = np.asarray(SCORE(state.params, jax.tree.map(jnp.asarray, packed)).logp)
     counted = sequences.attention
     step = make_supervised_step(bare_setup(None, SCORE, OPTIMIZER, mesh), OPTIMIZER, state)

@@ -13,7 +13,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.programs import warm_start as module
 from rljax.programs.warm_start import key_of, local_programs, read_cache, rows_of_warm_start, sequences_of_demonstrations
-from rljax.rollout import lay_out_examples, pack
+from rljax.rollout import lay_out_examples, pack_one_per_row
 from rljax.tracking.rows import read_metrics
 from rljax.training.update import make_supervised_step
 
@@ -162,7 +162,7 @@ def test_a_supervised_step_descends_the_chosen_loss(name):
     """The gradient matches one computed from log-probabilities; the reported loss is always the negative log-likelihood."""
     setup, state = first_state(SMALL.replace(warm_start_loss=name, freeze=()), optimizer=optax.sgd(1.0))
     batch = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
-    packed, mask, before = pack(batch), jnp.asarray(batch.learned), jax.device_get(state.params)
+    packed, mask, before = pack_one_per_row(batch), jnp.asarray(batch.learned), jax.device_get(state.params)
     count = float(batch.learned.sum())
 
     def objective(params):

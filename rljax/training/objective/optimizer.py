@@ -22,7 +22,7 @@ from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.axes import INPUT_AXES, matrix_axes
-from rljax.models.patterns import matches, select_paths
+from rljax.models.path_patterns import matches, select_paths
 from rljax.models.policy import path_names
 from rljax.ops.unpublished.schedule import warmup_cosine
 from rljax.records import required

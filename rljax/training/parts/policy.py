@@ -74,6 +74,6 @@ def choose_policy(config: TrainConfig, custom: CustomParts, tokenizer: Tokenizer
     if setting and own:
         raise InputError(
             f"{setting} changes the built-in model, in sampling and in scoring; leave your own {own} or the setting "
-            "out. For your own policy, use rljax.models.symbolic.mixed_policy or rljax.models.sub_policies.sub_policies."
+            "out. For your own policy, use rljax.models.mixed_policy.mixed_policy or rljax.models.sub_policies.sub_policies."
         )
     return make_policy(config.model, tokenizer, mesh) if custom.policy is None else custom.policy

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from digit_steps import Digits, digit_sum, make_worker
 
-from rljax.rollout.search import Search, beam_search
+from rljax.rollout.beam_search import Search, beam_search
 
 
 def run_search(engine, *, samples, keep, value=digit_sum, budget=12, rows=8):

@@ -16,10 +16,10 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.calculator import calculator_of, with_calculator
-from rljax.models.rule_mixture import Mixture, learned_mixture
-from rljax.models.symbolic import mixed_policy
+from rljax.models.learned_mixture import Mixture, learned_mixture
+from rljax.models.mixed_policy import mixed_policy
 from rljax.parallel import make_mesh
-from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
+from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack_one_per_row
 from rljax.rollout.groups import pad_responses
 from rljax.training.interrupt import Interrupted
 
@@ -45,7 +45,7 @@ def hand_written():
     tokens, attention = np.zeros((3, 12), np.int32), np.zeros((3, 12), bool)
     for row, ids in enumerate(encoded):
         tokens[row, : len(ids)], attention[row, : len(ids)] = ids, True
-    return params, pack(Sequences(*prompts, tokens, attention)), attention
+    return params, pack_one_per_row(Sequences(*prompts, tokens, attention)), attention
 
 
 def mixture_by_hand(logp, share, attention):
@@ -98,7 +98,7 @@ def test_sampler_and_scorer_agree_and_demonstrations_skip_the_rules(hand_written
     responses = DecodingEngine(LEARNED.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
     arrays = pad_responses(responses, 12)
     prompts = left_pad([request.prompt_tokens for request in requests], 8, 0)
-    sampled = pack(Sequences(*prompts, arrays["tokens"], arrays["attention"]))
+    sampled = pack_one_per_row(Sequences(*prompts, arrays["tokens"], arrays["attention"]))
     logp = np.asarray(LEARNED.score(params, sampled, 0.7).logp)
     np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
     alone = LEARNED.supervised_score(params, packed, 1.0)

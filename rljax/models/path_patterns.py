@@ -6,12 +6,12 @@ from fnmatch import fnmatchcase
 
 from rljax.errors import InputError
 
-LISTED = 12
+MAX_LISTED = 12
 """Largest number of names that an error message lists."""
 
 
 def matches(pattern: str, path: Sequence[str]) -> bool:
-    """True if a pattern selects a parameter.
+    """Return True if a pattern selects the parameter at a path.
 
     A pattern names one part of the path, or several consecutive parts separated by `/`. Within a part, `*` matches any characters,
     `?` matches one character, and `[0-3]` matches one character of a range.
@@ -43,8 +43,8 @@ def select_paths(
     for pattern in patterns:
         if not any(matches(pattern, path) for path in paths):
             names = list(dict.fromkeys(re.sub(r"/\d+(?=/)", "/*", "/".join(path)) for path in paths))
-            more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
             raise InputError(
-                f"{setting}: {pattern!r} matches no parameter; the parameters are {', '.join(names[:LISTED])}{more}."
+                f"{setting}: {pattern!r} matches no parameter; the parameters are {', '.join(names[:MAX_LISTED])}{more}."
             )
     return tuple(path for path in paths if any(matches(pattern, path) for pattern in patterns))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models.axes import spec_of
-from rljax.models.packed import Packed, Scores, before_scored, soft_cap
+from rljax.models.packed import Packed, Scores, soft_cap, take_before_scored
 from rljax.models.policy import Copied, Decoder, Params, Policy, cast_parameter, insert_rows, scores_of_distributions
 from rljax.ops.arrays import Number, at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
@@ -35,7 +35,7 @@ class Rules(NamedTuple):
     """memory -> log-probabilities of the next token, -inf for forbidden tokens, and False if the rules abstain."""
 
 
-Split = Callable[[Params], tuple[Params, Number]]
+SplitParams = Callable[[Params], tuple[Params, Number]]
 """Parameters of a mixture -> the network's parameters, and 1 - α, the weight of the rules."""
 
 
@@ -49,7 +49,7 @@ class MixedState(NamedTuple):
 
 
 def compute_memories(
-    rules: Rules, tokens: Int[Array, "R S"], first: Bool[Array, "R S"], real: Bool[Array, "R S"]
+    rules: Rules, tokens: Int[Array, "R S"], first: Bool[Array, "R S"], has_token: Bool[Array, "R S"]
 ) -> Int[Array, "R S F"]:
     """Compute the memory of the rules after each slot of each row.
 
@@ -57,18 +57,18 @@ def compute_memories(
         rules: the state machine.
         tokens: token ids.
         first: mask of the slots where a sequence begins.
-        real: mask of the slots that contain a token; other slots are not read.
+        has_token: mask of the slots that contain a token; other slots are not read.
     """
     start = jnp.asarray(rules.start, jnp.int32)[None]
 
     def step(memory: Int[Array, "R F"], slot: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        token, is_first, is_real = slot
+        token, is_first, is_read = slot
         before = jnp.where(is_first[:, None], start, memory)
-        after = jnp.where(is_real[:, None], rules.read(before, token), before)
+        after = jnp.where(is_read[:, None], rules.read(before, token), before)
         return after, after
 
     initial = jnp.broadcast_to(start, (tokens.shape[0], start.shape[1]))
-    return jnp.moveaxis(jax.lax.scan(step, initial, (tokens.T, first.T, real.T))[1], 0, 1)
+    return jnp.moveaxis(jax.lax.scan(step, initial, (tokens.T, first.T, has_token.T))[1], 0, 1)
 
 
 def mixed_logits(
@@ -92,9 +92,8 @@ def mixed_logits(
 def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
     """Mix a policy with rules, in its decoder and in its score.
 
-    The warm start and the auxiliary loss train the network alone, so that it also learns the tokens that the rules predict.
-
-    The temperature applies to the mixture, not to the network alone. A saved folder contains only the network. All logits of the
+    The warm start and the auxiliary loss train the network alone, so that it also learns the tokens that the rules predict. The
+    temperature applies to the mixture, not to the network alone. A saved folder contains only the network. All logits of the
     scored tokens are in memory at once, so the vocabulary should be small.
 
     Args:
@@ -116,14 +115,14 @@ def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
     return with_mixture(policy, rules, lambda params: (params, share))
 
 
-def with_mixture(policy: Policy, rules: Rules, split: Split) -> Policy:
+def with_mixture(policy: Policy, rules: Rules, split: SplitParams) -> Policy:
     """Mix a policy with rules; `split` gets the network's parameters and the rules' weight from the parameters of the mixture.
 
     Raises:
         InputError: the policy lacks a decoder or features.
     """
     if policy.decoder is None or policy.features is None:
-        raise InputError("a mixture with rules needs a policy with `decoder` and `features`; give both.")
+        raise InputError("a mixture with rules needs a policy with `decoder` and `features`; pass a policy that has both.")
     return policy._replace(
         score=_mixed_score(policy, rules, split),
         decoder=_mixed_decoder(policy.decoder, rules, split),
@@ -132,7 +131,7 @@ def with_mixture(policy: Policy, rules: Rules, split: Split) -> Policy:
     )
 
 
-def _mixed_score(policy: Policy, rules: Rules, split: Split) -> Callable[[Params, Packed, float], Scores]:
+def _mixed_score(policy: Policy, rules: Rules, split: SplitParams) -> Callable[[Params, Packed, float], Scores]:
     features = required(policy.features, "policy.features")
 
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
@@ -142,13 +141,15 @@ def _mixed_score(policy: Policy, rules: Rules, split: Split) -> Callable[[Params
         logits = soft_cap(jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=sum_dtype(hidden)), cap)
         tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
         memory = compute_memories(rules, tokens, positions == 0, segments > 0)
-        logp = jax.nn.log_softmax(mixed_logits(rules, logits, before_scored(memory, packed), share) / temperature, axis=-1)
+        logp = jax.nn.log_softmax(
+            mixed_logits(rules, logits, take_before_scored(memory, packed), share) / temperature, axis=-1
+        )
         return scores_of_distributions(logp, packed)
 
     return score
 
 
-def _mixed_decoder(decoder: Decoder, rules: Rules, split: Split) -> Decoder:
+def _mixed_decoder(decoder: Decoder, rules: Rules, split: SplitParams) -> Decoder:
     def begin(
         params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
     ) -> tuple[Float[Array, "B V"], MixedState]:

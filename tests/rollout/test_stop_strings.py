@@ -14,7 +14,7 @@ from rljax.models import transformer_policy
 from rljax.models.config import TransformerConfig
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
-from rljax.rollout.stopping import may_have_stopped, stop_end
+from rljax.rollout.stop_strings import may_have_stopped, stop_end
 from rljax.training.config import TrainConfig
 from rljax.training.worker import make_sampling
 

@@ -8,17 +8,17 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from rljax.models import Params
-from rljax.rollout.continuations import Prefix, Value, end_token
+from rljax.rollout.continuations import Prefix, PrefixEvaluator, end_token
 from rljax.rollout.engine import generate_seeds
 from rljax.rollout.engine_protocols import Request, Response, sample_responses
 from rljax.rollout.worker import RolloutWorker
 
 
 class Search(NamedTuple):
-    """Settings of a search."""
+    """Settings of a beam search."""
 
     samples: int
-    """N, number of steps sampled per problem at each depth, divided among the kept prefixes; ended ones' shares are unused."""
+    """N, number of steps sampled per problem at each depth, divided among the kept prefixes; ended prefixes' shares are unused."""
     keep: int
     """Number of prefixes that are kept at each depth, at most N."""
     step_ends: tuple[str, ...]
@@ -48,7 +48,7 @@ class SearchResult(NamedTuple):
 def beam_search(
     worker: RolloutWorker,
     params: Params,
-    value: Value,
+    value: PrefixEvaluator,
     prompt_ids: Sequence[int],
     *,
     search: Search,
@@ -76,7 +76,7 @@ def beam_search(
 
     Raises:
         ValueError: `search` keeps no prefix, keeps more prefixes than it samples, or has no text that ends a step.
-        InputError: the engine's responses do not answer the requests.
+        InputError: the engine's responses do not match the requests.
 
     Source:
         The beam search of Snell et al., Scaling LLM Test-Time Compute Optimally can be More Effective than Scaling Model
@@ -196,7 +196,7 @@ def extend_prefix(worker: RolloutWorker, prefix: Prefix, response: Response) -> 
     return prefix._replace(tokens=(*prefix.tokens, *kept), text=text, logp=logp, ended=end is not None or stopped, end=end)
 
 
-def _evaluate(value: Value, candidates: Sequence[Sequence[Prefix]]) -> list[list[ScoredPrefix]]:
+def _evaluate(value: PrefixEvaluator, candidates: Sequence[Sequence[Prefix]]) -> list[list[ScoredPrefix]]:
     """Evaluate the candidates of all problems in one call."""
     everything = [prefix for part in candidates for prefix in part]
     values = iter(np.where(np.isnan(found := value(everything)), -np.inf, found).tolist())

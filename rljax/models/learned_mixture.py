@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from rljax.caching import cache_results
 from rljax.errors import InputError
+from rljax.models.mixed_policy import Rules, with_mixture
 from rljax.models.policy import Copies, Decoder, Params, Policy
-from rljax.models.symbolic import Rules, with_mixture
 from rljax.records import required
 
 
@@ -63,7 +63,7 @@ def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) 
         ∂ log π(a) / ∂z = s (1 - s) (π_rules(a) - π_network(a)) / π(a)
 
     The share grows if the rules favor tokens with positive advantages more than the network does. As in
-    `rljax.models.symbolic.mixed_policy`, demonstrations train the network alone, and a saved folder contains only the network.
+    `rljax.models.mixed_policy.mixed_policy`, demonstrations train the network alone, and a saved folder contains only the network.
 
     Args:
         policy: the network; it needs `decoder` and `features`.

@@ -1,4 +1,4 @@
-"""Multi-turn sampling with the built-in engine, which samples many episodes' turns at once as rows become free.
+"""Multi-turn sampling with the built-in engine, which caches each episode's context in a row between the turns.
 
 Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows.
 """
@@ -21,20 +21,21 @@ from rljax.models import Decoder, Params, TurnDecoder
 from rljax.models.axes import spec_of
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import required
-from rljax.rollout.decode_sizes import FittingSlots, growth_sizes, padded_length, turn_bytes, turn_rows
+from rljax.rollout.decode_sizes import FittingSlots, dialogue_peak_bytes, growth_sizes, padded_length, rows_read_together
 from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.engine_protocols import Request, Response
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
 
 FEWEST_TOKENS = 8
-"""Tokens per row in the smallest compiled program that reads a turn."""
+"""Number of tokens per row in the smallest compiled program that reads new context."""
 
 
 class RowState(NamedTuple):
     """Decoder state of rows that may have different lengths."""
 
     lengths: Int[Array, "B"]
-    """Number of tokens that each row has read. A row whose turn has ended keeps reading tokens, which are discarded."""
+    """Number of tokens that each row has read. A row whose turn has ended still advances with the others; `read_turns` discards the
+    tokens that it reads after the end."""
     state: PyTree
     """State of the `TurnDecoder`."""
 
@@ -105,7 +106,7 @@ class Reading(NamedTuple):
     origin: int
     """Index of the row to copy."""
     first: int
-    """Number of the row's tokens to keep before the new ones; may be 0."""
+    """Number of the row's tokens to keep before the new tokens, at least 0."""
     tokens: tuple[int, ...]
     """The new tokens."""
     rows: list[int]
@@ -126,7 +127,7 @@ class TurnQueue:
     Attributes:
         waiting: the queued turn of each episode that has one, by episode index.
         episodes: the episode that each row belongs to; None if the row belongs to no episode.
-        read: for each row, the tokens in its decoder state.
+        row_tokens: for each row, the tokens in its decoder state.
         tokens_read: number of context tokens read so far; a prompt that several rows share counts once.
 
     Raises:
@@ -154,7 +155,7 @@ class TurnQueue:
         rows = len(decoding.request_of_row)
         self.decoding, self.requests = decoding, [self.first_turns[0]] * rows
         self.episodes: list[int | None] = [None] * rows
-        self.read: list[tuple[int, ...]] = [()] * rows
+        self.row_tokens: list[tuple[int, ...]] = [()] * rows
 
     @property
     def running(self) -> Bool[np.ndarray, "B"]:
@@ -177,7 +178,7 @@ class TurnQueue:
         """Free the rows of episodes that have no further turn. Without this call, such rows are reused only if no other is free."""
         for row, owner in enumerate(self.episodes):
             if owner in episodes and not self.running[row]:
-                self.episodes[row], self.read[row] = None, ()
+                self.episodes[row], self.row_tokens[row] = None, ()
 
     def _check(self, episode: int, request: Request) -> None:
         sampling, needed = request.sampling, len(request.prompt_tokens) + request.sampling.max_tokens
@@ -185,24 +186,24 @@ class TurnQueue:
             raise InputError(f"dialogue: all turns must have the same sampling settings, {self.sampling}; got {sampling}.")
         if needed > self.room or sampling.max_tokens > self.sampling.max_tokens:
             raise InputError(
-                f"dialogue: a turn may have {self.sampling.max_tokens} tokens, and {self.room} with its context; episode "
+                f"dialogue: a turn can have at most {self.sampling.max_tokens} tokens, and {self.room} with its context; episode "
                 f"{episode} needs {sampling.max_tokens} and {needed}."
             )
         is_running = any(self.episodes[row] == episode for row in np.flatnonzero(self.running))
         if is_running or episode in self.waiting:
-            raise InputError(f"dialogue: the turn of episode {episode} has not ended, so another one cannot begin.")
+            raise InputError(f"dialogue: the turn of episode {episode} has not ended, so its next turn cannot begin.")
 
     def _record_ended(self, ended: Mapping[int, Response]) -> dict[int, Response]:
         """Record the tokens that the ended turns have read, and return the responses by episode."""
         for row, response in ended.items():  # the last token was sampled, but not read
-            self.read[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
+            self.row_tokens[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
         return {required(self.episodes[row], "episode"): response for row, response in ended.items()}
 
     def _split_readings(self, readings: Sequence[Reading]) -> Iterator[tuple[int, list[Reading]]]:
-        """Divide readings into parts of similar lengths; yield each part with the number of rows that it is padded to."""
+        """Divide readings into parts with similar numbers of tokens; yield each part, after the number of rows to pad it to."""
         left = sorted(readings, key=lambda reading: -len(reading.tokens))
         while left:
-            rows = turn_rows(len(self.requests), self._padded_length(left[0]), self.devices)
+            rows = rows_read_together(len(self.requests), self._padded_length(left[0]), self.devices)
             yield rows, left[:rows]
             left = left[rows:]
 
@@ -235,8 +236,8 @@ class CachedDialogue(TurnQueue):
     whose turn has ended and whose own episode has no turn waiting. If the episode that lost its row continues later, its full
     context is read again.
 
-    If the decoder can `grow`, rows begin with little room, and all rows get more as soon as one needs it. At most `engine.slots`
-    rows are decoded at once. `TurnQueue` describes the arguments.
+    If the decoder can `grow`, rows begin with little room, and all rows get more room as soon as one row needs it. At most
+    `engine.slots` rows are decoded at once. `TurnQueue` describes the arguments.
     """
 
     def __init__(
@@ -286,9 +287,9 @@ class CachedDialogue(TurnQueue):
                 if not free:
                     continue
                 row = free.pop(0)
-                self.episodes[row], self.read[row] = episode, ()
+                self.episodes[row], self.row_tokens[row] = episode, ()
             request = self.requests[row] = self.waiting.pop(episode)
-            first = count_shared_tokens(self.read[row], request.prompt_tokens[:-1])
+            first = common_prefix_length(self.row_tokens[row], request.prompt_tokens[:-1])
             reading = Reading(row, first, request.prompt_tokens[first:], [])
             readings.setdefault((row if first else None, request.prompt_tokens), reading).rows.append(row)
         return list(readings.values())
@@ -303,19 +304,19 @@ class CachedDialogue(TurnQueue):
 
 
 def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
-    """Adapt an engine to dialogues, whose rows have different lengths and are copied when they read a turn."""
+    """Adapt an engine to dialogues, in which rows have different lengths and are copied when they read new context."""
     grow = None if turns.grow is None else cached_partial(_grow, turns)  # all rows and their copies have the same room
     decoder, slots = row_decoder(turns)._replace(grow=grow), engine.slots
     if isinstance(slots, FittingSlots):
-        slots = replace(slots, decoder=decoder, peak=turn_bytes)
+        slots = replace(slots, decoder=decoder, peak=dialogue_peak_bytes)
     return replace(engine, decoder=decoder, slots=slots)
 
 
-def count_shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix of two token sequences.
+def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the common prefix of two token sequences.
 
     Example:
-        >>> count_shared_tokens((5, 6, 7, 8), (5, 6, 2)), count_shared_tokens((5, 6), (5, 6, 7)), count_shared_tokens((), (1,))
+        >>> common_prefix_length((5, 6, 7, 8), (5, 6, 2)), common_prefix_length((5, 6), (5, 6, 7)), common_prefix_length((), (1,))
         (2, 2, 0)
     """
     length = min(len(one), len(other))

@@ -24,11 +24,11 @@ from dialogues import (
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.parallel import make_mesh, policy_shardings, put
-from rljax.rollout import dialogue as dialogue_module
+from rljax.rollout import cached_dialogue as dialogue_module
 from rljax.rollout import engine as engine_module
 from rljax.rollout.begin_dialogue import RereadingDialogue, begin_dialogue
+from rljax.rollout.cached_dialogue import CachedDialogue, row_decoder, turn_engine
 from rljax.rollout.decode_sizes import FittingSlots, row_bytes
-from rljax.rollout.dialogue import CachedDialogue, row_decoder, turn_engine
 from rljax.rollout.engine_protocols import DialogueEngine
 
 
@@ -127,7 +127,9 @@ def test_dialogue_allocates_the_planned_cache_memory(axes, long, fewest, monkeyp
     record_bytes(dialogue_module, "empty_rows", lambda *_: ())
     record_bytes(engine_module, "grow_rows", lambda decoder, rows: rows.state)
     slots = FittingSlots(policy.decoder, mesh, 0)
-    memory = turn_engine(make_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache(6, params, 16, 16, 8, BUDGET)
+    memory = turn_engine(make_engine(slots, mesh=mesh), policy.decoder.turns).slots.cache_peak_bytes(
+        6, params, 16, 16, 8, BUDGET
+    )
     dialogue = begin_dialogue(
         make_engine(replace(slots, memory=memory), mesh=mesh, decoder=policy.decoder), params, REQUESTS
     )

@@ -1,4 +1,4 @@
-"""Stop strings: find where the text of a response first contains one.
+"""Stop strings: find the first token after which the text of a response contains one of them.
 
 A stop string may begin and end inside a token, so the decoded text is searched, and never the token ids. The response ends
 with the token that completes the string. The text is not tokenized again, so the response is a prefix of the sampled tokens.
@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from jaxtyping import Int
 
-CHECK_TOKENS = 32
-"""Number of tokens sampled per row between two checks for stop strings. At most this many tokens after the end are discarded."""
+TOKENS_BETWEEN_CHECKS = 32
+"""Number of tokens sampled per row between two checks for stop strings. Tokens sampled after a stop string are discarded."""
 
 Decode = Callable[[Sequence[int]], str]
 """Function from token ids to text. Adding ids must only append to the text, except that the replacement characters of an
@@ -45,7 +45,7 @@ def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode
 def may_have_stopped(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode, *, new: int) -> bool:
     """Return True if a stop string seems to end within the last `new` tokens. Only these and a few tokens before them are decoded.
 
-    This check may miss a stop string among tokens that decode to no text; `stop_end` then finds the string when the row has ended.
+    The check may miss a stop string among tokens that decode to no text. `stop_end` finds such a string once the row has ended.
     """
     if not stop:
         return False

@@ -10,9 +10,9 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.calculator import CHARACTERS, calculator_of
-from rljax.models.symbolic import compute_memories, mixed_policy
+from rljax.models.mixed_policy import compute_memories, mixed_policy
 from rljax.parallel import make_mesh
-from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
+from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack_one_per_row
 from rljax.rollout.groups import pad_responses
 from rljax.training.config import TrainConfig
 from rljax.training.parts.custom_parts import CustomParts
@@ -95,7 +95,7 @@ def rollout():
     responses = DecodingEngine(MIXED.decoder, make_mesh(1, 1, 1), 8).generate(params, requests)
     arrays = pad_responses(responses, 12)
     prompts = left_pad([request.prompt_tokens for request in requests], 8, 0)
-    packed = pack(Sequences(*prompts, arrays["tokens"], arrays["attention"]))
+    packed = pack_one_per_row(Sequences(*prompts, arrays["tokens"], arrays["attention"]))
     texts = [(PROMPTS[request.prompt_id], response.tokens) for request, response in zip(requests, responses, strict=True)]
     return params, texts, packed, arrays
 
