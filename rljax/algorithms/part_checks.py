@@ -47,9 +47,9 @@ def check_fit(algorithm: Algorithm, specs: Mapping[str, str]) -> None:
             f"{' with '.join(reward_specs)}: the advantage divides by the mean reward, which this outcome reward can make "
             "negative; use another advantage, or leave the outcome reward out"
         )
-    if words.get("advantage") and algorithm.shape_reward is not None and _equation(algorithm.advantage) is mean_normalized:
+    if specs.get("advantage") and algorithm.shape_reward is not None and _equation(algorithm.advantage) is mean_normalized:
         raise ValueError(
-            f"{words['advantage']}: the advantage is divided by the mean reward, which the penalty on long responses can make "
+            f"{specs['advantage']}: the advantage divides by the mean reward, which the penalty on long responses can make "
             "negative; leave the penalty out (dapo without soft_overlong)"
         )
 
