@@ -52,12 +52,12 @@ CHECKED = sorted({path.stem for path in (ROOT / "rljax").iterdir() if path.name 
 """The packages and modules of rljax whose signatures are checked: all but `rljax/__init__.py`, which only lists names."""
 jaxtyping.install_import_hook([f"rljax.{name}" for name in CHECKED], "type_checker.check")
 
-from rljax.cli.compilation_cache import DIRECTORY, SHORTEST, keep_compiled_programs  # noqa: E402  after the hook
+from rljax.cli.compilation_cache import FOLDER_VARIABLE, MIN_SECONDS_VARIABLE, keep_compiled_programs  # noqa: E402  after the hook
 
-os.environ.setdefault(SHORTEST, "0.01")
+os.environ.setdefault(MIN_SECONDS_VARIABLE, "0.01")
 keep_compiled_programs(os.environ)  # in the user's cache folder, so that the next run of the suite compiles little
-jax.config.update("jax_compilation_cache_dir", os.environ.get(DIRECTORY))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", float(os.environ[SHORTEST]))
+jax.config.update("jax_compilation_cache_dir", os.environ.get(FOLDER_VARIABLE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", float(os.environ[MIN_SECONDS_VARIABLE]))
 
 
 def pytest_collection_finish():

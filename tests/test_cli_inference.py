@@ -271,7 +271,7 @@ def test_no_file_is_written_if_no_response_is_kept(run, tmp_path, capsys):
     never = tmp_path / "never.py"
     never.write_text("def never(completions, **columns):\n    return [0.0 for _ in completions]\n")
     words = ("--samples", "2", "--limit", "2", "--reward", f"{never}:never")
-    refused(capsys, "0 of 4 responses were accepted", "generate", str(run), str(tmp_path / "own.jsonl"), *words)
+    refused(capsys, "accepted responses: 0 of 4", "generate", str(run), str(tmp_path / "own.jsonl"), *words)
     assert not (tmp_path / "own.jsonl").exists()
 
 

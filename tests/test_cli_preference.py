@@ -28,7 +28,7 @@ def test_preference_trains_a_model_that_other_commands_open(pairs, tmp_path, cap
     output = capsys.readouterr().out
     assert "kto from random weights" in output
     assert "2 updates of 4 pairs, 4 at a time on 1 device" in output
-    assert "1 pairs were dropped: prompt and response have more than 16 tokens" in output
+    assert "Left out 1 pair: prompt and response have more than 16 tokens" in output
     assert f"rljax sample {first} --prompt" in output
     assert {"config.json", "model.safetensors", "settings.json", "metrics.jsonl"} <= {file.name for file in first.iterdir()}
     assert main(["sample", str(first), "--prompt", "3=", "--max-response-tokens", "4"]) == 0

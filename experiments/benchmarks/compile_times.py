@@ -33,7 +33,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which
 from lab.rows import made_on
 from rljax.parallel import make_mesh
 from rljax.programs.compiled_sampling import compile_sampling
-from rljax.programs.compiled_updates import policy_update
+from rljax.programs.compiled_updates import compile_policy_update
 from rljax.programs.topology import topology_of
 
 HERE = Path(__file__).resolve().parent
@@ -87,7 +87,7 @@ def measure(topology: str, program: str, layers: int, scanned: bool) -> dict[str
     if program == "sampling":
         programs, _ = compile_sampling(config, shape, mesh, PROMPT, ROWS)
         return row | {"seconds": round(cpu_seconds() - start), "MB": program_size(*programs)}
-    update = policy_update(config, shape, mesh, PROMPT)
+    update = compile_policy_update(config, shape, mesh, PROMPT)
     row |= {"seconds": round(cpu_seconds() - start), "MB": program_size(update)}
     row |= {"temporaries_GB": round(update.memory_analysis().temp_size_in_bytes / 1e9, 2)}
     return row if found.kind.startswith("h") else row | {"estimate_ms": round(milliseconds(update))}

@@ -21,7 +21,7 @@ from shapes import QWEN_0_6B
 from rljax import TrainConfig
 from rljax.files import atomic_write
 from rljax.parallel import mesh_of
-from rljax.programs.compiled_updates import policy_update, sent_bytes, temporaries
+from rljax.programs.compiled_updates import compile_policy_update, sent_bytes, temporaries
 from rljax.programs.topology import topology_of
 
 FILE = Path(__file__).resolve().with_suffix(".json")
@@ -58,7 +58,7 @@ def compute_figures(name: str) -> dict[str, Any]:
     )
     begin = time.monotonic()
     shape = replace(QWEN_0_6B, layers=LAYERS, attention="splash", remat="full")
-    program = policy_update(config, shape, mesh_of(config.devices, devices=topology.devices), PROMPT)
+    program = compile_policy_update(config, shape, mesh_of(config.devices, devices=topology.devices), PROMPT)
     return {
         "compiler": topology.compiler,
         "temporaries": temporaries(program),

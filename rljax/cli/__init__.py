@@ -1,6 +1,6 @@
-"""The commands. Each module defines a record, which Tyro fills from the command line, and a function that runs the command.
+"""The commands of `rljax`. Each module defines a command's record, which Tyro fills from the command line, and its function.
 
-These functions contain the heavy imports, so that `--help` stays fast.
+The functions import JAX themselves, so that `--help` stays fast.
 """
 
 import contextlib
@@ -124,15 +124,15 @@ rljax --version                   versions and devices, for a bug report
 
 `rljax COMMAND --help` explains a command."""
 
-LONGEST_NAME = 200
-"""Maximum length of a file name or of JAX's error text in a message, in characters."""
+LONGEST_QUOTE = 200
+"""Maximum length of a file name or an error of JAX that a message quotes, in characters."""
 CRASHED = 1
 """Exit code for a bug in rljax."""
-UNREAD = 141
-"""Exit code if the program that reads the output has closed the pipe, as after SIGPIPE (128 + 13)."""
-YOUNG_OBJECTS = 50_000
+PIPE_CLOSED = 141
+"""Exit code if the program that reads the output closes the pipe: 128 + 13, the code that SIGPIPE causes."""
+COLLECTION_THRESHOLD = 50_000
 """Number of new objects after which Python's garbage collector runs. Tracing makes many objects but little garbage.
-With Python's default, 700, garbage collection takes a tenth of the time until a run's first step."""
+With Python's default threshold of 700, garbage collection takes a tenth of the time until a run's first step."""
 
 
 def run_completion(command: Completion) -> int:
@@ -182,7 +182,8 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
 )
 """Name of a command -> the record that Tyro parses, and the function that runs the command.
 
-If the record is a `Settings`, the function also takes the `Start` that the flags change, and the flags.
+The function takes the parsed record. If the record is a subclass of `Settings`, the function also takes the `Start` whose settings
+the flags override, and the command's arguments.
 """
 
 __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "main", "parse", "starting_config"]
@@ -203,8 +204,8 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
     """Parse a command line into its command's record, as a Tyro subcommand.
 
     Args:
-        arguments: name of the command, and its flags.
-        start: settings that the flags change; None finds them from the arguments.
+        arguments: name of the command, then its arguments.
+        start: settings that the flags override; None finds them from the arguments.
 
     Raises:
         InputError: the command cannot start from these settings, or a flag does not exist.
@@ -215,7 +216,7 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
     if issubclass(record, Sft):
         arguments = [arguments[0], *train_arguments(arguments[0], arguments[1:])]
     if issubclass(record, Settings):
-        start = _start(arguments) if start is None else start
+        start = _starting_settings(arguments) if start is None else start
         check_flags(arguments, record, start.config)
         defaults[arguments[0]] = record(start.config)
     else:
@@ -238,7 +239,7 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
 
 
 def _parse_words(words: Sequence[str], defaults: dict[str, Any]) -> Any:
-    """Parse a command line with Tyro, which reports a record's own errors in a box with internal names; raise those instead."""
+    """Parse a command line with Tyro, but raise the errors of a record; Tyro would print them in a box with internal names."""
     box = _TerminalBuffer(sys.stderr)
     try:
         with contextlib.redirect_stderr(box):
@@ -250,8 +251,8 @@ def _parse_words(words: Sequence[str], defaults: dict[str, Any]) -> Any:
         raise
 
 
-def _start(arguments: Sequence[str]) -> Start:
-    """Find the settings that a command's flags change."""
+def _starting_settings(arguments: Sequence[str]) -> Start:
+    """Find the settings that a command's flags override."""
     command, *words = arguments
     if command == "ablate":
         words = as_train(words)
@@ -271,7 +272,7 @@ def _plain_types(text: str) -> str:
 
 
 class _TerminalBuffer(io.StringIO):
-    """A buffer that counts as a terminal if a stream is one, so that Tyro writes in color."""
+    """A buffer that reports that it is a terminal if `stream` is one, so that Tyro writes in color."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
@@ -294,8 +295,8 @@ def run(arguments: list[str]) -> int:
     arguments = [name, *train_arguments(name, arguments[1:])] if issubclass(record, Sft) else arguments
     helps = {"sft": (sft_help, SFT_FLAGS), "pretrain": (pretrain_help, PRETRAIN_FLAGS)}
     wants_help = name in helps and bool({"-h", "--help", "--help-all"} & set(arguments))
-    # The help of `pretrain` shows its settings for plain text, although no file is named.
-    start = _start([*arguments, *(["--dataset", TEXT] if wants_help and name == "pretrain" else [])])
+    # The help of `pretrain` shows the settings for plain text even if the command line names no file.
+    start = _starting_settings([*arguments, *(["--dataset", TEXT] if wants_help and name == "pretrain" else [])])
     if name == "train" and {"-h", "--help"} & set(arguments):
         print(short_help(start.config))
         return 0
@@ -325,9 +326,9 @@ def explain_error(error: Exception) -> str | None:
         return f"{limit}."
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         advice = "Use a smaller model, fewer or shorter responses, or a smaller --microbatch-rows."
-        return f"there is not enough memory ({one_line(error)[:LONGEST_NAME]}). {advice}"
+        return f"there is not enough memory ({one_line(error)[:LONGEST_QUOTE]}). {advice}"
     if isinstance(error, OSError) and error.filename is not None:
-        return f"the file {str(error.filename)[:LONGEST_NAME]!r} cannot be used: {error.strerror}."
+        return f"the file {str(error.filename)[:LONGEST_QUOTE]!r} cannot be used: {error.strerror}."
     return None
 
 
@@ -336,13 +337,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The code is 0 for success; 1 if an example of `errata` fails, if a run that `plan` examines does not fit, or if `conform` finds
     a difference; 2 for invalid input; 75 if another host or the sampling server was lost; 130 after Ctrl-C; and 141 if the
-    reader of the pipe has closed it. Without `arguments`, the command line is this process's own, and the process then ends even
-    if the user's code has left a thread running.
+    program that reads the output has closed the pipe. If `arguments` is None, the command line of this process is used, and the
+    process ends soon after the command even if the user's code has left a thread running.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if arguments is not None:
         return _run_main(words)
-    gc.set_threshold(YOUNG_OBJECTS)
+    gc.set_threshold(COLLECTION_THRESHOLD)
     if sys.stdout is None or sys.stderr is None:  # a stream that was closed before the start
         nowhere = Path(os.devnull).open("w")  # noqa: SIM115  it stays open until the end
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
@@ -369,7 +370,7 @@ def _run_main(words: list[str]) -> int:
         return code
     except BrokenPipeError:  # `rljax equations | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer cannot be written any more
-        return UNREAD
+        return PIPE_CLOSED
     except (OSError, ValueError, MemoryError, RuntimeError) as error:
         text = explain_error(error)
         if text is None:
@@ -385,7 +386,7 @@ def _run_main(words: list[str]) -> int:
     except KeyboardInterrupt:
         is_run = words[0] in COMMANDS and issubclass(COMMANDS[words[0]][0], Train)
         hint = (
-            f" `rljax {words[0]} --resume RUN` continues from the run's last checkpoint, if it has one." if is_run else ""
+            f" `rljax {words[0]} --resume RUN` continues from the run's last checkpoint, if there is one." if is_run else ""
         )
         print(f"rljax: interrupted.{hint}", file=sys.stderr)
         return INTERRUPTED

@@ -14,9 +14,9 @@ from rljax.errors import InputError
 from rljax.programs.base_settings import Start
 from rljax.training.interrupt import INTERRUPTED, Interrupted
 
-OWN = ("--seeds", "--out")
+OWN_FLAGS = ("--seeds", "--out")
 """Flags that `rljax train` does not have, or that mean something else there."""
-REFUSED = ("--algorithm", "--run", "--resume", "--without", "--smoke")
+REFUSED_FLAGS = ("--algorithm", "--run", "--resume", "--without", "--smoke")
 """Flags of `rljax train` that `rljax ablate` refuses."""
 
 
@@ -26,12 +26,12 @@ class Ablate(Settings):
 
     One table and one plot show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
     warm start, if there is one, runs once per seed, and all variants start from it. To continue an ablation that was stopped,
-    repeat the same command. All other flags are those of `rljax train`, such as your model, dataset and reward.
+    repeat the same command. All other flags are those of `rljax train`, such as --model, --dataset and --reward.
     """
 
     algorithm: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ALGORITHM")] = ""
-    """Algorithm whose parts are removed one at a time: dapo, vapo or vc_ppo; `rljax algorithms NAME` lists its parts. Write it
-    first."""
+    """Algorithm whose parts are removed one at a time: dapo, vapo or vc_ppo; `rljax algorithms NAME` lists its parts. The name
+    comes before all flags."""
     seeds: int = 3
     """Number of seeds per variant, starting at --seed."""
     out: Path | None = None
@@ -39,26 +39,26 @@ class Ablate(Settings):
 
 
 def as_train(arguments: Sequence[str]) -> list[str]:
-    """Rewrite the arguments for `rljax train`: pass the algorithm's name as a flag, and drop the flags in `OWN`.
+    """Rewrite the arguments for `rljax train`: pass the algorithm's name as a flag, and drop the flags in `OWN_FLAGS`.
 
     Example:
         >>> as_train(["dapo", "--seeds", "5", "--steps", "8", "--out=runs/a"])
         ['--algorithm', 'dapo', '--steps', '8']
     """
-    words = without_flags(arguments, OWN)
+    words = without_flags(arguments, OWN_FLAGS)
     return ["--algorithm", *words] if arguments and not arguments[0].startswith("-") else words
 
 
 def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
-    """Train all variants, and print the table and the paths of the files."""
+    """Train all variants; print the table, and the paths of the table and the plot."""
     flags = set(flags_in(arguments))
-    refused = next((flag for flag in REFUSED if flag in flags), None)
+    refused = next((flag for flag in REFUSED_FLAGS if flag in flags), None)
     if refused is not None:
         raise InputError(
             f"{refused} cannot be used with `rljax ablate`, which chooses the variants and their folders itself; leave it out."
         )
     if not command.algorithm or arguments[0] != command.algorithm:
-        raise InputError("write the algorithm first: `rljax ablate dapo --seeds 5`.")
+        raise InputError("write the algorithm's name before all flags: `rljax ablate dapo --seeds 5`.")
     if command.seeds < 1:
         raise InputError(f"seeds is {command.seeds}; it must be at least 1.")
     with loading(quiet=command.config.run.quiet):

@@ -20,7 +20,7 @@ class Algorithms:
     table: bool = False
     """Print the table of all algorithms and their slots, in Markdown."""
     genealogy: Path | None = None
-    """Write the genealogy to this picture (.png or .svg): which slots each algorithm changed in which earlier algorithm."""
+    """File (.png or .svg) to draw the genealogy in: for each algorithm, the closest earlier one and the slots that differ."""
     json: bool = False
     """Print JSON."""
 
@@ -29,7 +29,7 @@ def run_algorithms(command: Algorithms) -> int:
     """Print the list, the named algorithms, the parts or the table, or draw the genealogy.
 
     Raises:
-        InputError: the flags exclude each other, a name is unknown, or the picture's suffix is unknown.
+        InputError: the flags exclude each other, there is no such algorithm, or the picture's suffix is not .png or .svg.
     """
     wanted = [command.parts, command.table, command.genealogy is not None, command.json]
     if sum(wanted) > 1 or (command.names and any(wanted[:3])):

@@ -12,7 +12,7 @@ from rljax.cli.restarting import note
 from rljax.programs.answer_settings import CacheDtype, Quantization
 
 END, RESET = "/exit", "/reset"
-"""What the user types to end the conversation, and to begin a new one."""
+"""Inputs that end the conversation and that begin a new one."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Chat:
     top_p: float | None = None
     """Sample only from the smallest set of most likely tokens whose total probability is at least this."""
     max_response_tokens: int = 512
-    """Maximum number of tokens of a reply."""
+    """Maximum number of tokens in a reply."""
     accept_changes: bool = False
-    """Open a run even if its chat template or tokenizer has changed since its last start."""
+    """Open a run even if its chat template or tokenizer has changed since the run was last started."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
@@ -133,11 +133,11 @@ class Serve:
     rows: int = 32
     """Number of responses that are sampled at once; each needs memory for `--context` tokens."""
     context: int = 2048
-    """Maximum number of tokens of a prompt and its response."""
+    """Maximum number of tokens in a prompt and its response together."""
     max_response_tokens: int = 512
-    """Maximum number of tokens of a response."""
+    """Maximum number of tokens in a response."""
     queue: int = 256
-    """Number of responses that may wait; further requests are answered with status 429."""
+    """Maximum number of responses that wait to be sampled; further requests are answered with HTTP status 429."""
     max_body_bytes: int = 1 << 20
     """Maximum size of a request, in bytes."""
     checkpoint: Literal["best", "last"] = "best"
@@ -150,8 +150,8 @@ class Serve:
     """Quantize cached keys and values to 8 bits (int8); by default as in the run."""
     paged_cache: float | None = None
     """Keep keys and values in pages that responses take as they grow, with memory for this fraction of --rows times --context
-    tokens, such as 0.25. A response begins once there are pages for its prompt and its `max_tokens`. By default, each response has
-    memory for --context tokens."""
+    tokens, such as 0.25. A response begins once enough pages are free for its prompt and its `max_tokens`. By default, each
+    response has memory for --context tokens."""
     version: int = 0
     """Version of the initial weights; weights sent to `POST /weights` need a higher version."""
     log: Path | None = None

@@ -16,6 +16,7 @@ from rljax.book.trainer_experiments import TrainerExperiment, read_trainer_exper
 from rljax.cli.terminal_text import columns_of, fit_lines, with_label, wrap
 from rljax.errors import InputError
 from rljax.files import experiments_folder
+from rljax.text import counted
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Claims:
     name: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Claims or trainer experiments to print as full pages; by default, all are listed."""
     rerun: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
-    """Claims whose experiments are run again, starting with the first seed."""
+    """Claims whose experiments are run again from the start, with all arms and seeds."""
     finish: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
     """Claims whose experiments are completed, for example after Ctrl-C: only arms and seeds without a result are run."""
     json: bool = False
@@ -44,7 +45,7 @@ def claims_text(claims: Sequence[ClaimResult], *, width: int) -> str:
 
 
 def _claim_entry(claim: ClaimResult, width: int) -> str:
-    run = f"{claim.statistic.seeds} seeds, {claim.minutes:.1f} minutes, {claim.date}"
+    run = f"{counted(claim.statistic.seeds, 'seed')}, {claim.minutes:.1f} minutes, {claim.date}"
     lines = [
         claim.name,
         with_label("claim", claim.text, width),
@@ -79,7 +80,7 @@ def page_text(claim: ClaimResult, *, width: int) -> str:
 
 def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str:
     """Format the list of trainer experiments, with each one's question, result file and command."""
-    title = f"with the trainer, decided by the same rule ({len(experiments)} long experiments)"
+    title = f"long experiments with the trainer, decided by the same rule ({len(experiments)})"
     blocks = [
         "\n".join(
             [
@@ -95,7 +96,7 @@ def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str
 
 
 def claim_row(claim: ClaimResult) -> dict[str, Any]:
-    """Return a claim as a JSON object; None replaces a statistic or bound that is not finite."""
+    """Return a claim as a JSON object, with None in place of a statistic or bound that is not finite."""
     value, low, high, seeds = claim.statistic
     interval = {"value": value, "low": low, "high": high}
     return {
@@ -135,7 +136,7 @@ def run_claims(command: Claims) -> int:
     """Run experiments if requested, then print the list or pages.
 
     Raises:
-        InputError: there is no such claim, or pages and runs are both requested.
+        InputError: there is no such claim, or the command names both claims to print and claims to run.
     """
     runs, files = (*command.rerun, *command.finish), trainer_experiments()
     if command.name and runs:
@@ -157,17 +158,17 @@ def run_claims(command: Claims) -> int:
     else:
         trainer_list = trainer_text([read_trainer_experiment(file) for file in files.values()], width=width)
         lines = summary_lines({claim.name: claim.verdict for claim in claims})
-        overview = "\n".join([*lines, "", sign_legend(), "", wrap(total(claims), width)])
+        overview = "\n".join([*lines, "", sign_legend(), "", wrap(totals_text(claims), width)])
         print("\n\n\n".join([overview, claims_text(claims, width=width), trainer_list]))
     return 0
 
 
-def total(claims: Sequence[ClaimResult]) -> str:
-    """State in words how many claims have each verdict, and the total time."""
+def totals_text(claims: Sequence[ClaimResult]) -> str:
+    """State in words how many claims have each verdict, and how long their experiments took in total."""
     verdicts = [claim.verdict for claim in claims]
-    counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     minutes = sum(claim.minutes for claim in claims)
     return (
-        f"{len(claims)} claims: {counted}. All experiments together took {minutes:.0f} minutes. The experiments are small, "
-        "and the verdicts apply only to them. `rljax claims NAME` prints the experiment of a claim."
+        f"{counted(len(claims), 'claim')}: {counts}. All experiments together took {minutes:.0f} minutes. The experiments are "
+        "small, and the verdicts apply only to them. `rljax claims NAME` prints the experiment of a claim."
     )

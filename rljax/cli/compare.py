@@ -31,7 +31,7 @@ def run_compare(command: Compare) -> int:
     Raises:
         InputError: there are fewer than two runs, one of them is not a run folder, or the curves cannot be plotted.
     """
-    from rljax.cli.side_by_side import comparison_of, comparison_text  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.cli.run_comparison import comparison_of, comparison_text  # noqa: PLC0415  --help need not wait for JAX
     from rljax.tracking.plots import overlay  # noqa: PLC0415  as above
     from rljax.tracking.summary import open_run  # noqa: PLC0415  as above
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rljax.machine import processor
 
-DIRECTORY, FOLDER = "JAX_COMPILATION_CACHE_DIR", "jax_compilation_cache_dir"
-SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+FOLDER_VARIABLE, FOLDER_OPTION = "JAX_COMPILATION_CACHE_DIR", "jax_compilation_cache_dir"
+MIN_SECONDS_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 MOST_BYTES = 4 * 2**30
 """Size in bytes above which the oldest programs are removed. JAX's own size limit is not used, because it takes a lock at every
 read, and a killed process can leave the cache locked."""
@@ -18,14 +18,14 @@ read, and a killed process can leave the cache locked."""
 def cache_folder(environment: MutableMapping[str, str]) -> Path:
     """Return the folder of compiled programs: the one in JAX's own variable if set, else one in the user's cache folder.
 
-    Each kind of processor has its own folder, because CPU programs depend on the processor's instruction set and machines may
-    share a home folder.
+    Each kind of processor has its own folder, because CPU programs depend on the processor's instruction set, and machines with
+    different processors may share a home folder.
 
     Example:
         >>> cache_folder({"XDG_CACHE_HOME": "/scratch/cache"}).parent.as_posix()
         '/scratch/cache/rljax/compiled'
     """
-    if folder := environment.get(DIRECTORY):
+    if folder := environment.get(FOLDER_VARIABLE):
         return Path(folder)
     caches = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or tempfile.gettempdir()) / ".cache"
     return Path(caches) / "rljax" / "compiled" / processor()
@@ -41,18 +41,18 @@ def writable(folder: Path) -> bool:
 
 
 def keep_compiled_programs(environment: MutableMapping[str, str]) -> None:
-    """Let JAX keep compiled programs in the user's cache folder; JAX variables that are already set do not change.
+    """Let JAX keep compiled programs in the user's cache folder; do not change JAX variables that are already set.
 
     JAX reads the variables when it is imported. `JAX_ENABLE_COMPILATION_CACHE=false` disables the cache.
 
     Args:
         environment: the environment of this process, which is changed.
     """
-    if DIRECTORY in environment or not writable(folder := cache_folder(environment)):
+    if FOLDER_VARIABLE in environment or not writable(folder := cache_folder(environment)):
         return
     remove_oldest(folder, MOST_BYTES)
-    environment[DIRECTORY] = str(folder)
-    environment.setdefault(SHORTEST, "0.1")  # a small run consists of many short compilations
+    environment[FOLDER_VARIABLE] = str(folder)
+    environment.setdefault(MIN_SECONDS_VARIABLE, "0.1")  # a small run consists of many short compilations
 
 
 def use_compilation_cache() -> Path | None:
@@ -62,20 +62,20 @@ def use_compilation_cache() -> Path | None:
     If JAX already has a folder (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`), that folder is used.
 
     Returns:
-        The folder; None if there is none, because the variable is set but empty or the user's cache folder is not writable.
+        The folder; None if programs are not kept, because the variable is set but empty or the user's cache folder is not writable.
     """
     import jax  # noqa: PLC0415  the commands set the variables before they import JAX
 
-    known = jax.config.values[FOLDER]
-    if known is not None or DIRECTORY in os.environ:
+    known = jax.config.values[FOLDER_OPTION]
+    if known is not None or FOLDER_VARIABLE in os.environ:
         return Path(known) if known else None
     environment = dict(os.environ)
     keep_compiled_programs(environment)
-    if DIRECTORY not in environment:
+    if FOLDER_VARIABLE not in environment:
         return None
-    jax.config.update(FOLDER, environment[DIRECTORY])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", float(environment[SHORTEST]))
-    return Path(environment[DIRECTORY])
+    jax.config.update(FOLDER_OPTION, environment[FOLDER_VARIABLE])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", float(environment[MIN_SECONDS_VARIABLE]))
+    return Path(environment[FOLDER_VARIABLE])
 
 
 def remove_oldest(folder: Path, most_bytes: int) -> None:
@@ -90,10 +90,10 @@ def remove_oldest(folder: Path, most_bytes: int) -> None:
 
 
 def cache_text(environment: MutableMapping[str, str]) -> str:
-    """Return a line that reports where compiled programs are kept, or why they are not kept."""
+    """Return a line that reports where compiled programs are kept, or why they are not."""
     if environment.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in ("0", "false", "off", "no"):
         return "compiled programs: not kept (JAX_ENABLE_COMPILATION_CACHE)"
-    if environment.get(DIRECTORY) == "":
-        return f"compiled programs: not kept ({DIRECTORY} is empty)"
+    if environment.get(FOLDER_VARIABLE) == "":
+        return f"compiled programs: not kept ({FOLDER_VARIABLE} is empty)"
     folder = cache_folder(environment)
     return f"compiled programs: {folder}" if writable(folder) else f"compiled programs: not kept ({folder} is not writable)"

@@ -25,7 +25,7 @@ class Conform:
     """Library whose arrays the function takes. Gradients come from automatic differentiation, or, for NumPy, from central
     differences."""
     rtol: float = 1e-5
-    """Largest relative difference that counts as equal; 1e-4 for a function that computes in float32."""
+    """Largest relative difference that counts as equal; use 1e-4 for a function that computes in float32."""
     convention: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE")] = ()
     """Conventions other than the paper's: center=mean or leave_one_out; ddof=0, 1 or None (no division); eps; deviation=group or
     batch; kept=all or mixed (the groups that are trained on); mean=batch, prompt, sequence, sequence_sum or constant; ratio=token,
@@ -57,7 +57,7 @@ def run_conform(command: Conform) -> int:
     options = dict(map(_parse_convention, command.convention))
     if command.like == "gae":
         if options:
-            raise InputError("--convention does not apply to --like gae.")
+            raise InputError("--convention does not apply to --like gae; leave it out.")
         convention, text = conform_gae(function, arrays=command.arrays, rtol=command.rtol)
         print(text)
         return 0 if convention == GAEConvention() else 1

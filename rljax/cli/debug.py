@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from rljax.cli.terminal_text import columns_of, with_label, wrap
-from rljax.text import printable, shorten
+from rljax.text import counted, printable, shorten
 
 if TYPE_CHECKING:
     from rljax.programs.batch_replay import Diagnosis, MeasuredTerm
@@ -52,9 +52,10 @@ CAUSES: Mapping[str, str] = {
 OPTION_ADVICE = "An option of the run adds this to the loss: look at the option's settings and data."
 """Advice on any other term."""
 CRITIC_NOTE = (
-    "`value now` and value_loss come from the critic after this batch's updates, so it may have learned from this batch."
+    "`value now` and value_loss come from the critic after this batch's updates, so they may reflect what it learned from this "
+    "batch."
 )
-LONGEST = 300
+LONGEST_TEXT = 300
 """Maximum length of a printed prompt or response, in characters."""
 
 
@@ -108,8 +109,9 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
     rows, cause = found.stopped_batch.scored_rollout.groups.rollout.rewards.size, found.cause
     lines = [
         wrap(
-            f"Step {found.stopped_batch.step}, {rows} responses, parameters of checkpoint {found.stopped_batch.checkpoint}. The "
-            f"update's norm is {found.update_norm:.3g}; the guard allows at most {found.bound:.3g}.",
+            f"Step {found.stopped_batch.step}, {counted(rows, 'response')}, parameters of checkpoint "
+            f"{found.stopped_batch.checkpoint}. The update's norm is {found.update_norm:.3g}; the guard allows at most "
+            f"{found.bound:.3g}.",
             columns,
         ),
         *([wrap(CRITIC_NOTE, columns)] if any(term.name == "value now" for term in found.terms) else []),
@@ -128,7 +130,7 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
             ]
         )
     fault = (
-        f"{cause.unsound:,} of {cause.count:,} {cause.kind} are not finite"
+        f"{cause.unsound:,} of {cause.count:,} {cause.kind} {'is' if cause.unsound == 1 else 'are'} not finite"
         if cause.unsound
         else f"up to {cause.largest:.3g}"
     )
@@ -139,7 +141,7 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
         )
     )
     for label, value in location_of(found, cause).items():
-        lines.append(with_label(label, printable(shorten(value, LONGEST)).replace("\n", " "), columns))
+        lines.append(with_label(label, printable(shorten(value, LONGEST_TEXT)).replace("\n", " "), columns))
     return "\n".join(lines)
 
 
@@ -149,7 +151,7 @@ def _term_line(term: "MeasuredTerm") -> str:
 
 
 def _worst_leaves(found: "Diagnosis", what: str) -> list[str]:
-    """Format a line for up to three parameter leaves that are not finite; if all are finite, for the largest one."""
+    """Format one line per parameter leaf that is not finite, for at most three; if all are finite, one for the largest leaf."""
     leaves = [term for term in found.terms if term.name.startswith(what)]
     unsound = [term for term in leaves if term.unsound]
     shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]
@@ -158,7 +160,7 @@ def _worst_leaves(found: "Diagnosis", what: str) -> list[str]:
 
 
 def _location_text(term: "MeasuredTerm") -> str:
-    """State the position of the first number that is not finite; if all are finite, of the largest number."""
+    """State the position of the first number that is not finite, or of the largest number if all are finite."""
     if term.kind == "numbers":
         return f" The {'first' if term.unsound else 'largest'} is at {list(term.place)}." if term.place else ""
     names = zip(("row", "token"), term.place, strict=False)

@@ -11,6 +11,7 @@ from rljax.evaluation.comparison import compare, describe_measure, describe_sets
 from rljax.files import atomic_write
 from rljax.options.remedies import AppliedRemedy
 from rljax.settings.flat import flat_names
+from rljax.text import counted
 from rljax.tracking.display_text import format_duration
 from rljax.tracking.html_report import ReportContents, render_report
 from rljax.tracking.phase_times import time_text
@@ -39,7 +40,7 @@ def format_diagnosis(folder: RunFolder, summary: Summary) -> list[tuple[str, str
     lines += [(line, "    ") for line in settings_of(folder).notes]
     lines.append(("", ""))
     if raised:
-        lines.append((f"{len(raised)} alarm{'s' * (len(raised) > 1)}:", ""))
+        lines.append((f"{counted(len(raised), 'alarm')}:", ""))
         lines += [(f"  {event.text()}", "    ") for event in raised]
     else:
         lines.append(("No alarm was raised." if summary.steps else "RL has not begun.", ""))
@@ -69,8 +70,8 @@ def describe_outcome(folder: RunFolder, summary: Summary) -> list[str]:
     comparison = compare(rows)
     if comparison is not None:
         lines.append(
-            f"{comparison.gained} problems became right, {comparison.lost} became wrong, {comparison.kept} stayed right, "
-            f"{comparison.missed} stayed wrong."
+            f"{counted(comparison.gained, 'problem')} became right, {comparison.lost} became wrong, {comparison.kept} stayed "
+            f"right, {comparison.missed} stayed wrong."
         )
     lines += describe_sets(folder.read_further_heldout())
     if summary.spent:
@@ -117,16 +118,16 @@ class ShownSettings(NamedTuple):
     """Settings of a run, as shown in a report."""
 
     flat: Mapping[str, Any]
-    """Settings by flag."""
+    """Name of the flag -> value of the setting."""
     overrides: list[str]
     """Names of the settings that differ from the defaults."""
     notes: tuple[str, ...]
-    """If this version cannot read all settings, a note on why they are shown as in `config.json`. Then one note per setting that an
-    alarm changed."""
+    """If this version cannot read all settings, first a note on why they are shown as in `config.json`. Then one note per setting
+    that an alarm changed."""
 
 
 def settings_of(folder: RunFolder) -> ShownSettings:
-    """Read the settings of a run; if this version cannot read them, they are shown unchanged from its `config.json`."""
+    """Read the settings of a run; if this version cannot read them, return the contents of the run's `config.json` unchanged."""
     defaults = json_safe(TrainConfig().to_flat(), "settings")
     try:
         config, own_parts = read_saved_settings(folder.config)
@@ -161,7 +162,7 @@ def flatten_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_pictures(folder: RunFolder) -> dict[str, bytes]:
-    """Plot the curves, and the other metrics that alarms check; return title -> PNG, empty before the first step."""
+    """Plot the curves, and the other metrics that alarms check; return title -> PNG, without an entry before the first step."""
     rows, pictures = rows_so_far(folder), {}
     if not rows:
         return pictures

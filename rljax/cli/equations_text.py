@@ -15,9 +15,10 @@ from rljax.book.uses import callers, calls_of_ops, calls_of_records, ops_in, use
 from rljax.cli.terminal_text import columns_of, formula_lines, with_label, with_paragraphs, wrap
 from rljax.errors import InputError
 from rljax.preference.direct_losses import BY_NAME as DIRECT_LOSSES
+from rljax.text import counted
 
 MOST_IN_FULL = 3
-"""Maximum number of matches that are printed in full; the others take one line each."""
+"""Maximum number of matches that are printed in full; each of the others takes one line."""
 
 
 def links() -> dict[str, dict[str, tuple[str, ...]]]:
@@ -61,7 +62,7 @@ def most_used() -> list[tuple[Equation, int]]:
 
 def index_text(entries: Sequence[Equation], columns: int) -> str:
     """Format the most used equations, then every entry by role and module, with its name, summary and source."""
-    first = [(entry.name, f"{entry.summary} [{count} algorithms]") for entry, count in most_used()]
+    first = [(entry.name, f"{entry.summary} [{counted(count, 'algorithm')}]") for entry, count in most_used()]
     parts = [f"The {len(first)} most used\n{with_paragraphs(first, columns)}"]
     for role, group in by_role(entries).items():
         parts.append(f"{role}\n{'=' * len(role)}")
@@ -76,7 +77,7 @@ def _module_of(entry: Equation) -> str:
 
 
 def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: int) -> str:
-    """Format the best matches in full, the next ones in one line each, and notes on missing words and omitted entries."""
+    """Format the best matches in full, the next ones on one line each, and notes on missing words and omitted entries."""
     linked = links()
     blocks = [entry_text(match.entry, linked[match.entry.name], columns) for match in matches[: min(MOST_IN_FULL, limit)]]
     others = [(match.entry.name, match.entry.summary) for match in matches[MOST_IN_FULL:limit]]
@@ -103,8 +104,8 @@ def find_matches(query: str) -> tuple[Match, ...]:
         near = list(dict.fromkeys(difflib.get_close_matches(query.casefold(), names, n=3)))
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         raise InputError(
-            f"No equation has {query!r} in its name, summary, formula, source or keywords{hint} Without a query, all of them "
-            "are listed."
+            f"No equation has {query!r} in its name, summary, formula, source or keywords{hint} `rljax equations` without a query "
+            "lists all equations."
         )
     return matches
 

@@ -58,7 +58,8 @@ def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
 def errata_rows(results: "Sequence[tuple[Erratum, Evidence | None]]") -> list[dict[str, Any]]:
     """Return the entries as JSON objects.
 
-    `confirmed`: whether the numbers confirm the entry; None without numbers. `refuted` is its earlier name, kept for one version.
+    `confirmed`: whether the numbers confirm the entry; None without numbers. `refuted` is the earlier name of `confirmed`, which
+    stays for one more version.
     """
     names = ("number", "document", "where", "claim", "correction", "source", "kind")
     rows = []

@@ -29,7 +29,7 @@ class Eval(EvalSettings):
     """Further runs, for --vote."""
     also: tuple[str, ...] = ()
     """Further datasets to answer after --dataset, each with its own report: --dataset math.jsonl --also aime.jsonl gsm8k.jsonl.
-    With --out, the answers to each dataset go into a folder or file of their own, with the dataset's name in its name."""
+    With --out, the answers to each dataset go into a separate folder or file, whose name contains the dataset's name."""
     vote: bool = False
     """Evaluate a vote among several runs: a problem is solved if the most frequent of all their answers is right."""
     perturb: Literal["spaces", "case", "typos", "order"] | None = None
@@ -61,9 +61,11 @@ def split_by_dataset(command: Eval) -> dict[str, Eval]:
     """
     sets = (command.dataset, *command.also)
     names = ["held-out problems" if dataset is None else Path(dataset).stem for dataset in sets]
-    same = next((name for name in names if names.count(name) > 1), None)
-    if same is not None:
-        raise InputError(f"two datasets are called {same!r}, so their answers could not be told apart; rename one of them.")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(
+            f"two datasets are called {repeated!r}, so their answers could not be told apart; rename one of them."
+        )
     if not command.also:
         return {names[0]: command}
     return {

@@ -26,7 +26,7 @@ class Explain:
 
 
 def entry_text(entry: Entry, columns: int) -> str:
-    """Format one entry to the terminal's width."""
+    """Format a metric's entry to the terminal's width."""
     rows = {
         "on screen": LABELS.get(entry.name, "not shown"),
         "unit": entry.unit or "none",
@@ -41,7 +41,7 @@ def entry_text(entry: Entry, columns: int) -> str:
 
 
 def list_text(columns: int) -> str:
-    """List all names by group, each with the first sentence of its meaning."""
+    """List all metrics by group, each with the first sentence of its meaning."""
     parts = []
     for group, entries in GROUPS.items():
         lines = [f"{group}\n{'=' * len(group)}"]
@@ -62,7 +62,7 @@ def reward_text(name: str, columns: int) -> str:
 
 
 def run_explain(command: Explain) -> int:
-    """Print the named entries, or the list.
+    """Print the entries of the named metrics and rewards, or the list of all metrics.
 
     Raises:
         InputError: a name is unknown.

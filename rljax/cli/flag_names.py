@@ -1,4 +1,4 @@
-"""Settings in error messages: the library writes their Python names, and the command line shows its flags instead."""
+"""Settings in error messages: the library writes their Python names, and the commands show the flags instead."""
 
 import re
 from collections.abc import Set
@@ -32,9 +32,9 @@ def setting_names(record: type) -> set[str]:
 def write_flags(message: str, names: Set[str]) -> str:
     """Write settings as flags: `kl_limit=0.1` and `kl_limit is 0.1` become `--kl-limit 0.1` and `--kl-limit is 0.1`.
 
-    A name without an underscore can also be an ordinary word, so it is a setting only before `=`, or as the first word before
-    "is". A message about a line of a settings file keeps its names. Text in quotes, backticks and paths does not change, nor do the
-    keys in a flag's value, as in `--column score=points`.
+    A name without an underscore can also be an ordinary word, so it counts as a setting only before `=`, or at the start of the
+    message if "is" follows. A message that begins with FILE:LINE does not change, because a settings file has the Python names.
+    Text in quotes, backticks and paths does not change, nor do the keys in a flag's value, as in `--column score=points`.
 
     Args:
         message: an error message.
@@ -46,7 +46,7 @@ def write_flags(message: str, names: Set[str]) -> str:
     """
     if re.match(r"\S+:\d+", message):  # FILE:LINE
         return message
-    left_out = r"`[^`]*`|--[\w-]+ [\w.-]+=|[\w.-]*[/'\"][^\s,;]*"
+    unchanged = r"`[^`]*`|--[\w-]+ [\w.-]+=|[\w.-]*[/'\"][^\s,;]*"
     name = r"(?<![\w.,=-])(?P<name>[a-z]\w*)(?:(?P<value>=)(?=\S)|(?P<verb> is )|(?![\w(=]|\.\w))"
 
     def rewrite(match: re.Match[str]) -> str:
@@ -54,4 +54,4 @@ def write_flags(message: str, names: Set[str]) -> str:
         is_setting = name in names and ("_" in name or match["value"] or (match["verb"] and match.start() == 0))
         return f"--{name.replace('_', '-')}{' ' if match['value'] else ''}{match['verb'] or ''}" if is_setting else match[0]
 
-    return re.sub(f"{left_out}|{name}", rewrite, message)
+    return re.sub(f"{unchanged}|{name}", rewrite, message)

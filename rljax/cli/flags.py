@@ -1,4 +1,4 @@
-"""Checks of the commands' flags: an unknown flag or choice raises an error that suggests what to use instead."""
+"""Checks of the commands' flags: an unknown flag or value raises an error that suggests what to use instead."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from rljax.tasks import TASKS, full_name
 from rljax.text import did_you_mean, nearest_first
 from rljax.training.config import TrainConfig
 
-FURTHER = ("--help", "--help-all", "--data")
+OTHER_FLAGS = ("--help", "--help-all", "--data")
 """Flags that are not fields of a record; `--data` is another name for `--replicas`."""
-EQUIVALENT: Mapping[str, str] = MappingProxyType(
+EQUIVALENT_VALUES: Mapping[str, str] = MappingProxyType(
     {"bf16": "bfloat16", "fp32": "float32", "flash": "blockwise", "flash_attention_2": "blockwise", "sdpa": "blockwise"}
 )
 """Value in another library -> our value for it."""
@@ -30,7 +30,7 @@ def known_flags(record: type, config: TrainConfig) -> set[str]:
     names = _all_setting_hints(record, config)
     flags = {f"--{name.replace('_', '-')}" for name in names}
     negated = {f"--no-{name.replace('_', '-')}" for name, hint in names.items() if hint is bool}
-    return flags | negated | set(FURTHER)
+    return flags | negated | set(OTHER_FLAGS)
 
 
 def _all_setting_hints(record: type, config: TrainConfig) -> dict[str, Any]:
@@ -47,13 +47,13 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
     """Refuse flags that do not exist, and name the flag to use instead.
 
     Args:
-        arguments: name of the command, and its flags.
+        arguments: name of the command, then its arguments.
         record: the command's record.
-        config: the settings that the flags change.
+        config: the settings that the flags override.
 
     Raises:
-        InputError: a flag does not exist (the message names the first such flag), or a command without positional arguments
-            is passed a word.
+        InputError: a flag does not exist (the message names the first such flag), or the first argument is not a flag, and the
+            command has no positional arguments.
     """
     command, *arguments = arguments
     takes_words = any(
@@ -90,7 +90,7 @@ def flags_of(record: type) -> set[str]:
 
 
 def with_values(arguments: Sequence[str], record: type) -> list[str]:
-    """Add an explicit value to each flag of a `bool | None` setting: `--no-chat` becomes `--chat False`."""
+    """Replace the flags of `bool | None` settings, which Tyro reads only with a value: `--no-chat` becomes `--chat False`."""
     hints = get_type_hints(record)
     switches = [flag.replace("_", "-") for name, flag in flat_names(record).items() if hints[name] == bool | None]
     values = {f"--{no}{switch}": [f"--{switch}", str(not no)] for switch in switches for no in ("", "no-")}
@@ -137,7 +137,7 @@ def check_choices(arguments: Sequence[str], hints: Mapping[str, Any]) -> None:
         value = value_of(flag, arguments)
         if words and value is not None and not value.startswith("--") and value not in words:
             advice = f"choose one of {', '.join(words)}."
-            raise InputError(f"{flag} is {value!r}{nearest_first(EQUIVALENT.get(value, value), words, advice)}")
+            raise InputError(f"{flag} is {value!r}{nearest_first(EQUIVALENT_VALUES.get(value, value), words, advice)}")
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def _explain_unknown(flag: str, known: set[str], config: TrainConfig) -> str:
     owners = [task for task, settings in TASKS.items() if name.replace("-", "_") in flat_names(settings).values()]
     if owners:
         return (
-            f"{flag} is a setting of the task {' or '.join(owners)}, which this run does not have; add --task "
+            f"{flag} is a setting of the task {' or '.join(owners)}, which this run does not use; add --task "
             f"{full_name(owners[0])}, without a dataset."
         )
     positive = name.removeprefix("no-")

@@ -15,7 +15,7 @@ class Generate(GenerateSettings):
     """Write training data with a model: its own distinct, accepted responses (see --keep) or, with --clean, demonstrations that it
     confirms.
 
-    The rows have the columns prompt, answer and demonstration, and `rljax train --dataset OUT` learns from them in its warm start.
+    The rows have the columns prompt, answer and demonstration; the warm start of `rljax train --dataset OUT` learns from them.
     Two responses count as duplicates if the Jaccard similarity of their sets of three-word sequences is above --similarity
     (a punctuation mark counts as a word).
     """
@@ -47,23 +47,24 @@ def _generate_rows(command: Generate) -> list[str]:
     from rljax.programs.synthetic_data import generate  # noqa: PLC0415
 
     watch = partial(progress_bar, what="answering")
-    kept = generate(command.target, command.out, command, watch=watch)
+    written = generate(command.target, command.out, command, watch=watch)
     lines = [
-        f"{len(kept.rows)} of {kept.responses} responses kept, for {kept.solved} of {kept.problems} problems; "
-        f"{kept.accepted} were accepted; those not kept were too similar or not needed."
+        f"{len(written.rows)} of {counted(written.responses, 'response')} kept, for {written.solved} of "
+        f"{counted(written.problems, 'problem')}; {written.accepted} were accepted. An accepted response is not kept if it is too "
+        "similar to a kept one, or not needed."
     ]
-    if kept.false_steps:
-        lines.append(f"Left out {counted(kept.false_steps, 'response')} with a right answer but a false step.")
-    if kept.dropped:
-        lines.append(f"Left out {counted(kept.dropped, 'problem')} with a prompt that is too long.")
-    return lines if kept.right is None else [*lines, verdict(kept.right, kept.judged, len(kept.rows))]
+    if written.false_steps:
+        lines.append(f"Left out {counted(written.false_steps, 'response')} with a right answer but a false step.")
+    if written.dropped:
+        lines.append(f"Left out {counted(written.dropped, 'problem')} with a prompt that is too long.")
+    return lines if written.right is None else [*lines, verdict_text(written.right, written.judged, len(written.rows))]
 
 
-def verdict(right: int, judged: int, rows: int) -> str:
+def verdict_text(right: int, judged: int, rows: int) -> str:
     """State the fraction of rows that a verifier finds correct, among the rows that it can judge.
 
     Example:
-        >>> verdict(3, 4, 4), verdict(3, 4, 20)
+        >>> verdict_text(3, 4, 4), verdict_text(3, 4, 20)
         ('A verifier finds 3 of the rows correct (75.0%).', 'A verifier finds 3 of the 4 judgeable rows correct (75.0%).')
     """
     judgeable = "the rows" if judged == rows else f"the {judged} judgeable rows"
@@ -77,6 +78,7 @@ def _clean_rows(command: Generate, dataset: str) -> list[str]:
     verb, watch = "replaced" if command.contradicted == "replace" else "dropped", partial(progress_bar, what="answering")
     cleaned = clean(command.target, command.out, command, dataset=dataset, watch=watch)
     return [
-        f"{len(cleaned.rows)} rows kept. Votes: {cleaned.confirmed} rows confirmed, {cleaned.contradicted} contradicted "
+        f"{counted(len(cleaned.rows), 'row')} kept. Votes: {counted(cleaned.confirmed, 'row')} confirmed, "
+        f"{cleaned.contradicted} contradicted "
         f"and {verb}, {cleaned.undecided} undecided, {cleaned.unparsed} without a readable answer."
     ]

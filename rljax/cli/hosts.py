@@ -10,7 +10,7 @@ def join_hosts(coordinator: str | None, hosts: int | None, host: int | None, *, 
         coordinator: address of host 0, "auto", or None for a command on one host.
         hosts: number of hosts.
         host: index of this host.
-        limit: seconds of silence after which the command considers a host lost; 0 leaves this to JAX.
+        limit: seconds without a heartbeat after which a host counts as lost; 0 leaves this limit to JAX.
 
     Raises:
         InputError: `hosts` or `host` is set without a coordinator, or the hosts cannot be connected.

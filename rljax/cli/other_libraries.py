@@ -82,7 +82,7 @@ def find_counterpart(flag: str) -> str | None:
 
 @cache
 def peer_settings() -> Mapping[str, frozenset[str]]:
-    """Return the normalized names of all settings, per library; tests/cli/make_peer_settings.py writes the file."""
+    """Return the normalized names of each library's settings, from a file that tests/cli/make_peer_settings.py writes."""
     text = files("rljax.cli").joinpath("peer_settings.json").read_text(encoding="utf-8")
     return {library: frozenset(map(normalize_name, names)) for library, names in json.loads(text).items()}
 
@@ -96,7 +96,7 @@ def explain_missing(flag: str) -> str | None:
         >>> explain_missing("stepz")
     """  # noqa: E501
     wanted = normalize_name(flag)
-    libraries = [name for name, known in peer_settings().items() if wanted in known]
+    libraries = [library for library, names in peer_settings().items() if wanted in names]
     if not libraries:
         return None
     _, reason, page = next(

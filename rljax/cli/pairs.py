@@ -11,7 +11,7 @@ from rljax.text import counted
 
 @dataclass(frozen=True)
 class Pairs(PairSettings):
-    """Sample a policy's responses, judge them, and write pairs of a right and a wrong response.
+    """Sample a policy's responses, judge them, and write pairs, each of a right and a wrong response.
 
     A reward model trained on these pairs learns from what the policy does now, including responses that an older reward model
     overrated: run `rljax pairs RUN new.jsonl --reward exact`, then `rljax reward-model new.jsonl` and `rljax train --model RUN/last
@@ -34,11 +34,11 @@ def run_pairs(command: Pairs) -> int:
         print(f"Responses without a verdict, which are in no pair: {found.unjudged}.")
     if found.dropped:
         print(f"Left out {counted(found.dropped, 'problem')} with a prompt that is too long.")
-    if found.demonstrated:
+    if found.from_demonstrations:
         print(
-            f"Prompts without a right response, paired with the demonstration as the chosen response: {found.demonstrated}."
+            f"Prompts without a right response, paired with the demonstration as the chosen response: {found.from_demonstrations}."
         )
-    if found.without:
-        print(f"Prompts without a pair: {found.without}.")
+    if found.without_pair:
+        print(f"Prompts without a pair: {found.without_pair}.")
     print(f"Pairs: {found.pairs} in {command.out}")
     return 0

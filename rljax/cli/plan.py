@@ -14,7 +14,7 @@ from rljax.settings.sizes import byte_count
 from rljax.training.config import TrainConfig
 
 CPU = "cpu"
-"""Kind of device whose arrays are in the process's memory."""
+"""Value of `--device` for a run whose arrays are in the memory of the process."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,19 @@ class Plan(Settings):
 
     The model's weights are not read, only its config.json, and the devices need not be present: programs are compiled, but not run.
     With --device-memory or --device, the exit code is 1 if the run does not fit, and the command suggests flags with which it fits.
-    If the run fits, but with more recomputation than it needs, the command names the --remat value that recomputes less.
+    If the run fits but recomputes more than necessary, the command names a --remat value that recomputes less.
     With --device, the command also prints the shortest possible time of each phase of a step; with --device cpu, it instead
     adds the memory of the process and of its programs.
 
     With --topology, the estimate comes from the devices' own compiler, on any machine. Otherwise it comes from the compiler for
-    CPUs: kernels that exist only for accelerators (`--attention cudnn`, `splash`) are then replaced by blockwise attention, plus
-    cuDNN's mask, and the estimates of memory and communication are larger than on an accelerator.
+    CPUs. Kernels that exist only for accelerators (`--attention cudnn`, `splash`) are then replaced by blockwise attention, the
+    memory of cuDNN's mask is added, and the estimates of memory and communication are larger than on an accelerator.
     """
 
     topology: str | None = None
-    """Devices whose own compiler makes the estimate; the devices need not be present. Either TPUs, such as v5e:2x2, v5p:2x2x2 or
-    v6e:2x4, or two TPU slices, such as 2xv5e:2x2 (package libtpu), or H100s, such as h100x8 (package jax-cuda13-plugin). This
-    option replaces --device and --device-count."""
+    """Devices whose own compiler makes the estimate; the devices need not be present. TPUs, such as v5e:2x2, v5p:2x2x2 or v6e:2x4,
+    or two TPU slices, such as 2xv5e:2x2, need the package libtpu; H100s, such as h100x8, need jax-cuda13-plugin. This option
+    replaces --device and --device-count."""
     device_count: int = 1
     """Number of devices of the run."""
     device_memory: str | None = None
@@ -77,7 +77,9 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     config, count = command.config, command.device_count
     devices_per_copy = config.devices.fsdp * config.devices.tensor
     if devices_per_copy > count:
-        more = f"plan with --device-count {devices_per_copy}" if topology is None else f"{command.topology} has {count}"
+        more = f"plan with --device-count {devices_per_copy}"
+        if topology is not None:
+            more = f"{command.topology} has {count}, so name a larger topology, or lower --fsdp or --tensor"
         raise InputError(f"The parameters are sharded over {devices_per_copy} devices (--fsdp, --tensor); {more}.")
     on_cpu = command.device == CPU
     device = None if command.device is None or on_cpu else device_of(command.device)
@@ -92,7 +94,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     devices = None if topology is None else topology.devices
     plan_with = partial(plan_of, count=count, prompt_length=length, room=room, on_cpu=on_cpu, devices=devices)
     plan = plan_with(config)
-    print("\n".join([*table_of(plan, config, count), *time_table(plan, config, command, device)]))
+    print("\n".join([*table_of(plan, config, count), *work_table(plan, config, command, device)]))
     if topology is not None:
         print(f"Compiled by {topology.compiler} for {topology.devices[0].device_kind}.")
     elif device is not None:
@@ -103,10 +105,10 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     if room is None:
         return 0
     if plan.peak <= room:
-        print(f"It fits in {memory}.")
+        print(f"The run fits in {memory}.")
         print(_suggest_remat(config, room, lambda changed: plan_with(changed).peak), end="")
         return 0
-    print(f"It does not fit in {memory}; a run may use nine tenths of that.")
+    print(f"The run does not fit in {memory}; it may use nine tenths of that.")
     print(_suggest_flags(config, count, room, lambda changed: plan_with(changed).peak))
     return 1
 
@@ -144,8 +146,8 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
     return lines
 
 
-def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:
-    """Format the work in each phase of a step as table rows, with its shortest possible time if the kind of device is known.
+def work_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:
+    """Format the work in each phase of a step as table rows, with the phase's shortest possible time if `device` is not None.
 
     Args:
         plan: a `rljax.programs.plan.Plan`.
@@ -168,7 +170,7 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
 
 
 def _suggest_remat(config: TrainConfig, room: int, peak_of: Callable[[TrainConfig], int]) -> str:
-    """Suggest a setting of `remat` that recomputes less and also fits; return "" if there is none."""
+    """Suggest a value of `remat` that recomputes less and also fits; return "" if there is none."""
     from rljax.programs.smaller_runs import cheaper_remat  # noqa: PLC0415  --help need not wait for JAX
 
     found = cheaper_remat(config, peak_of, room)
@@ -178,7 +180,7 @@ def _suggest_remat(config: TrainConfig, room: int, peak_of: Callable[[TrainConfi
 
 
 def _suggest_flags(config: TrainConfig, count: int, room: int, peak_of: Callable[[TrainConfig], int]) -> str:
-    """Add changes one after another until the run fits, and suggest their flags."""
+    """Apply changes one after another until the run fits, and suggest the flags for them."""
     from rljax.programs.smaller_runs import changes_to_try  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.memory_plan import try_changes  # noqa: PLC0415
 

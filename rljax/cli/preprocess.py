@@ -27,7 +27,11 @@ def run_preprocess(command: Preprocess) -> int:
 def _verify(
     reward: Callable, in_messages: bool, problems: Sequence[Problem], completions: Sequence[str]
 ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-    """Return per completion: the verdict of a verifier, else the reward; whether there is one; and whether no answer is read."""
+    """Judge completions; return three arrays, with one entry per completion.
+
+    They are the verifier's verdict (or the reward, if it is not a verifier), whether that value is valid, and whether the reward
+    found no final answer in the completion.
+    """
     from rljax.rewards.correctness import UNSTATED  # noqa: PLC0415
     from rljax.rewards.reward_scores import judge  # noqa: PLC0415
 

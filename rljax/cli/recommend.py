@@ -1,4 +1,4 @@
-"""`rljax recommend`: recommend an algorithm for a task, with reasons and the experiments that support or contradict these."""
+"""`rljax recommend`: recommend an algorithm for a task, with reasons, and experiments that support or contradict the advice."""
 
 import json
 import shlex
@@ -46,7 +46,7 @@ class Recommend:
 
 
 def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
-    """Collect the evidence from the experiments on each rule's claims: case -> one entry per claim."""
+    """Collect the evidence from the experiments on each rule's claims: the rule's case -> one entry per claim."""
     of_trainer = trainer_experiments()
     found: dict[str, list[ClaimEvidence]] = {}
     for rule in rules:
@@ -65,7 +65,7 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> ClaimEvidence:
-    """Return a trainer experiment's evidence: the verdicts in the choice's last table row (such as the longest delay)."""
+    """Return a trainer experiment's evidence: the verdicts in the last table row about the choice, such as the longest delay."""
     experiment = read_trainer_experiment(file)
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
     counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}
@@ -143,7 +143,7 @@ def run_recommend(command: Recommend) -> int:
     """Print the recommendation, or the rules.
 
     Raises:
-        InputError: the facts are impossible, or a table is requested with facts or as JSON.
+        InputError: the facts contradict each other, or a table is requested with facts or as JSON.
     """
     if command.table and command.json:
         raise InputError("--table and --json exclude each other.")

@@ -17,14 +17,14 @@ class Relocate:
     """Record that a file or folder that a run reads was moved.
 
     The run can then be resumed, evaluated and served as before. OLD may be a dataset, a model's folder, a Python file with a
-    reward, or a folder that contains some of them; every setting with a path at or below OLD is changed. The run stores digests
-    of what it read, so the next command that reads changed contents refuses them and names the input.
+    reward, or a folder that contains any of these; every setting with a path at or below OLD is changed. The run stores digests
+    of what it read, so if the contents of a file have changed too, the next command that reads the file refuses it by name.
     """
 
     run: tyro.conf.Positional[Path]
-    """Folder of the run, or of training on preference pairs."""
+    """Folder of the run, or the folder that `rljax preference` or `rljax reward-model` wrote."""
     old: tyro.conf.Positional[Path]
-    """The old path, as in the run's settings, or a folder above it."""
+    """The old path, as in the run's settings, or a folder that contains it."""
     new: tyro.conf.Positional[Path]
     """The new path of that file or folder."""
 
@@ -46,7 +46,7 @@ def relocate(run: Path, old: Path, new: Path) -> dict[str, tuple[str, str]]:
 
     Args:
         run: folder of the run.
-        old: the path in the settings, or a folder above it.
+        old: the path in the settings, or a folder that contains it.
         new: the path to replace it with.
 
     Raises:
@@ -64,8 +64,8 @@ def relocate(run: Path, old: Path, new: Path) -> dict[str, tuple[str, str]]:
     moved = moved_paths(settings, str(old.expanduser()), str(new.expanduser().absolute()))
     moved = moved or moved_paths(settings, str(old.expanduser().absolute()), str(new.expanduser().absolute()))
     if not moved:
-        named = [str(settings[name]) for name in FOLDERS if os.path.isabs(settings.get(name) or "")]
-        paths = ", ".join(dict.fromkeys(named)) or "none"
+        absolute = [str(settings[name]) for name in FOLDERS if os.path.isabs(settings.get(name) or "")]
+        paths = ", ".join(dict.fromkeys(absolute)) or "none"
         raise InputError(f"no setting of the run {str(run)!r} has a path at or below {str(old)!r}; its paths: {paths}.")
     if not new.expanduser().exists():
         raise InputError(f"{str(new)!r} does not exist; pass the path to which {str(old)!r} was moved.")

@@ -11,7 +11,7 @@ from rljax.cli.run_settings import value_of, without_flags
 from rljax.errors import InputError
 from rljax.training.interrupt import NOTICES, URGENT
 
-FINAL = (0, 2, 130, 141)
+FINAL_CODES = (0, 2, 130, 141)
 """Exit codes after which a restart would not help: success, invalid input, stopped on request, or output closed."""
 FLAG = "--restarts"
 
@@ -38,7 +38,7 @@ class Process(Protocol):
 
 
 def start_process(words: Sequence[str]) -> Process:
-    """Start `rljax` with these arguments in its own session, so that a terminal does not send it a signal a second time."""
+    """Start `rljax` with these arguments in its own session; in ours, a terminal would send it every signal a second time."""
     return subprocess.Popen([sys.executable, "-m", "rljax", *words], start_new_session=True)
 
 
@@ -49,12 +49,13 @@ def run_with_restarts(
     *,
     program: str = "train",
 ) -> int:
-    """Run `rljax train` or `rljax sft` until a restart would not help (see `FINAL`), or it has crashed more than `restarts` times.
+    """Run a training command until its exit code is one of `FINAL_CODES`, or it has crashed more than `restarts` times.
 
-    Ctrl-C, SIGTERM, the SIGHUP of a closed terminal and schedulers' notices are passed on; after any of them, nothing is restarted.
+    Ctrl-C, SIGTERM, the SIGHUP of a closed terminal and schedulers' notices are passed on to the process; after any of them, it is
+    not restarted.
 
     Args:
-        arguments: flags of the command.
+        arguments: arguments of the command.
         restarts: maximum number of restarts.
         start: function that starts the process.
         program: name of the command.
@@ -68,13 +69,15 @@ def run_with_restarts(
     flags = without_flags(arguments, [FLAG])
     if value_of("--resume", flags) is None:
         if value_of("--run", flags) is None:
-            raise InputError(f"{FLAG} {restarts} continues the run in a folder that you name; add --run FOLDER.")
+            raise InputError(
+                f"{FLAG} {restarts} continues a crashed run from its folder, which you must name; add --run FOLDER."
+            )
         flags += ["--resume", "auto"]
     signals: list[int] = []
     code = 0
     for left in range(restarts, -1, -1):
         code = _run_process([program, *flags], start, signals)
-        if code in FINAL or signals or not left:
+        if code in FINAL_CODES or signals or not left:
             break
         note(
             f"note: the run crashed (exit code {code}); restarting it from its last checkpoint (restarts left after this one: "

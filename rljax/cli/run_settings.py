@@ -20,15 +20,15 @@ class Settings:
     config: tyro.conf.AvoidSubcommands[tyro.conf.OmitArgPrefixes[TrainConfig]]
     """Settings of the run."""
     file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
-    """Read settings from a file: YAML or JSON whose keys are the names of flags, a run's config.json, or a Python file that defines
-    CONFIG. Flags take precedence over the file."""
+    """File of settings: YAML or JSON whose keys are the names of flags, a run's config.json, or a Python file that defines CONFIG.
+    Flags take precedence over the file."""
     task: str | None = None
-    """Task to generate problems for if there is no dataset: 'sums', 'iteration' (long chains) or 'countdown' (a search with sparse
-    rewards); 'lengths', 'outliers', 'tight', 'mixed', 'drift', 'brackets', 'exploit' or 'digits' (images), each of which isolates
-    one difficulty; or 'reasoning_gym:NAME' for one of the hundred generators in the package reasoning-gym, such as
-    reasoning_gym:countdown. Nearly all of these generators need a pretrained model."""
+    """Task whose problems are generated if there is no dataset: 'sums', 'iteration' (long chains) or 'countdown' (a search with
+    sparse rewards); 'lengths', 'outliers', 'tight', 'mixed', 'drift', 'brackets', 'exploit' or 'digits' (images), each of which
+    isolates one difficulty; or 'reasoning_gym:NAME' for one of the hundred generators in the package reasoning-gym, such as
+    reasoning_gym:countdown. Nearly all tasks of reasoning-gym need a pretrained model."""
     experiment: str | None = None
-    """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
+    """Experiment whose settings the run starts from: its name in experiments/, or a Python file that defines CONFIG."""
     smoke: bool = False
     """Run a smoke test of about a minute: a very small version of the run, which passes through all phases."""
     trust: bool = False
@@ -37,7 +37,7 @@ class Settings:
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """Find the value of an option, written as `--option value` or `--option=value`; None if it is absent."""
+    """Find the last value of an option, written as `--option value` or `--option=value`; None if the option is absent."""
     found = None
     for index, argument in enumerate(arguments):
         if argument == option and index + 1 < len(arguments):
@@ -61,12 +61,12 @@ def flags_in(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def without_flags(arguments: Sequence[str], flags: Collection[str], switches: Collection[str] = ()) -> list[str]:
-    """Leave out some flags of a command line, with their values.
+    """Remove some flags from a command line, with their values.
 
     Args:
         arguments: flags and their values.
-        flags: flags to leave out that have one value.
-        switches: flags to leave out that have no value.
+        flags: flags to remove that have one value.
+        switches: flags to remove that have no value.
 
     Example:
         >>> without_flags(["--restarts", "3", "--json", "--steps", "5", "--restarts=2"], ["--restarts"], ["--json"])
@@ -132,8 +132,8 @@ def start_from_run(folder: str, flags: Collection[str]) -> Start:
     if not needed:  # a run that needs Python arguments is refused later, before any of its code is executed
         own, options = custom_environment_names(config), "--environment-options" in flags
         replaced = {name: "--environment" in flags or (options and name != config.reward.environment) for name in own}
-        stated = [name for name in custom_reward_names(config) if replaced.get(name, "--reward" in flags)]
-        names = [name for name in custom_part_names(config) if name not in stated]
+        permitted = [name for name in custom_reward_names(config) if replaced.get(name, "--reward" in flags)]
+        names = [name for name in custom_part_names(config) if name not in permitted]
         check_trusted(run.path, names, trust="--trust" in flags)
     return Start(config, dict.fromkeys(config.to_flat(), str(run.config_file)))
 

@@ -43,18 +43,18 @@ class Show:
     out: Path | None = None
     """HTML file to write; by default rollouts.html in the run's folder."""
     rollout: int | None = None
-    """Print the transcript of the rollout with this number in the list; by default, of the last rollout in the list."""
+    """Number, in the list, of the rollout whose transcript is printed; by default, the last."""
     color: Literal["logp", "advantage", "ratio", "mask"] = "logp"
     """Value that determines the color of each token: its log-probability before the step's updates, its advantage, the ratio of its
     probability after the updates to its probability before them, or whether it is trained on."""
     step: int | None = None
-    """Only rollouts of this RL step."""
+    """List only rollouts of this RL step."""
     reward: tuple[float, float] | None = None
-    """Only rollouts with a reward in this range, e.g. `--reward 0 0.5`."""
+    """List only rollouts with a reward in this range, e.g. `--reward 0 0.5`."""
     length: tuple[int, int] | None = None
-    """Only rollouts whose number of tokens is in this range."""
+    """List only rollouts whose number of tokens is in this range."""
     outcome: Literal["right", "wrong", "unjudged", "failed", "cut_off", "tool_error"] | None = None
-    """Only rollouts with this outcome. `failed` means that the reward or the environment failed."""
+    """List only rollouts with this outcome. `failed` means that the reward or the environment failed."""
     browser: bool = False
     """Open the page in the browser."""
 
@@ -77,7 +77,7 @@ def run_show(command: Show) -> int:
     if not rows:
         steps = sorted({row["step"] for row in rollouts.rows})
         raise InputError(
-            f"none of the {len(rollouts.rows)} rollouts meets these conditions; they are from the steps "
+            f"none of the run's rollouts ({len(rollouts.rows)} in total) meets these conditions; they are from the steps "
             f"{', '.join(map(str, steps[:10]))}{' ...' if len(steps) > 10 else ''}."
         )
     number = len(rows) if command.rollout is None else command.rollout
@@ -107,27 +107,27 @@ def run_runs(command: Runs) -> int:
 
     if not command.folder.is_dir():
         raise InputError(f"There is no folder {str(command.folder)!r}. Name the folder that contains the run folders.")
-    summaries, unread = [], []
+    summaries, unreadable = [], []
     for path in sorted(file.parent for file in command.folder.glob("*/config.json")):
         try:
             folder = RunFolder.open(path)
             if is_of_run(folder):
                 summaries.append(summarize(folder))
         except InputError as error:
-            unread.append((path, str(error)))
-    if not summaries and not unread:
+            unreadable.append((path, str(error)))
+    if not summaries and not unreadable:
         inside = (
             " It is the folder of a run itself: use `rljax doctor`." if (command.folder / "config.json").exists() else ""
         )
         raise InputError(f"There is no run in {str(command.folder)!r}.{inside}")
     if command.json:
         rows = [summary.to_json() for summary in summaries]
-        rows += [{"run": str(path), "error": error} for path, error in unread]
+        rows += [{"run": str(path), "error": error} for path, error in unreadable]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return 0
     columns = columns_of(sys.stdout)
     print(table(summaries, columns))
-    for _, error in unread:
+    for _, error in unreadable:
         print(wrap(error, columns, hang="    "))
     return 0
 

@@ -31,13 +31,13 @@ class Sample:
     top_p: float | None = None
     """Sample only from the smallest set of most likely tokens whose total probability is at least this."""
     stop: tuple[str, ...] | None = None
-    """Texts that end a continuation, and stay at its end; by default the run's stop texts."""
+    """Texts that end a continuation and are included in it; by default the run's stop texts."""
     stop_ids: tuple[int, ...] = ()
     """Ids of tokens that end a continuation, in addition to the model's and the run's own."""
     max_response_tokens: int | None = None
-    """Maximum number of tokens of a continuation; by default the run's."""
+    """Maximum number of tokens in a continuation; by default the run's."""
     least_tokens: int | None = None
-    """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
+    """Extend a continuation that ends before this many tokens (budget forcing): --continuation replaces its end token."""
     continuation: str = "Wait"
     """With --least-tokens: the text that replaces the end token."""
     environment: str | None = None
@@ -47,15 +47,15 @@ class Sample:
     trust: bool = False
     """Execute the environment that the run's config.json names, if it is code (file.py:Class or module:Class)."""
     accept_changes: bool = False
-    """Open a run even if its chat template or tokenizer has changed since its last start."""
+    """Open a run even if its chat template or tokenizer has changed since the run was last started."""
     chat: ChatSwitch = None
-    """Whether to format each prompt as a user's turn with the tokenizer's chat template; by default as in the run."""
+    """Format each prompt as a user's turn with the tokenizer's chat template (--no-chat: do not); by default as in the run."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: 'bytes', 'characters', 'ids' (ids as text), a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run to use."""
     quantize: Quantization = None
-    """Answer with weights quantized to 8 bits (int8) or 4 bits (nf4)."""
+    """Sample with weights quantized to 8 bits (int8) or 4 bits (nf4)."""
     seed: int = 0
     """Random seed for sampling."""
 
@@ -131,8 +131,8 @@ def run_sample(command: Sample) -> int:
         opened = opened._replace(worker=force_budget(opened.worker, command.least_tokens, command.continuation))
     if opened.skipped is not None:
         print(
-            f"note: the run's environment {opened.skipped} is code that its config.json names, so the code is not executed and a "
-            "prompt gets one turn; read the code, then add --trust.",
+            f"note: the run's environment {opened.skipped} is code that its config.json names, so it is not executed, and the "
+            "model answers each prompt with one turn; read the code, then add --trust.",
             file=sys.stderr,
         )
     opened.print_unused_settings(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)

@@ -1,4 +1,4 @@
-"""`rljax search`: answer problems by a search over reasoning steps, compared with best-of-N and voting at the same cost."""
+"""`rljax search`: answer problems by a search over reasoning steps, and compare it with best-of-N and voting at the same cost."""
 
 import json
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from pathlib import Path
 import tyro
 
 from rljax.programs.answer_settings import SearchSettings
+from rljax.text import counted
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class SearchCommand(SearchSettings):
     tree samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). --method revision samples N
     versions of an answer, each resampled from the step at which the value falls most. The table shows the accuracy of the search
     and the number of tokens that it used. The baselines use as many independent responses as cost no more tokens than the search
-    (at least one, at most the largest of --samples). They are the accuracy of the response with the highest value, the accuracy of
-    the most frequent answer, and the probability that any response is right.
+    (at least one, at most the largest of --samples). The table shows the accuracy of the response with the highest value, the
+    accuracy of the most frequent answer, and the probability that at least one response is right.
     """
 
     target: tyro.conf.Positional[str]
@@ -40,7 +41,7 @@ def run_search(command: SearchCommand) -> int:
     if command.out is not None:
         check_new_file(command.out)
     report = search(command.target, command, watch=partial(progress_bar, what="answering"))
-    print(f"accuracy of one response {report.single.text()} on {report.problems} problems")
+    print(f"accuracy of one response {report.single.text()} on {counted(report.problems, 'problem')}")
     Console().print(report.table())
     for line in report.lines():
         print(line)

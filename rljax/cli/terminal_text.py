@@ -20,7 +20,7 @@ _END = re.compile(rf" +((?:{_COLOR.pattern})*)$")
 
 
 def columns_of(stream: TextIO) -> int:
-    """Return the number of columns to fill: a terminal's width, clipped to 60 to 120; 80 for any other stream."""
+    """Return the number of columns to fill: a terminal's width, clipped to the range 60 to 120; 80 for any other stream."""
     if not stream.isatty():
         return COLUMNS_IN_A_PIPE
     return min(max(shutil.get_terminal_size().columns, MIN_COLUMNS), MAX_COLUMNS)
@@ -77,8 +77,8 @@ def fit_lines(text: str, columns: int) -> str:
 def rewrap_descriptions(text: str, columns: int) -> str:
     """Rewrap the flag descriptions in Tyro's help, because Tyro keeps the line breaks of docstrings.
 
-    A description is a column of text to the right of its flag or below the flag. If it has no superfluous line breaks, it stays
-    unchanged.
+    A description is a column of text to the right of its flag or below the flag. A description without superfluous line breaks
+    stays unchanged.
 
     Example:
         >>> print(rewrap_descriptions("  --steps INT  A short\\n               line, and more", 30))

@@ -35,7 +35,7 @@ class Train(Settings):
     there is none, so the same command can be repeated after any interruption."""
     accept_changes: bool = False
     """With --resume: continue even if the rows, rewards, chat template or tokenizer have changed since the last start. Without this
-    flag, such a run is not continued. The run's starts.jsonl records the change."""
+    flag, a changed run is not continued. The run's starts.jsonl records the change."""
     coordinator: str | None = None
     """Run on several hosts, with the same command on each: ADDRESS:PORT of the first host, or `auto` on TPU pods, under Slurm
     or Open MPI, where JAX finds the hosts itself. All hosts must be able to reach the run folder."""
@@ -124,7 +124,7 @@ def pretrain_to_train_flags(arguments: Sequence[str]) -> list[str]:
     """Translate the arguments of `rljax pretrain`: the leading files become a dataset, and the flags become those of `rljax train`.
 
     Raises:
-        InputError: files were given together with a flag that cannot be used, such as --dataset.
+        InputError: the arguments name files, and have a flag that cannot be combined with files, such as --dataset.
 
     Example:
         >>> pretrain_to_train_flags(["/data/a.txt", "--steps", "8"])
@@ -135,8 +135,8 @@ def pretrain_to_train_flags(arguments: Sequence[str]) -> list[str]:
     refused = next((flag for flag in ("--dataset", "--heldout-dataset", "--epochs") if flag in set(flags_in(words))), None)
     if files and refused is not None:
         raise InputError(
-            f"{refused} cannot be used with `rljax pretrain FILES`, which trains on those files for the number of updates given by "
-            f"--steps; leave {refused} out."
+            f"{refused} cannot be used with `rljax pretrain FILES`, which trains on those files for --steps updates; leave "
+            f"{refused} out."
         )
     if not files:
         return words
@@ -145,15 +145,15 @@ def pretrain_to_train_flags(arguments: Sequence[str]) -> list[str]:
 
 
 def train_arguments(command: str, arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of `rljax sft` or `rljax pretrain` with the names of `rljax train`."""
+    """Return the arguments of `rljax sft` or `rljax pretrain`, translated to the flags of `rljax train`."""
     return pretrain_to_train_flags(arguments) if command == "pretrain" else full_names(arguments)
 
 
 def sft_base_settings(arguments: Sequence[str], own: Mapping[str, object] = MappingProxyType({})) -> Start:
-    """Return the base settings that the flags of `rljax sft` then override; `arguments` are the flags as `full_names` returns them.
+    """Return the settings that the flags of `rljax sft` then override; `arguments` are these flags as `full_names` returns them.
 
     If there is a dataset, and neither the command line nor a file sets a reward, the reward is "none", so that nothing is sampled.
-    A generated task has its own reward. A resumed run keeps its settings. Defaults in `own` override those of `rljax sft`.
+    A generated task has its own reward. A resumed run keeps its settings. The defaults in `own` override those of `rljax sft`.
     """
     start, flags = start_from_flags(arguments), set(flags_in(arguments))
     config = start.config
@@ -171,7 +171,7 @@ def sft_base_settings(arguments: Sequence[str], own: Mapping[str, object] = Mapp
         for name, value in wanted.items()
         if start.origin(name) == DEFAULT or (name == "steps" and "--resume" not in flags)
     }
-    return start.changed(settings) if settings else start
+    return start.with_settings(settings) if settings else start
 
 
 def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
@@ -243,7 +243,9 @@ def check_seeds(command: Train, arguments: Sequence[str]) -> None:
         InputError: the message names the flag.
     """
     if len(set(command.seeds)) < len(command.seeds) or min(command.seeds) < 0:
-        raise InputError(f"--seeds {' '.join(map(str, command.seeds))}: each seed must be at least 0 and occur once.")
+        raise InputError(
+            f"--seeds {' '.join(map(str, command.seeds))}: each seed must be at least 0, and no seed may occur twice."
+        )
     if "--seed" in set(flags_in(arguments)):
         raise InputError("--seed and --seeds cannot be used together; leave one of them out.")
     if command.resume not in (None, Path("auto")):

@@ -57,7 +57,7 @@ randomly initialized transformer learns arithmetic
 
   rljax train --smoke                                a test run of a minute
   rljax train --model FOLDER --dataset FILE.jsonl --reward file.py:function
-  rljax train --config FILE                          settings; flags override
+  rljax train --config FILE                          settings that flags override
   rljax train --resume RUN --steps 300               continue, or extend, a run
 """
 
@@ -204,7 +204,7 @@ def _setting_lines(
 
 
 def _typed(value: Any) -> str:
-    """Format a value as one would type it after its flag; empty for None and for a switch."""
+    """Format a value as a user would type it after its flag; return "" for None and for a switch."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, dict):

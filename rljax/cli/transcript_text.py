@@ -9,7 +9,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from rljax.text import one_paragraph, printable, shorten
+from rljax.text import counted, one_paragraph, printable, shorten
 from rljax.tracking.rollout_page import scales
 from rljax.tracking.rollout_rows import outcomes_of
 from rljax.tracking.rows import Row
@@ -22,7 +22,8 @@ MAX_PROMPT_LENGTH = 600
 MAX_TOKENS = 1200
 """Maximum number of tokens shown of a transcript."""
 Color = Literal["logp", "advantage", "ratio", "mask"]
-LOW, HIGH, GREY = (217, 72, 15), (31, 95, 191), (107, 114, 128)
+LOW_COLOR, HIGH_COLOR, GRAY = (217, 72, 15), (31, 95, 191), (107, 114, 128)
+"""Red, green and blue, from 0 to 255."""
 LEGENDS: Mapping[Color, str] = {
     "logp": "orange: low log-probability of the token; strongest at -{logp:g} nats",
     "advantage": "blue: positive advantage, orange: negative; strongest at {advantage:g}",
@@ -93,28 +94,28 @@ def transcript(row: Row, number: int, color: Color, scale: Mapping[str, float]) 
     lines += [Text(), Text("prompt", style="bold"), Text(printable(shorten(row["prompt"], MAX_PROMPT_LENGTH)))]
     if row["answer"]:
         lines.append(Text(f"Reference answer: {one_paragraph(shorten(row['answer'], MAX_PROMPT_LENGTH))}", style="dim"))
-    turn, left = 0, MAX_TOKENS
+    turn, room = 0, MAX_TOKENS
     for span in row["spans"]:
         turn += span["role"] == "policy"
         head = f"policy, turn {turn}" if span["role"] == "policy" else one_paragraph(span["role"])
         lines += [
             Text(),
             Text(head, style="bold"),
-            _tokens(row, span["start"], min(span["end"], span["start"] + left), color, scale),
+            _color_tokens(row, span["start"], min(span["end"], span["start"] + room), color, scale),
         ]
         lines += [
             Text(printable(f"calls {call['name']} {call['arguments']}"), style="bold") for call in span.get("calls", ())
         ]
         lines += [Text(printable(f"call that cannot be read: {text}"), style="red") for text in span.get("malformed", ())]
-        left -= span["end"] - span["start"]
-        if left <= 0:
+        room -= span["end"] - span["start"]
+        if room <= 0:
             rest = row["spans"][-1]["end"] - MAX_TOKENS
-            lines += [Text(f"{rest} more tokens are on the HTML page.", style="dim")] if rest else []
+            lines += [Text(f"The HTML page also shows the last {counted(rest, 'token')}.", style="dim")] if rest else []
             break
     return lines
 
 
-def _tokens(row: Row, start: int, end: int, color: Color, scale: Mapping[str, float]) -> Text:
+def _color_tokens(row: Row, start: int, end: int, color: Color, scale: Mapping[str, float]) -> Text:
     text = Text()
     for index in range(start, end):
         text.append(printable(row["tokens"][index]), style_of(row, index, color, scale))
@@ -124,15 +125,15 @@ def _tokens(row: Row, start: int, end: int, color: Color, scale: Mapping[str, fl
 def style_of(row: Row, index: int, color: Color, scale: Mapping[str, float]) -> Style | None:
     """Return the style of the token at an index; None if the token has no value, or one too small to be visible as a color."""
     if color == "mask":
-        shade = {"t": HIGH, "s": GREY}.get(row["kinds"][index])
+        shade = {"t": HIGH_COLOR, "s": GRAY}.get(row["kinds"][index])
         return None if shade is None else _background(shade, 0.8)
     value = row[color][index]
     if value is None:
         return None
     if color == "logp":
-        return _background(LOW, -value / scale["logp"])
+        return _background(LOW_COLOR, -value / scale["logp"])
     size = value / scale["advantage"] if color == "advantage" else math.log(max(value, 1e-12)) / math.log(scale["ratio"])
-    return _background(HIGH if size >= 0 else LOW, abs(size))
+    return _background(HIGH_COLOR if size >= 0 else LOW_COLOR, abs(size))
 
 
 def _background(color: Sequence[int], strength: float) -> Style | None:

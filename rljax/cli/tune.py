@@ -19,16 +19,16 @@ from rljax.cli.terminal_text import columns_of, wrap
 from rljax.cli.train import Train
 from rljax.errors import InputError
 from rljax.programs.base_settings import Start
-from rljax.text import did_you_mean
+from rljax.text import counted, did_you_mean
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import INTERRUPTED, Interrupted
 
 if TYPE_CHECKING:
     from rljax.programs.tuning import Rung, Trial
 
-OWN, SWITCHES = ("--try", "--cut", "--seeds", "--out"), ("--json", "--drop-failed")
-"""Flags with and without a value that `rljax train` does not have."""
-FIXED = (
+OWN_FLAGS, OWN_SWITCHES = ("--try", "--cut", "--seeds", "--out"), ("--json", "--drop-failed")
+"""Flags that `rljax train` does not have: those with a value, and those without."""
+SHARED_SETTINGS = (
     *("steps", "seed", "run", "resume", "config", "experiment", "smoke", "task", "dataset", "heldout_dataset"),
     *("coordinator", "hosts", "host", "restarts", "seeds", "heldout_problems", "also_heldout"),
 )
@@ -40,13 +40,13 @@ class Tune(Settings):
     """Find the best values of some settings by successive halving.
 
     The candidates are all combinations of the values. All candidates train with the same seeds for a fraction of --steps. The best
-    of them continue, are compared again, and so on until --steps is reached. Candidates are ranked by held-out accuracy, averaged
-    over the seeds. To resume a stopped tuning run, repeat the same command. All other flags are those of `rljax train`.
+    candidates continue and are compared again, and so on until --steps is reached. Candidates are ranked by held-out accuracy,
+    averaged over the seeds. To resume a stopped tuning run, repeat the same command. All other flags are those of `rljax train`.
     """
 
     tried: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="try", metavar="NAME=VALUE,VALUE")] = ()
-    """A setting and the values to try, separated by commas, or by semicolons if a value contains a comma:
-    --try learning_rate=1e-4,2e-4 --try algorithm=grpo,dapo."""
+    """A setting and the values to try, which are separated by commas, or by semicolons if a value contains a comma. Repeat the flag
+    for each setting: --try learning_rate=1e-4,2e-4 --try algorithm=grpo,dapo."""
     cut: int = 2
     """Reduction factor N: after each rung (round of training), the best 1/N of the candidates continue, with N times the steps."""
     seeds: int = 1
@@ -60,7 +60,7 @@ class Tune(Settings):
 
 
 def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str, ...]]:
-    """Parse the arguments of --try: the values to try for each setting.
+    """Parse the arguments of --try: setting -> the values to try.
 
     Raises:
         InputError: a setting does not exist, cannot be tried, is named twice, or has no values.
@@ -72,14 +72,14 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
     known = {
         flag.removeprefix("--").replace("-", "_") for flag in known_flags(Train, config) if not flag.startswith("--no-")
     }
-    known -= {"help", "help_all", *FIXED}
+    known -= {"help", "help_all", *SHARED_SETTINGS}
     found: dict[str, tuple[str, ...]] = {}
     for text in tried:
         name, equals, values = text.partition("=")
         name = name.strip().removeprefix("--").replace("-", "_")
         if not equals:
             raise InputError(f"--try {text} has no values; write --try {text}=VALUE,VALUE.")
-        if name in FIXED:
+        if name in SHARED_SETTINGS:
             raise InputError(
                 f"--try {name} is not possible: all candidates have the same {name}. Set --{name.replace('_', '-')} instead."
             )
@@ -96,7 +96,7 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
 
 
 def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
-    """Build the flags of a candidate; a value that contains spaces becomes several arguments, and True or False a switch.
+    """Build the flags of a candidate. A value that contains spaces becomes several arguments; True or False becomes a switch.
 
     Example:
         >>> words_of(["algorithm_options", "chat"], ["beta=0.1 clip=0.2", "True"])
@@ -111,18 +111,19 @@ def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
 
 
 def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Return the arguments of `rljax train` for each candidate, by the candidate's name.
+    """Return the name of each candidate -> its arguments for `rljax train`.
 
     Raises:
-        InputError: a setting is both tried and set, or cannot be tried.
+        InputError: a setting cannot be tried, or is both tried with --try and set with a flag.
     """
     tried = values_of(command.tried, command.config)
-    base = without_flags(arguments, OWN, SWITCHES)
+    base = without_flags(arguments, OWN_FLAGS, OWN_SWITCHES)
     flags = set(flags_in(base))
     both = sorted(name for name in tried if f"--{name.replace('_', '-')}" in flags)
     if both:
         raise InputError(
-            f"{', '.join(both)} {'is' if len(both) == 1 else 'are'} both tried and set; leave out --try or the flag."
+            f"{', '.join(both)} {'is' if len(both) == 1 else 'are'} both tried with --try and set with a flag; leave one of them "
+            "out."
         )
     if "--run" in flags:
         raise InputError("--run names the folder of a single run, but tuning trains many; name their folder with --out.")
@@ -190,10 +191,11 @@ def train_candidate(config: TrainConfig) -> tuple[float, float]:
 
 
 def report_trial(trial: "Trial") -> None:
-    """Print the outcome of a run."""
+    """Print the outcome of one run of a candidate."""
     outcome = f"failed: {trial.error}" if trial.accuracy is None else f"{trial.accuracy:.1%}"
     note(
-        f"rung {trial.rung + 1}, {trial.steps} steps, {trial.candidate}, seed {trial.seed}: {outcome} ({trial.seconds:.0f} s)"
+        f"rung {trial.rung + 1}, {counted(trial.steps, 'step')}, {trial.candidate}, seed {trial.seed}: {outcome} "
+        f"({trial.seconds:.0f} s)"
     )
 
 
@@ -210,13 +212,14 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
             f"    {f'{accuracy:.1%}' if accuracy >= 0 else 'failed':>7}  {mark if name in kept else '':<7}  {name}"
             for name, accuracy in ranked[number]
         ]
-        blocks.append("\n".join([f"Rung {number + 1}: held-out accuracy after {rung.steps} RL steps", *rows]))
+        blocks.append("\n".join([f"Rung {number + 1}: held-out accuracy after {counted(rung.steps, 'RL step')}", *rows]))
     seconds = sum(trial.seconds for trial in trials)
     trained = sum(trial.steps - (rungs[trial.rung - 1].steps if trial.rung else 0) for trial in trials)
     full = rungs[-1].steps * len(score_candidates(trials, 0)) * len({trial.seed for trial in trials})
     about = (
-        f"{trained} RL steps in {seconds / 60:.1f} minutes; training all candidates to the end would have taken {full}. The "
-        "winner was chosen on the held-out problems, so its accuracy is optimistic: expect a little less on other problems."
+        f"{counted(trained, 'RL step')} in {seconds / 60:.1f} minutes; training all candidates to the end would have taken {full} "
+        "steps. The winner was chosen on the held-out problems, so its accuracy is optimistic: expect a little less on other "
+        "problems."
     )
     return "\n\n".join([*blocks, wrap(about, width)])
 

@@ -13,12 +13,13 @@ from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.programs.export import export
 from rljax.programs.seeds import Arm, SeedResult, as_json, mean_of, result_of, run_arm, with_common_date
+from rljax.text import counted
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds
 from rljax.training.config import TrainConfig
 
 NUMBERS, PICTURE, WARM_START, MODEL = "ablation.json", "ablation.png", "warm-start", "model"
-"""In the folder of an ablation: its results, its plot and the folder of its warm starts; in a warm start's run: its model."""
+"""Names in the folder of an ablation: results, plot, folder of the warm starts; in the run of a warm start: the exported model."""
 Train = Callable[[TrainConfig], Any]
 """Function that begins or resumes the run in the folder that its settings name."""
 
@@ -59,7 +60,7 @@ def parts_of(algorithm: str) -> tuple[str, ...]:
 
 
 def arms_of(configs: Mapping[str, TrainConfig], folder: Path) -> list[Arm]:
-    """Make one arm per entry of `configs`; its runs are in a subfolder with the name of the arm."""
+    """Make one arm per entry of `configs`; the runs of each arm are in a subfolder with the arm's name."""
     return [Arm(name, config, folder / name.replace(" ", "-")) for name, config in configs.items()]
 
 
@@ -80,7 +81,7 @@ def run_ablation(
         folder: folder of the ablation.
         train: trains a run with RL.
         fine_tune: trains the run of a warm start.
-        tell: shows which run is next.
+        tell: shows a line of text, for example which run is next.
 
     Raises:
         InputError: a run cannot be trained, or the folder has runs with other settings.
@@ -130,9 +131,9 @@ def ablation_text(arms: Sequence[ArmResult]) -> str:
         f"{'' if arm.difference is None else arm.difference.points()}".rstrip()
         for arm in arms
     ]
-    seeds = len(first.results)
-    title = f"Held-out accuracy, mean of {seeds} seed{'s' * (seeds > 1)} with its 95 % interval (from three seeds on)"
-    return "\n".join([title, head, *rows, f"    Differences are from {first.name}, paired by seed."])
+    seeds = counted(len(first.results), "seed")
+    title = f"Held-out accuracy, mean of {seeds} with its 95 % interval (from three seeds on)"
+    return "\n".join([title, head, *rows, f"    Each difference is an arm minus {first.name}, paired by seed."])
 
 
 def write_ablation(folder: Path, arms: Sequence[ArmResult], *, title: str) -> tuple[Path, Path]:

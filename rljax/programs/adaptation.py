@@ -39,8 +39,8 @@ from rljax.training.update import make_policy_update, put_layout
 
 KEPT, UNSOUND, TOO_FAR, WORSE = "kept", "not sound", "too far", "worse"
 """Outcomes of the updates on a batch. `UNSOUND` means that an update was non-finite or far too large."""
-FARTHEST = 20.0
-"""Largest difference between a line's `logp` and the served model's log-probability of the same token, in nats."""
+MAX_LOGP_DIFFERENCE = 20.0
+"""Largest accepted difference between a line's `logp` and the served model's log-probability of the same token, in nats."""
 Score = Callable[[Params, Sequences], Scores]
 
 
@@ -76,7 +76,7 @@ def _identity(rewards: Float[Array, "P G"]) -> Float[Array, "P G"]:
 
 
 def relative_rewards(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray, "K"]) -> Float[np.ndarray, "B"]:
-    """Compare each reward with the mean of all others, including earlier batches, in units of their standard deviation.
+    """Compare each reward with the mean of all others, including earlier ones, in units of the standard deviation of all rewards.
 
     ::
 
@@ -129,16 +129,20 @@ class Attempt(NamedTuple):
 
     state: TrainState
     """State after the accepted updates."""
-    made: int
+    accepted: int
     """Number of accepted updates."""
     outcome: str
     """KEPT if all updates were accepted, else the reason why they stopped: UNSOUND or TOO_FAR."""
-    numbers: dict[str, float]
+    metrics: dict[str, float]
     """Metrics of the batch and its updates."""
 
 
 def sequences_of(examples: Sequence[Example], setup: Setup) -> Sequences:
-    """Pad a batch. Prompts are padded to the run's usual or maximum length, so that few programs are compiled."""
+    """Pad the prompts and responses of a batch.
+
+    All prompts are padded to the run's usual length or, if one of them is longer, to its maximum length, so that only two programs
+    are compiled.
+    """
     config, pad = setup.config, setup.tokenizer.pad_token_id
     longest = max(len(example.prompt) for example in examples)
     width = setup.prompt_length if longest <= setup.prompt_length else config.data.max_prompt_tokens
@@ -151,7 +155,7 @@ def sequences_of(examples: Sequence[Example], setup: Setup) -> Sequences:
 def rollout_of(
     learner: BatchLearner, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]
 ) -> Rollout[np.ndarray]:
-    """Make the rollout of a batch, with the log-probabilities of the policy that sampled it."""
+    """Make the rollout of a batch, with the log-probabilities of the policy that sampled its responses."""
     sequences, base = sequences_of(examples, learner.setup), learner.setup.base
     reference = np.asarray(learner.scores(policy_params(base, state.reference), sequences).logp)
     is_newest = learner.config.served == "newest"
@@ -164,8 +168,10 @@ def rollout_of(
     return Rollout(sequences.attention[:, None], behaviour[:, None], advantage[:, None], ref_logp=reference[:, None])
 
 
-def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Example]) -> dict[LineLocation, BadRowError]:
-    """Find examples whose `logp` cannot be right: a token's value differs from the served model's by more than `FARTHEST`.
+def find_wrong_logp(
+    learner: BatchLearner, state: TrainState, examples: Sequence[Example]
+) -> dict[LineLocation, BadRowError]:
+    """Find examples whose `logp` cannot be right: at a token, it differs too much from the served model's log-probability.
 
     Args:
         learner: setup and functions for learning.
@@ -186,10 +192,10 @@ def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Exam
         served = reference[row, : len(example.logp)]
         distance = np.abs(np.array(example.logp) - served)
         worst = int(distance.argmax())
-        if not distance[worst] <= FARTHEST:
+        if not distance[worst] <= MAX_LOGP_DIFFERENCE:
             errors[example.place] = BadRowError(
                 f"logp is {example.logp[worst]:.4g} for token {worst + 1} of the response, and {served[worst]:.4g} under the "
-                f"served model, more than {FARTHEST:g} away",
+                f"served model, a difference of more than {MAX_LOGP_DIFFERENCE:g} nats",
                 "give the natural logarithm of the probability of each token of this response",
                 column="logp",
             )
@@ -213,10 +219,10 @@ def try_batch(learner: BatchLearner, state: TrainState, examples: Sequence[Examp
     layout = lay_out(sequences, sequences.attention, rows=setup.rows_at_once(len(examples)), devices=row_shards(setup.mesh))
     data = put_layout(setup.mesh, layout, learner.prepare(rollout))
     history: list[UpdateMetrics] = []
-    outcome, made, distance = KEPT, 0, 0.0
+    outcome, accepted, distance = KEPT, 0, 0.0
     for _ in range(learner.config.passes):
-        after, metrics = learner.update(jax.tree.map(jnp.copy, state), *data, {})
-        history.append(jax.device_get(metrics))
+        after, update_metrics = learner.update(jax.tree.map(jnp.copy, state), *data, {})
+        history.append(jax.device_get(update_metrics))
         if history[-1].skipped_updates:
             outcome = UNSOUND
             break
@@ -224,14 +230,14 @@ def try_batch(learner: BatchLearner, state: TrainState, examples: Sequence[Examp
         if learner.config.max_kl is not None and not distance <= learner.config.max_kl:
             outcome = TOO_FAR
             break
-        state, made = after, made + 1
+        state, accepted = after, accepted + 1
     rewards = [example.reward for example in examples]
     measured = present(LearnMetrics(policy=average_updates(history))) | {
         "kl_to_reference": distance,
-        "updates": float(made),
+        "updates": float(accepted),
     }
-    numbers = {"reward": float(np.mean(rewards)), "response_length": float(sequences.attention.sum(-1).mean()), **measured}
-    return Attempt(state, made, outcome, numbers)
+    metrics = {"reward": float(np.mean(rewards)), "response_length": float(sequences.attention.sum(-1).mean()), **measured}
+    return Attempt(state, accepted, outcome, metrics)
 
 
 def _divergence(learner: BatchLearner, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:

@@ -27,9 +27,9 @@ class AdaptationConfig:
     'newest' is correct only if the server loads each new checkpoint before it samples the next batch. Otherwise, put a
     `logp` in each line, which is correct in both cases."""
     batch: int = 32
-    """Lines per update."""
+    """Number of feedback lines per batch."""
     passes: int = 1
-    """Updates on each batch."""
+    """Number of updates on each batch."""
     learning_rate: float | None = None
     """Learning rate; by default the run's RL learning rate."""
     clip: float = 0.2
@@ -45,7 +45,7 @@ class AdaptationConfig:
     heldout: int | None = None
     """Evaluate on the first N of the run's held-out problems; by default on all. 0 evaluates on none."""
     once: bool = False
-    """End when the queue has less than a batch left. By default, wait for more lines, until Ctrl-C."""
+    """End when the queue has fewer lines left than a batch needs. By default, wait for more lines, until Ctrl-C."""
     poll: float = 2.0
     """Seconds between checks of the queue."""
 

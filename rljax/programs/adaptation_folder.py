@@ -1,14 +1,14 @@
 """The folder of a run that adapts to feedback: its settings, its initial state, and its files.
 
-It has four files that other run folders do not have::
+It has four files that other run folders lack::
 
     served.json     the run and the checkpoint that were served
     feedback.jsonl  one row per consumed line of the queue: its position, and its reward or why it was rejected
     updates.jsonl   one row per batch: the outcome of its updates, and which held-out answers were right
-    rejects.jsonl   the rejected lines, in feedback.jsonl or read since the last batch, and the reasons
+    rejects.jsonl   the rejected lines and the reasons, for the lines in feedback.jsonl and those read since the last batch
 
-A checkpoint records where feedback.jsonl and updates.jsonl end, as it does for metrics.jsonl. feedback.jsonl determines how much
-of the queue was consumed, so a run can be killed at any time and continue without losing or repeating a line.
+A checkpoint records the lengths of feedback.jsonl and updates.jsonl, as it does for metrics.jsonl. The rows of feedback.jsonl show
+which lines of the queue were consumed, so a run can be killed at any time and continue without losing or repeating a line.
 """
 
 import json
@@ -46,17 +46,17 @@ NOT_NEEDED = ("algorithm", "optimizer")
 """Arguments of `train` that an adaptation does not use."""
 
 
-class Heldout(NamedTuple):
+class HeldoutEvaluation(NamedTuple):
     """A held-out evaluation."""
 
     right: Float[np.ndarray, "P"]
-    """1 if the greedy answer is right, 0 if it is wrong, NaN if that is unknown."""
+    """Per problem, 1 if the greedy answer is right, 0 if it is wrong, NaN if that is unknown."""
     metrics: dict[str, float]
     """Metrics of the evaluation."""
 
     @property
     def quality(self) -> Quality:
-        """Result of the evaluation."""
+        """The result by which checkpoints are compared."""
         return quality_of(self.metrics, "reward")
 
 
@@ -74,7 +74,7 @@ class AdaptationFolder(RunFolder):
         return (*super().growing, self.path / FEEDBACK, self.path / UPDATES)
 
 
-def continues(path: Path) -> bool:
+def can_continue(path: Path) -> bool:
     """Return whether a folder contains an adaptation that can continue; remove one that was killed before its first save.
 
     Raises:
@@ -97,7 +97,7 @@ def continues(path: Path) -> bool:
 
 
 def adapt_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConfig:
-    """Make the settings of the adapted run: the served run's, with everything that belongs to its algorithm reset."""
+    """Make the settings of the adapted run: those of the served run, except settings of its algorithm and of its phases."""
     optimization, rate = served.optimization, config.learning_rate
     return replace(
         served,
@@ -141,7 +141,7 @@ def make_served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[
     path, which = find_run(config.target, config.checkpoint)
     if path is None:
         raise InputError(
-            f"{config.target!r} is not the folder of a run with checkpoints; give one that `rljax train` made."
+            f"{config.target!r} is not the folder of a run with checkpoints; name a folder that `rljax train` wrote."
         )
     served = RunFolder.open(path)
     settings, needed = read_saved_settings(served.config)
@@ -164,8 +164,8 @@ def check_served(folder: Path, run: Path, which: str) -> None:
     before = read_json(folder / SERVED)
     if before != served_entry(run, which):
         raise InputError(
-            f"{str(folder)!r} contains the adaptation of checkpoint {before.get('checkpoint')!r} of {before.get('run')!r}; name "
-            "that one, or choose another folder with --run."
+            f"{str(folder)!r} contains the adaptation of checkpoint {before.get('checkpoint')!r} of the run {before.get('run')!r}; "
+            "name that run and checkpoint, or choose another folder with --run."
         )
 
 
@@ -188,8 +188,8 @@ def check_log(folder: RunFolder, file_states: Mapping[str, FileState]) -> None:
     file = folder.path / FEEDBACK
     if file_states[FEEDBACK].length and not file.exists():
         raise InputError(
-            f"{str(file)!r} is gone. It lists the lines that were learned from: restore it, or start again in another "
-            "folder (--run)."
+            f"{str(file)!r} is missing. It lists the lines that were learned from: restore the file, or start again in "
+            "another folder (--run)."
         )
 
 
@@ -204,7 +204,7 @@ def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, 
         is_new = create_file(path / SERVED)
         atomic_write(path / SERVED, json.dumps(served_entry(served[0].path, served[1]), indent=2).encode() + b"\n")
     except OSError as error:
-        raise InputError(f"the run folder {path} cannot be made ({error}); choose another with --run.") from error
+        raise InputError(f"the run folder {path} cannot be created ({error}); choose another with --run.") from error
     try:
         return AdaptationFolder.create(path, settings_of(setup))
     except InputError:
@@ -214,7 +214,7 @@ def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, 
 
 
 def create_file(file: Path) -> bool:
-    """Create an empty file; False if it exists already. Of several processes, only one gets True."""
+    """Create an empty file and return True; return False if it already exists. Of several processes, only one gets True."""
     try:
         file.touch(exist_ok=False)
     except FileExistsError:
@@ -223,14 +223,14 @@ def create_file(file: Path) -> bool:
 
 
 def begin_adaptation(setup: Setup, params: Any) -> TrainState:
-    """Make the initial state of an adaptation, not yet on the devices. The parameters are also the reference."""
+    """Make the initial state of an adaptation, not yet on the devices. `params` are also the reference parameters."""
     state = create(params, setup.optimizer, setup.config.run.seed, with_reference=True)
     return state._replace(phase=jnp.int32(RL))
 
 
-def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 0) -> dict[str, Any]:
+def update_row(step: int, outcome: str, heldout: HeldoutEvaluation | None, *, updates: int = 0) -> dict[str, Any]:
     """Make a row of updates.jsonl with one character per problem: whether its answer was right, or `-` if unknown."""
-    row: dict[str, Any] = {"step": step, "outcome": outcome, "updates": made}
+    row: dict[str, Any] = {"step": step, "outcome": outcome, "updates": updates}
     if heldout is None:
         return row
     return row | {"right": "".join("-" if np.isnan(value) else str(int(value)) for value in heldout.right)}
@@ -260,9 +260,9 @@ def best_evaluation(file: Path) -> Float[np.ndarray, "P"] | None:
     Raises:
         InputError: a row cannot be read; the message names the file and the line.
     """
-    kept = [row["right"] for row in read_rows(file, _check_update) if "right" in row and row["outcome"] != WORSE]
-    found = [np.array([np.nan if mark == "-" else float(mark) for mark in marks]) for marks in kept]
-    return reduce(better_evaluation, found, None)
+    texts = [row["right"] for row in read_rows(file, _check_update) if "right" in row and row["outcome"] != WORSE]
+    evaluations = [np.array([np.nan if mark == "-" else float(mark) for mark in text]) for text in texts]
+    return reduce(better_evaluation, evaluations, None)
 
 
 def _check_update(row: dict[str, Any]) -> str | None:

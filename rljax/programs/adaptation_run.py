@@ -26,9 +26,9 @@ from rljax.programs.adaptation import (
     WORSE,
     Attempt,
     BatchLearner,
+    find_wrong_logp,
     make_batch_learner,
     try_batch,
-    wrong_logp,
 )
 from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.programs.adaptation_folder import (
@@ -36,18 +36,18 @@ from rljax.programs.adaptation_folder import (
     REJECTS,
     UPDATES,
     AdaptationFolder,
-    Heldout,
+    HeldoutEvaluation,
     begin_adaptation,
     best_evaluation,
     better_evaluation,
+    can_continue,
     check_log,
-    continues,
     make_served_setup,
     new_folder,
     settings_of,
     update_row,
 )
-from rljax.programs.feedback_log import Log, NewLines, gather, line_numbers, read_log
+from rljax.programs.feedback_log import Log, NewLines, read_next_lines, line_numbers, read_log
 from rljax.rollout.groups import correctness_masks
 from rljax.text import counted, json_lines, printable
 from rljax.tracking.plain_display import PlainDisplay
@@ -65,20 +65,20 @@ from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 
 BASELINE_REWARDS = 1024
-"""Number of earlier rewards, the most recent ones, that form the baseline for new rewards."""
+"""Number of the most recent earlier rewards that are part of the baseline for a batch's rewards."""
 REASONS = {
     UNSOUND: "an update was non-finite or far too large, and was skipped",
     TOO_FAR: "an update went beyond --max-kl, and was undone",
     WORSE: "the accuracy is lower, so the earlier model is kept",
 }
 """Outcome of the updates on a batch -> its description."""
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 class LineDisplay(PlainDisplay):
     """The display of an adaptation, which passes each line to a function."""
 
-    def __init__(self, say: Say):
+    def __init__(self, say: PrintLine):
         super().__init__(sys.stdout)
         self._say = say
 
@@ -91,8 +91,8 @@ class LineDisplay(PlainDisplay):
             self._say(printable(line))
 
 
-def adapt(config: AdaptationConfig, say: Say = print) -> Path:
-    """Follow a queue of feedback and adapt the served model to it, until the queue is exhausted (with `once`) or a signal arrives.
+def adapt(config: AdaptationConfig, say: PrintLine = print) -> Path:
+    """Adapt the served model to a queue of feedback, until the queue is exhausted (with `once`) or a signal arrives.
 
     Args:
         config: the settings.
@@ -103,16 +103,16 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
 
     Raises:
         InputError: the run, the queue or the folder cannot be used, or too many batches in a row gave no update.
-        Interrupted: Ctrl-C or SIGTERM; what was learned is saved.
+        Interrupted: Ctrl-C or SIGTERM stopped the adaptation; its state is saved.
     """
     check_queue(config)
     path = config.output_folder
-    exists = continues(path)
+    exists = can_continue(path)
     setup, served = make_served_setup(config, path if exists else None)
     folder = AdaptationFolder.open(path) if exists else new_folder(config, setup, served, path)
     with ExitStack() as stack:
         lock_folder(folder, stack)
-        learner = make_batch_learner(config, setup, _template(setup))
+        learner = make_batch_learner(config, setup, _state_template(setup))
         checkpoint, warnings = open_checkpoint(setup, served, folder, exists=exists)
         record_start(folder, int(checkpoint.state.step))
         owned = [checkpoint]
@@ -156,15 +156,15 @@ def check_queue(config: AdaptationConfig) -> None:
         )
 
 
-def _template(setup: Setup) -> TrainState:
+def _state_template(setup: Setup) -> TrainState:
     return template(setup, lambda params, _: begin_adaptation(setup, params))
 
 
 def open_checkpoint(
     setup: Setup, served: tuple[RunFolder, str], folder: RunFolder, *, exists: bool
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint from which an adaptation begins or continues, and warnings about later data that was lost."""
-    like, run = _template(setup), served[0]
+    """Return the checkpoint from which an adaptation begins or continues, and warnings about lost data that is newer than it."""
+    like, run = _state_template(setup), served[0]
     check_base(folder, base_entry(setup.config, setup.base))
     if exists:
         folder.write_config(settings_of(setup))
@@ -174,7 +174,7 @@ def open_checkpoint(
     return Checkpoint(place_state(setup, state), no_history(len(setup.train.prompts.tokens))), []
 
 
-def evaluate_heldout(learner: BatchLearner, state: TrainState) -> Heldout | None:
+def evaluate_heldout(learner: BatchLearner, state: TrainState) -> HeldoutEvaluation | None:
     """Answer the held-out problems greedily; None if no evaluation is requested."""
     setup, wanted = learner.setup, learner.config.heldout
     if wanted == 0:
@@ -184,7 +184,7 @@ def evaluate_heldout(learner: BatchLearner, state: TrainState) -> Heldout | None
     evaluation = evaluate(worker, setup.full_params(state.params))
     right, known = correctness_masks(evaluation.groups.rollout)
     metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
-    return Heldout(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
+    return HeldoutEvaluation(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
 
 
 class BatchOutcome(NamedTuple):
@@ -196,7 +196,7 @@ class BatchOutcome(NamedTuple):
     """The updates on the batch."""
     outcome: str
     """KEPT, UNSOUND, TOO_FAR or WORSE."""
-    heldout: Heldout | None
+    heldout: HeldoutEvaluation | None
     """Evaluation of the model after the updates."""
     is_kept: bool
     """Whether the model after the updates is kept."""
@@ -218,11 +218,11 @@ class Adaptation:
         self._best = best_evaluation(run.folder.path / UPDATES)
         self._shown: set[str] = set()
         self._rejected = 0
-        """Number of lines rejected since the last batch, which are not in the log yet."""
-        self._bad: dict[LineLocation, BadRowError] = {}
+        """Number of lines that were rejected since the last batch and are not in the log yet."""
+        self._wrong_logp: dict[LineLocation, BadRowError] = {}
 
     def phase(self) -> Phase:
-        """Make the phase: each step learns from a batch and is saved."""
+        """Make the phase. Each of its steps learns from a batch and saves a checkpoint."""
         return Phase(
             name="rl",
             steps=None,
@@ -240,7 +240,9 @@ class Adaptation:
     def say_resumed(self, checkpoint: Checkpoint) -> None:
         """Report where a resumed adaptation continues."""
         step, count = int(checkpoint.state.step), len(self._log.rows)
-        self._run.display.message(f"Continuing after batch {step}; {count} lines of the queue have been processed.")
+        self._run.display.message(
+            f"Continuing after batch {step}; the earlier batches used {counted(count, 'line')} of the queue."
+        )
 
     def say_outcome(self) -> None:
         """Report how many lines were learned from or rejected, and what to type next."""
@@ -261,7 +263,8 @@ class Adaptation:
         found = evaluate_heldout(self._learner, checkpoint.state)
         if found is not None:
             accuracy = over_problems(found.right).text()
-            self._run.display.message(f"Served model: held-out accuracy {accuracy} on {len(found.right)} problems.")
+            problems = counted(len(found.right), "problem")
+            self._run.display.message(f"Served model: held-out accuracy {accuracy} on {problems}.")
             self._run.record("eval", 0, found.metrics)
             self._append(UPDATES, [update_row(0, KEPT, found)])
             self._best = found.right
@@ -273,7 +276,7 @@ class Adaptation:
         """Wait for a batch and learn from it; None if the queue is exhausted, or a signal requests a stop."""
         while not self._run.stop.requested:
             found = self._next_batch(checkpoint.state)
-            self._tell(found)
+            self._report_rejections(found)
             if len(found.examples) == self._config.batch:
                 return self._learn(checkpoint, found)
             if self._config.once:
@@ -288,13 +291,15 @@ class Adaptation:
         """Read the next lines, up to a batch; reject lines whose `logp` cannot be right and read others in their place."""
         config, setup = self._config, self._learner.setup
         while True:
-            found = gather(config.feedback, self._log, setup.config, setup.tokenizer, config.batch, self._bad)
-            wrong = wrong_logp(self._learner, state, found.examples) if len(found.examples) == config.batch else {}
+            found = read_next_lines(
+                config.feedback, self._log, setup.config, setup.tokenizer, config.batch, self._wrong_logp
+            )
+            wrong = find_wrong_logp(self._learner, state, found.examples) if len(found.examples) == config.batch else {}
             if not wrong:
                 return found
-            self._bad |= wrong
+            self._wrong_logp |= wrong
 
-    def _tell(self, found: NewLines) -> None:
+    def _report_rejections(self, found: NewLines) -> None:
         """Show each rejected line and each remark about the files once, and write rejects.jsonl."""
         notes = [*found.notes, *(f"rejected: {line.fault}" for line in found.rejected)]
         new = [note for note in dict.fromkeys(notes) if note not in self._shown]
@@ -303,8 +308,8 @@ class Adaptation:
         file, rejected = self._run.folder.path / REJECTS, self._log.rejected()
         if new or (rejected and not file.exists()):
             rows = [*rejected, *(line.row(0) for line in found.rejected)]
-            kept = ("file", "line", "reason", "text")
-            content = json_lines([{name: row[name] for name in kept} for row in rows])
+            names = ("file", "line", "reason", "text")
+            content = json_lines([{name: row[name] for name in names} for row in rows])
             self._run.write("the rejected lines", lambda: atomic_write(file, content))
         self._shown.update(notes)
         self._rejected = len(found.rejected) if len(found.examples) < self._config.batch else 0
@@ -324,9 +329,9 @@ class Adaptation:
         """Learn from a batch, and evaluate the model. The batch is consumed even if its updates are skipped."""
         start, step = time.monotonic(), int(before.state.step) + 1
         attempt = try_batch(self._learner, before.state, found.examples, self._log.rewards(BASELINE_REWARDS))
-        heldout = evaluate_heldout(self._learner, attempt.state) if attempt.made else None
+        heldout = evaluate_heldout(self._learner, attempt.state) if attempt.accepted else None
         is_rejected = self._config.guard and is_worse(self._best, heldout)
-        is_kept = attempt.made > 0 and not is_rejected
+        is_kept = attempt.accepted > 0 and not is_rejected
         state = (attempt.state if is_kept else before.state)._replace(step=before.state.step + 1)
         notes = before.notes
         if is_kept and heldout is not None:
@@ -335,8 +340,8 @@ class Adaptation:
             notes = notes.evaluated(heldout.quality, step)
         is_best = is_kept and (heldout is None or notes.best_step == step)
         learned = BatchOutcome(found, attempt, WORSE if is_rejected else attempt.outcome, heldout, is_kept, is_best)
-        metrics = attempt.numbers | {"seconds": time.monotonic() - start}
-        skipped = float(not attempt.made and attempt.outcome != KEPT)
+        metrics = attempt.metrics | {"seconds": time.monotonic() - start}
+        skipped = float(not attempt.accepted and attempt.outcome != KEPT)
         return StepOutcome(before._replace(state=state, notes=notes), metrics, skipped, learned)
 
     def _record(self, outcome: StepOutcome) -> Checkpoint:
@@ -348,9 +353,9 @@ class Adaptation:
             self._run.record("eval", step, heldout.metrics)
             self._best = better_evaluation(best, heldout.right)
         self._append(FEEDBACK, rows)
-        self._append(UPDATES, [update_row(step, learned.outcome, heldout, made=learned.attempt.made)])
+        self._append(UPDATES, [update_row(step, learned.outcome, heldout, updates=learned.attempt.accepted)])
         self._log = Log((*self._log.rows, *rows))
-        self._run.display.message(describe(step, learned, best))
+        self._run.display.message(describe_batch(step, learned, best))
         return outcome.checkpoint
 
     def _keep_best(self, outcome: StepOutcome) -> tuple[Checkpoint, bool]:
@@ -375,18 +380,18 @@ class Adaptation:
         )
 
 
-def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bool:
+def is_worse(best: Float[np.ndarray, "P"] | None, heldout: HeldoutEvaluation | None) -> bool:
     """Return True if the 95 % interval of the change in accuracy, paired by problem, is entirely below 0."""
     if best is None or heldout is None or len(best) != len(heldout.right):
         return False
     return paired_change(best, heldout.right).high < 0
 
 
-def describe(step: int, learned: BatchOutcome, best: Float[np.ndarray, "P"] | None) -> str:
+def describe_batch(step: int, learned: BatchOutcome, best: Float[np.ndarray, "P"] | None) -> str:
     """Describe a batch in one line."""
-    numbers, heldout = learned.attempt.numbers, learned.heldout
-    text = f"Batch {step} ({line_numbers(learned.batch.examples)}): mean reward {numbers['reward']:.3f}"
-    text += f", KL to the served model {numbers['kl_to_reference']:.4f}"
+    metrics, heldout = learned.attempt.metrics, learned.heldout
+    text = f"Batch {step} ({line_numbers(learned.batch.examples)}): mean reward {metrics['reward']:.3f}"
+    text += f", KL to the served model {metrics['kl_to_reference']:.4f}"
     if heldout is not None:
         text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"
         if best is not None and len(best) == len(heldout.right):

@@ -26,7 +26,7 @@ CacheDtype = Literal["int8"] | None
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSettings:
-    """Settings common to all these programs."""
+    """Settings common to all programs in which a model answers problems."""
 
     dataset: str | None = None
     """Problems (file or hub id); by default the run's held-out problems, or its training problems if the answers become training
@@ -34,12 +34,12 @@ class AnswerSettings:
     reward: str | None = None
     """Reward that judges the answers; by default the run's."""
     reward_messages: MessagesSwitch = None
-    """Whether your own reward gets conversations as lists of messages, or as text. By default as in the run, or, if a model folder
-    is used instead of a run, as lists of messages."""
+    """Pass conversations to your own reward as lists of messages, or, with --no-reward-messages, as text. By default as in the
+    run, or, if a model folder is used instead of a run, as lists of messages."""
     trust: bool = False
     """Execute the reward or environment that the run's config.json names, if it is code (file.py:NAME or module:NAME)."""
     accept_changes: bool = False
-    """Open a run even if its held-out rows, reward, chat template or tokenizer have changed since its last start."""
+    """Open a run even if its held-out rows, reward, chat template or tokenizer have changed since the run was last started."""
     chat: ChatSwitch = None
     """Whether to format prompts with the tokenizer's chat template. By default as in the run, or, if a model folder is used
     instead of a run, only if its tokenizer has a template and the problems are conversations."""
@@ -50,7 +50,7 @@ class AnswerSettings:
     cache_dtype: CacheDtype = None
     """Quantize cached keys and values to 8 bits (int8); by default as in the run."""
     max_response_tokens: int | None = None
-    """Maximum number of tokens of a response; by default the run's."""
+    """Maximum number of tokens in a response; by default the run's."""
     top_k: int | None = None
     """Sample only from the k most likely tokens."""
     top_p: float | None = None
@@ -203,9 +203,9 @@ class SearchSettings(BatchSettings):
     """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, the maximum
     number of continuations of a prefix."""
     exploration: float = 0.5
-    """With --method tree: weight c of the uncertainty c √(ln V / v), with V visits of the parent prefix and v of this one."""
+    """With --method tree: weight c of the uncertainty c √(ln V / v) of a prefix with v visits, whose parent has V visits."""
     step_ends: Sequence[str] | None = None
-    """Texts that end a step; by default the texts that end a step of the task's step reward, else the end of a line."""
+    """Texts that end a step; by default those of the task's step reward, or the end of a line if the task has no step reward."""
     temperature: float = 1.0
     """Sampling temperature, above 0."""
     demonstrations: Path | None = None
@@ -234,15 +234,15 @@ class GenerateSettings(BatchSettings):
     """Settings for generating training data with a model, and for checking existing demonstrations (--clean)."""
 
     keep: Literal["verifier", "votes"] | None = None
-    """verifier (default): right responses; with a step reward, every step must also be right. votes: responses with the answer that
-    most responses to a problem agree on; this answer then replaces the reference in the row."""
+    """Which responses to keep. verifier (default): right responses; with a step reward, every step must also be right. votes:
+    responses with the most frequent answer to a problem; this answer then replaces the reference answer in the row."""
     most: int | None = None
     """Maximum number of kept responses per problem; by default 2."""
     similarity: float | None = None
     """Maximum similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
     step_reward: str | None = None
-    """With --keep verifier: drop responses with a step that this step reward (equations, model:FOLDER, file.py:function) finds
-    false. By default the step reward of the run, or of its task for the task's own problems; 'none' checks only final answers."""
+    """With --keep verifier: drop responses in which this step reward (equations, model:FOLDER, file.py:function) finds a false
+    step. By default the step reward of the run, or of its task for the task's own problems; 'none' checks only final answers."""
     contradicted: Literal["drop", "replace"] | None = None
     """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration with a response that has
     the agreed answer."""
@@ -287,7 +287,7 @@ class PairSettings(AnswerSettings):
 
 
 def check_positive_counts(**numbers: float | None) -> None:
-    """Reject numbers below 1; None passes.
+    """Reject numbers below 1; accept None.
 
     Raises:
         InputError: the message names the option and its value.

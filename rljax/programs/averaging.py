@@ -1,4 +1,4 @@
-"""Federated averaging: one model from several that began with the same weights and were trained separately."""
+"""Federated averaging: the mean of several models that began with the same weights and were trained separately."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +15,7 @@ from rljax.ops.arrays import Number
 from rljax.parallel import agree, run_together
 from rljax.programs.export import check_new, model_of
 from rljax.programs.trained_policy import Which, parameters_of
+from rljax.text import counted
 from rljax.training.config import TrainConfig
 from rljax.training.parts.model_folder import atomically, save_model
 
@@ -31,15 +32,15 @@ def average(
 
         θ = Σ_k w_k θ_k / Σ_k w_k
 
-    Adapters are merged into their base first. The models are read one after the other, so that only two models are in memory at a
-    time. If there are several hosts, all processes call this together, and the first one writes.
+    Adapters are first merged into their base models. The models are read one after the other, so that at most two models are in
+    memory at a time. If there are several hosts, all processes call this together, and the first process writes.
 
     Args:
         runs: folders of runs, or of their checkpoints (`RUN/checkpoints/last`), at least two; their models must have begun with
             the same weights.
         folder: folder to write, which must not exist yet; it appears only when it is complete.
         weights: one weight per run, such as the number of problems that it was trained on; None means 1 each.
-        which: the "best" or "last" checkpoint of each run.
+        which: which checkpoint of each run to use, "best" or "last".
 
     Returns:
         The folder.
@@ -68,7 +69,7 @@ def average(
 
 @partial(jax.jit, donate_argnums=0)
 def move_towards(mean: PyTree[Array], params: PyTree[Array], share: Number) -> Params:
-    """Move a mean towards further parameters by a fraction of the distance; equal parameters leave it bitwise unchanged.
+    """Move a mean towards further parameters by a fraction of the distance. Parameters equal to the mean do not change its bits.
 
     Args:
         mean: mean of the earlier parameters; it is donated.
@@ -94,11 +95,14 @@ def check_weights(runs: Sequence[str], weights: Sequence[float] | None) -> list[
         [1.0, 1.0]
     """
     if len(runs) < 2:
-        count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
-        raise InputError(f"there is nothing to average in {count}; give two runs or more, and the folder to write.")
+        raise InputError(
+            f"there is nothing to average in {counted(len(runs), 'run')}; give two runs or more, and the folder to write."
+        )
     chosen = [1.0] * len(runs) if weights is None else [float(weight) for weight in weights]
     if len(chosen) != len(runs):
-        raise InputError(f"weights has {len(chosen)} numbers for {len(runs)} runs; give one for each.")
+        raise InputError(
+            f"weights has {counted(len(chosen), 'number')} for {counted(len(runs), 'run')}; give one number per run."
+        )
     wrong = next((weight for weight in chosen if not 0 < weight < float("inf")), None)
     if wrong is not None:
         raise InputError(f"weights has {wrong}; each must be a finite number above 0.")

@@ -1,7 +1,7 @@
 """The settings that a run starts from, before any flag: an experiment, a settings file, or the defaults for the user's own data.
 
-A file (YAML, JSON, the config.json of a run, or a Python experiment) means the same as flags of the same names. The line of each
-setting is kept for error messages.
+Settings in a file (YAML, JSON, the config.json of a run, or a Python experiment) mean the same as flags of the same names. The line
+of each setting is kept for error messages.
 """
 
 import ast
@@ -23,25 +23,25 @@ from rljax.settings.checks import fit_value, hints_of
 from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS
 from rljax.tasks.sums import SumsConfig
-from rljax.text import did_you_mean, nearest_first, one_line
+from rljax.text import counted, did_you_mean, nearest_first, one_line
 from rljax.training.config.train import GROUPS, TrainConfig
 
 SUFFIXES = (".yaml", ".yml", ".json", ".py")
 MOST_CHARACTERS = 65_536
-"""Largest size of a settings file; a YAML parser takes minutes for some larger files."""
+"""Maximum number of characters in a settings file; a YAML parser takes minutes for some longer files."""
 NOT_IN_GROUPS = ("task", "experiment")
 """Keys of a file that are flags of `rljax train` but not settings of a group."""
-OF_A_RUN: Mapping[str, Any] = MappingProxyType({"seams": tuple[str, ...], "base_fingerprint": str})
+RUN_ENTRIES: Mapping[str, Any] = MappingProxyType({"seams": tuple[str, ...], "base_fingerprint": str})
 """Entries of a run's config.json that are not settings, with their types."""
 
 
 class Setting(NamedTuple):
-    """A setting, and where it was set."""
+    """A setting's value, and where it was set."""
 
     value: Any
     """Value, converted to the type of the setting."""
     origin: str
-    """FILE:LINE, a flag, or another reason."""
+    """Where it was set: FILE:LINE, a flag, or the command whose default it is."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -53,8 +53,8 @@ _Loader.add_implicit_resolver(
 )
 
 
-class Contents(NamedTuple):
-    """The settings of a YAML or JSON file."""
+class SettingsFile(NamedTuple):
+    """The contents of a YAML or JSON settings file."""
 
     settings: dict[str, Setting]
     """The settings by flat name, and `task` and `experiment` by these names."""
@@ -68,11 +68,11 @@ def known_settings() -> dict[str, Any]:
     return {name: hint for group in groups for name, hint in hints_of(group).items()}
 
 
-def read_settings(path: Path) -> Contents:
+def read_settings(path: Path) -> SettingsFile:
     """Read a YAML or JSON settings file.
 
     A key is the name of a flag (`learning_rate`, or `learning-rate`), or the name of a group with a mapping of that group's
-    fields, as in the config.json of a run. A run's folder is not read from its config.json, because a new run needs its own.
+    fields, as in the config.json of a run. The setting `run` of a config.json is not read, because a new run needs its own folder.
 
     Args:
         path: a `.yaml`, `.yml` or `.json` file.
@@ -80,38 +80,41 @@ def read_settings(path: Path) -> Contents:
     Raises:
         InputError: the file cannot be read, or a key or a value cannot be used; the message names the file and the line.
     """
-    root = _root(path)
+    root = _parse_tree(path)
     if root is None:
-        return Contents({}, is_run=False)
+        return SettingsFile({}, is_run=False)
     if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{path}:{_line(root)} must have settings as `name: value`; see `rljax config`.")
-    top = dict(_pairs(path, root))
+        raise InputError(f"{path}:{_line_of(root)} must have settings as `name: value`; see `rljax config`.")
+    top = dict(_read_pairs(path, root))
     is_run = "seams" in top
     settings: dict[str, Setting] = {}
     for name, (key, node) in top.items():
         for flat, (own_key, value) in _flatten_key(path, name, key, node).items():
             if flat in settings:
-                raise InputError(f"{path}:{_line(own_key)} sets {flat} again; {settings[flat].origin} sets it already.")
-            settings[flat] = Setting(_value(path, flat, value), f"{path}:{_line(own_key)}")
+                raise InputError(f"{path}:{_line_of(own_key)} sets {flat} again; {settings[flat].origin} sets it already.")
+            settings[flat] = Setting(_read_value(path, flat, value), f"{path}:{_line_of(own_key)}")
     if is_run:
-        for name in ("run", "base_fingerprint"):  # a new run has its own
+        for name in ("run", "base_fingerprint"):  # a new run has its own folder and base model
             settings.pop(name, None)
         parts = settings.pop("seams")
         if parts.value:
             raise InputError(
                 f"{parts.origin}: this run was started with {', '.join(parts.value)} passed to rljax.train(), which a file cannot "
-                f"store; pass the same to rljax.train() again, or copy {path.name} without the line `seams`."
+                f"store; pass the same arguments to rljax.train() again, or copy {path.name} without the line `seams`."
             )
         settings = {name: entry for name, entry in settings.items() if (name, entry.value) != ("task", None)}
-    return Contents(settings, is_run)
+    return SettingsFile(settings, is_run)
 
 
-def _root(path: Path) -> yaml.Node | None:
+def _parse_tree(path: Path) -> yaml.Node | None:
     """Parse the document into a tree; None for an empty file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         if len(text) > MOST_CHARACTERS:
-            raise InputError(f"the configuration file {str(path)!r} has {len(text):,} characters; settings need far less.")
+            raise InputError(
+                f"the configuration file {str(path)!r} has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read. Check "
+                "whether it is a file of settings."
+            )
         if path.suffix == ".json":
             json.loads(text)  # rejects YAML, and its error messages for JSON are better than those of a YAML parser
             text = text.replace("\t", " ")  # JSON allows tabs for indentation, YAML does not; JSON strings have no raw tabs
@@ -127,34 +130,34 @@ def _root(path: Path) -> yaml.Node | None:
         raise InputError(f"the configuration file {str(path)!r} cannot be read ({one_line(error)}).") from error
 
 
-def _line(node: yaml.Node) -> int:
+def _line_of(node: yaml.Node) -> int:
     return node.start_mark.line + 1
 
 
-def _pairs(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
+def _read_pairs(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
     """Yield the keys of a mapping, with underscores, each with the nodes of key and value; a key must not occur twice."""
     seen: dict[str, int] = {}
     for key, value in node.value:
         name = str(key.value).replace("-", "_")
         if name in seen:
-            raise InputError(f"{path}:{_line(key)} sets {name} again; line {seen[name]} sets it already.")
-        seen[name] = _line(key)
+            raise InputError(f"{path}:{_line_of(key)} sets {name} again; line {seen[name]} sets it already.")
+        seen[name] = _line_of(key)
         yield name, (key, value)
 
 
 def _flatten_key(path: Path, name: str, key: yaml.Node, node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """Return the settings of a key by flat name: one if the key is a flag, several if it is a group."""
+    """Return the settings that a key sets, by flat name: one if the key is a flag, several if it is a group."""
     is_mapping = isinstance(node, yaml.MappingNode)
     if name == "task" and is_mapping:
-        inner = dict(_pairs(path, node))
+        inner = dict(_read_pairs(path, node))
         flat = {"name": "task"} | {field: flag for task in TASKS.values() for field, flag in flat_names(task).items()}
         _check_known(path, inner, set(flat), "the task")
         return {flat[field]: nodes for field, nodes in inner.items()}
     if name in GROUPS and is_mapping:
-        inner, flat = dict(_pairs(path, node)), flat_names(GROUPS[name])
+        inner, flat = dict(_read_pairs(path, node)), flat_names(GROUPS[name])
         _check_known(path, inner, set(flat), f"the group {name}")
         return {flat[field]: nodes for field, nodes in inner.items()}
-    _check_known(path, {name: (key, node)}, {*known_settings(), *GROUPS, *NOT_IN_GROUPS, *OF_A_RUN}, "rljax")
+    _check_known(path, {name: (key, node)}, {*known_settings(), *GROUPS, *NOT_IN_GROUPS, *RUN_ENTRIES}, "rljax")
     return {name: (key, node)}
 
 
@@ -162,25 +165,25 @@ def _check_known(path: Path, names: Mapping[str, tuple[yaml.Node, yaml.Node]], k
     for name, (key, _) in names.items():
         if name not in known:
             raise InputError(
-                f"{path}:{_line(key)}: {owner} has no setting {name!r}{did_you_mean(name, known)} "
+                f"{path}:{_line_of(key)}: {owner} has no setting {name!r}{did_you_mean(name, known)} "
                 "`rljax train --help-all` lists all settings."
             )
 
 
-def _value(path: Path, name: str, node: yaml.Node) -> Any:
+def _read_value(path: Path, name: str, node: yaml.Node) -> Any:
     """Return the value of a setting, converted to the setting's type."""
     loader = _Loader("")
     try:
         value = loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}:{_line(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
-    kinds = known_settings() | dict.fromkeys(NOT_IN_GROUPS, str | None) | dict(OF_A_RUN)
+        raise InputError(f"{path}:{_line_of(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
+    kinds = known_settings() | dict.fromkeys(NOT_IN_GROUPS, str | None) | dict(RUN_ENTRIES)
     if name not in kinds:  # a group without a mapping of settings
-        raise InputError(f"{path}:{_line(node)}: {name} is a group of settings; write them below it as `name: value`.")
+        raise InputError(f"{path}:{_line_of(node)}: {name} is a group of settings; write them below it as `name: value`.")
     try:
         return fit_value(value, kinds[name])
     except ValueError as error:
-        raise InputError(f"{path}:{_line(node)}: {name} is {value!r:.80}, but {error}.") from error
+        raise InputError(f"{path}:{_line_of(node)}: {name} is {value!r:.80}, but {error}.") from error
 
 
 def experiment_files() -> list[Path]:
@@ -195,7 +198,7 @@ class Experiment(NamedTuple):
     config: TrainConfig
     """The experiment's CONFIG."""
     origins: dict[str, str]
-    """FILE:LINE of each setting that it sets; only FILE if the line cannot be found."""
+    """FILE:LINE of each setting that the experiment sets; only FILE if the line cannot be found."""
 
 
 def read_experiment(name: str) -> Experiment:
@@ -235,7 +238,7 @@ def read_experiment(name: str) -> Experiment:
     return Experiment(config, origins)
 
 
-SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType({"problems": ("dataset", "task"), "reward": ("reward",)})
+REPLACEMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType({"problems": ("dataset", "task"), "reward": ("reward",)})
 """Part of a run that an experiment may pass to `train` -> the settings that replace it."""
 
 
@@ -247,10 +250,10 @@ def check_complete(name: str, from_flags: Collection[str]) -> str | None:
         from_flags: names of the settings that flags set.
 
     Returns:
-        A note if the experiment itself trains with other settings than CONFIG, for example in several arms; else None.
+        A note if the experiment's own code trains with other settings than CONFIG, for example in several arms; else None.
 
     Raises:
-        InputError: the experiment itself passes a part to `train`, and no flag replaces it.
+        InputError: the experiment's own code passes a part to `train`, and no flag replaces that part.
     """
     own = {file.stem: file for file in experiment_files()}
     file = own[name] if name in own else Path(name)
@@ -263,9 +266,11 @@ def check_complete(name: str, from_flags: Collection[str]) -> str | None:
     config = read_experiment(name).config
     if file in own.values() and config.task is None and config.data.dataset is None:
         parts.add("problems")
-    missing = [part for part, settings in SOURCES.items() if part in parts and not {*settings}.intersection(from_flags)]
+    missing = [
+        part for part, settings in REPLACEMENTS.items() if part in parts and not {*settings}.intersection(from_flags)
+    ]
     if missing:
-        flags = " and ".join(f"--{SOURCES[part][0]}" for part in missing)
+        flags = " and ".join(f"--{REPLACEMENTS[part][0]}" for part in missing)
         raise InputError(
             f"--experiment {name}: its CONFIG is not the complete experiment, because its code makes the {' and '.join(missing)}; "
             f"start it with `python {file}`, or give {flags}."
@@ -300,7 +305,7 @@ SMOKE = {
     "heldout_problems": 16,
     "eval_every": 0,
 }
-"""Upper bounds of settings in a smoke test, which passes through every phase and is as small as the run's parts allow."""
+"""Setting -> its maximum in a smoke test, which passes through every phase and is as small as the run's parts allow."""
 SAMPLING_SLOT = "keep_group="
 """Prefix of a `--with` part that replaces dynamic sampling."""
 
@@ -332,7 +337,7 @@ class Start(NamedTuple):
     config: TrainConfig
     """The settings."""
     origins: Mapping[str, str]
-    """FILE:LINE, or another reason, by flat name; settings that are not listed have their default."""
+    """Flat name -> where the setting was set, as in `Setting.origin`; settings that are not listed have their default."""
     notes: tuple[str, ...] = ()
     """Messages about settings that were changed without a flag."""
     experiment: str | None = None
@@ -342,11 +347,11 @@ class Start(NamedTuple):
         """Return the origin of a setting, by its flat name."""
         return self.origins.get(name, DEFAULT)
 
-    def changed(self, settings: Mapping[str, Setting]) -> "Start":
-        """Return a copy with changed settings.
+    def with_settings(self, settings: Mapping[str, Setting]) -> "Start":
+        """Return a copy with some settings replaced.
 
         Raises:
-            InputError: the values cannot work; the message names the origin of the first setting that causes this.
+            InputError: a value is invalid, alone or with the others; the message names the origin of the first setting at fault.
         """
         try:
             config = self.config.replace(**{name: setting.value for name, setting in settings.items()})
@@ -373,7 +378,7 @@ def choose_start(flags: StartFlags) -> Start:
         if flags.experiment is not None:
             raise InputError(f"--config {flags.file} and --experiment {flags.experiment} exclude each other; set only one.")
         flags = flags._replace(experiment=str(flags.file), file=None)
-    contents = Contents({}, is_run=False) if flags.file is None else read_settings(flags.file)
+    contents = SettingsFile({}, is_run=False) if flags.file is None else read_settings(flags.file)
     settings = dict(contents.settings)
     if flags.dataset is not None and flags.task is not None:
         raise InputError(f"--dataset {flags.dataset} and --task {flags.task} exclude each other; set only one of them.")
@@ -382,7 +387,7 @@ def choose_start(flags: StartFlags) -> Start:
     experiment = flags.experiment
     if experiment is None and "experiment" in settings and not contents.is_run:
         experiment = settings["experiment"].value
-    base = _base(flags, settings, experiment, is_run=contents.is_run)
+    base = _base_of(flags, settings, experiment, is_run=contents.is_run)
     settings.pop("experiment", None)
     if flags.dataset is not None:
         base = base._replace(config=base.config.replace(task=None))
@@ -394,13 +399,13 @@ def choose_start(flags: StartFlags) -> Start:
     start = Start(shared, {name: origin for name, origin in base.origins.items() if name not in unset})
     start = start._replace(experiment=experiment)
     if settings.get("task") is not None and settings["task"].value == start.config.to_flat().get("task"):
-        settings.pop("task")  # the base already has it, with its own settings
-    start = start.changed(settings) if settings else start
-    return _smoke(start, flags.algorithm) if flags.smoke else _cut_warm_start(start, base, flags.steps)
+        settings.pop("task")  # the base already has this task, with settings for it
+    start = start.with_settings(settings) if settings else start
+    return _shrink_for_smoke(start, flags.algorithm) if flags.smoke else _cut_warm_start(start, base, flags.steps)
 
 
-def _base(flags: StartFlags, settings: Mapping[str, Setting], experiment: str | None, *, is_run: bool) -> Experiment:
-    """Return the settings that a file's settings are applied to."""
+def _base_of(flags: StartFlags, settings: Mapping[str, Setting], experiment: str | None, *, is_run: bool) -> Experiment:
+    """Return the settings to which those of a file are applied."""
     if is_run:
         return Experiment(TrainConfig(), {})
     own = [flags.model, flags.dataset, *(settings[name].value for name in ("model", "dataset") if name in settings)]
@@ -410,7 +415,7 @@ def _base(flags: StartFlags, settings: Mapping[str, Setting], experiment: str | 
 
 
 def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConfig:
-    """Keep only the options that the new algorithm also has."""
+    """Keep only the algorithm options that the algorithm to use also has; None stands for the algorithm of `config`."""
     if algorithm in (None, config.algorithm.name):
         return config
     from rljax.training.config.algorithm import option_names  # noqa: PLC0415  --help need not wait for JAX
@@ -427,15 +432,15 @@ def _cut_warm_start(start: Start, base: Experiment, steps: int | None) -> Start:
     if steps is None or steps * 10 >= planned or not full or not is_own:
         return start
     cut = max(1, -(-full * steps // planned))
-    after = start.changed({"warm_start_steps": Setting(cut, f"{full} cut in proportion to --steps")})
+    after = start.with_settings({"warm_start_steps": Setting(cut, f"{full} cut in proportion to --steps")})
     note = (
         f"--steps {steps} is far below the experiment's {planned} RL steps, so the warm start is also shortened, from {full} to "
-        f"{cut} steps; --warm-start-steps {full} runs all of them."
+        f"{counted(cut, 'step')}; --warm-start-steps {full} runs all of them."
     )
     return after._replace(notes=(*start.notes, note))
 
 
-def _smoke(start: Start, algorithm: str | None) -> Start:
+def _shrink_for_smoke(start: Start, algorithm: str | None) -> Start:
     """Make every part of a run small, so that the run passes through all its phases in about a minute.
 
     Dynamic sampling, or another part in its slot, is left out: after such a short warm start it would keep no group, and no update
@@ -455,11 +460,11 @@ def _smoke(start: Start, algorithm: str | None) -> Start:
         small["with"] = parts
     small |= {"name": "smoke", "keep_warm_start": False}
     small |= {"prompts": -(-SMOKE["prompts"] // flat["minibatches"]) * flat["minibatches"]}
-    return start.changed({key: Setting(value, "--smoke") for key, value in small.items()})
+    return start.with_settings({key: Setting(value, "--smoke") for key, value in small.items()})
 
 
-READ_AS_TEXT = (".json", ".yaml", ".yml")
-"""Suffixes of settings files. A Python file is code, which the caller chooses to execute by naming it."""
+TEXT_SUFFIXES = (".json", ".yaml", ".yml")
+"""Suffixes of settings files that are only read. A Python file is executed, which the caller permits by naming it."""
 
 
 def load_config(source: str | Path, *, trust: bool = False) -> TrainConfig:
@@ -487,7 +492,7 @@ def load_config(source: str | Path, *, trust: bool = False) -> TrainConfig:
 
 
 def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> None:
-    """Refuse to execute untrusted code that only a run's config.json names. Other settings files are trusted as the caller's own.
+    """Refuse to execute untrusted code that only a run's config.json names. Other settings files count as the caller's own code.
 
     Args:
         path: a file of settings.
@@ -500,7 +505,7 @@ def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> No
     from rljax.training.parts.reward import custom_part_names  # noqa: PLC0415  --help need not wait for JAX
 
     check_local(path, "--config")
-    if path.suffix not in READ_AS_TEXT:
+    if path.suffix not in TEXT_SUFFIXES:
         return
     contents = read_settings(path)
     if contents.is_run or (path.parent / "starts.jsonl").exists():

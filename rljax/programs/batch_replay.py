@@ -1,4 +1,4 @@
-"""Replay of a batch that stopped a run, to find the first term, from the reward to the update, that is not finite."""
+"""Replay the batch that stopped a run, to find the first term, from the reward to the update, that is not finite."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -70,7 +70,7 @@ class MeasuredTerm(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """Results of a replay."""
+    """Result of a replay."""
 
     stopped_batch: StoppedBatch
     """The batch that stopped the run."""
@@ -179,7 +179,7 @@ def with_abstaining_rewards(config: TrainConfig, custom: CustomParts, *, rewards
 
 
 def replay(setup: Setup, state: TrainState, stopped_batch: StoppedBatch) -> Diagnosis:
-    """Recompute every term of a batch, without changing anything."""
+    """Measure every term of a batch, from the reward to the update; the update is not applied."""
     groups, progress, past, _ = stopped_batch.scored_rollout
     rollout, sequences = groups.rollout, sequences_of(groups)
     minibatches: dict[str, int] = {"minibatches": setup.config.optimization.minibatches}
@@ -256,7 +256,7 @@ def token_terms(
 
 
 def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
-    """Measure the critic's values and, unless its head predicts a distribution, the loss at each token."""
+    """Measure the critic's values and, unless its head predicts a distribution, the value loss at each token."""
     critic = required(setup.critic, "setup.critic")
     values = make_values(critic, setup.mesh, scored_rows(setup))(required(state.critic, "state.critic").params, sequences)
     algorithm_critic = required(setup.algorithm.critic, "algorithm.critic")
@@ -303,14 +303,14 @@ def update_terms(
         norm = float(optax.tree.norm(updates))
         losses = {"loss": metrics.loss, **measured}
         terms = [measure_term(name, NUMBERS, np.asarray(loss)) for name, loss in losses.items()]
-        terms += [*_leaves("gradient", gradient), *_leaves("update", updates)]
+        terms += [*_leaf_terms("gradient", gradient), *_leaf_terms("update", updates)]
         if any(term.unsound for term in terms) or not norm <= bound:
             break
     return terms, norm, bound
 
 
-def _leaves(what: str, tree: Any) -> list[MeasuredTerm]:
-    """Measure the leaves of a tree."""
+def _leaf_terms(what: str, tree: Any) -> list[MeasuredTerm]:
+    """Measure each leaf of a tree; `what` begins the names of the terms."""
     leaves = jax.tree_util.tree_leaves_with_path(fetch(tree))
     return [
         measure_term(f"{what} of {'/'.join(path_names(path))}", NUMBERS, np.asarray(leaf, np.float64))
@@ -319,7 +319,7 @@ def _leaves(what: str, tree: Any) -> list[MeasuredTerm]:
 
 
 def decode_row(setup: Setup, groups: Groups, row: int, token: int | None) -> dict[str, str]:
-    """Return the prompt and the response of a row and one of its tokens as text, and where the row is in the rollout."""
+    """Return a row's prompt, its response and one of its tokens as text, and the row's group and place in the group."""
     size = groups.rollout.rewards.shape[1]
     group, index = divmod(row, size)
     decode = setup.tokenizer.decode

@@ -1,4 +1,4 @@
-"""Evaluate several sets of answers together: to problems and changed versions of them, or from several runs that vote."""
+"""Evaluate several sets of answers together: answers to problems and to changed versions of them, or answers of runs that vote."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +22,7 @@ from rljax.evaluation.statistics import (
 )
 from rljax.programs.answer_settings import EvalSettings, with_changes
 from rljax.programs.evaluation import BUILT_IN, DEFAULTS, JudgedAnswers, OwnParts, Watch, answer_problems, report_of
+from rljax.text import counted
 
 
 class Robustness(NamedTuple):
@@ -46,13 +47,13 @@ class Robustness(NamedTuple):
         """Describe the change in words."""
         first, second = self.example
         return [
-            f"{self.prompts} prompts changed ({self.perturbation}), such as {first!r} to {second!r}",
+            f"{counted(self.prompts, 'prompt')} changed ({self.perturbation}), such as {first!r} to {second!r}",
             f"original:     {self.before.headline()}",
             f"changed:      {self.after.headline()}",
-            f"difference:   {format_points(self.change)} on the same {self.change.problems} problems",
+            f"difference:   {format_points(self.change)} on the same {counted(self.change.problems, 'problem')}",
             *([f"same answer:  {self.same.text()} of the changed prompts"] if self.same.problems else []),
             *(
-                [f"{self.after.dropped} changed prompts have too many tokens and are excluded"]
+                [f"Left out {counted(self.after.dropped, 'changed prompt')} with too many tokens."]
                 if self.after.dropped
                 else []
             ),
@@ -85,7 +86,8 @@ class Ensemble(NamedTuple):
             f"{run}: {alone.text()}; vote minus {run}: {format_points(gain)}"
             for run, alone, gain in zip(self.runs, self.alone, self.gains, strict=True)
         ]
-        return [*rows, f"vote of {len(self.runs)} runs: {self.vote.text()} on {self.vote.problems} problems"]
+        vote = f"vote of {counted(len(self.runs), 'run')}: {self.vote.text()} on {counted(self.vote.problems, 'problem')}"
+        return [*rows, vote]
 
     def to_json(self) -> dict:
         """Return everything as a dict for JSON."""
@@ -117,7 +119,7 @@ def robustness(
         target: folder of a run, Hugging Face folder, or hub id.
         perturbation: one of `rljax.data.perturbation.PERTURBATIONS`.
         settings: settings of the evaluation, without `out`.
-        parts: custom parts that judge and sample, if they were passed to `train`, and the problems, if they are your own.
+        parts: your own problems, and the custom parts that were passed to `train` and judge or sample; by default, none.
         watch: iterates over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.
 
@@ -156,14 +158,14 @@ def robustness(
 
 
 def equal_answers(one: Sequence[Sequence[str | None]], other: Sequence[Sequence[str | None]]) -> Float[np.ndarray, "P"]:
-    """Compare two lists of answers to each of P problems: the fraction of pairs, one answer from each list, that are equal.
+    """For each of P problems, pair every answer of one list with every answer of another, and compute the fraction of equal pairs.
 
     Args:
-        one: the answers to each problem; None for a response without an answer, which equals no other.
+        one: the answers to each problem; None stands for a response without an answer, and equals nothing.
         other: answers to the same problems.
 
     Returns:
-        The fraction for each problem; NaN if no response has an answer.
+        The fraction for each problem; NaN if no response to the problem has an answer.
 
     Example:
         >>> equal_answers([["7", "8"], [None], [None]], [["7"], ["5"], [None]]).tolist()
@@ -178,7 +180,7 @@ def equal_answers(one: Sequence[Sequence[str | None]], other: Sequence[Sequence[
 
 
 def _select_problems(answers: JudgedAnswers, indices: Sequence[int]) -> JudgedAnswers:
-    """Select the answers to some of the problems."""
+    """Return only the answers to the problems with these indices."""
     problems = [answers.problems[index] for index in indices]
     return answers._replace(sampled=answers.sampled.of_problems(indices), problems=problems)
 
@@ -197,13 +199,13 @@ def ensemble(
         targets: at least two folders of runs, Hugging Face folders, or hub ids.
         settings: settings of the evaluation, the same for all, without `out`; by default the problems are the first run's
             held-out problems.
-        parts: custom parts that judge and sample, if they were passed to `train`, and the problems, if they are your own.
+        parts: your own problems, and the custom parts that were passed to `train` and judge or sample; by default, none.
         watch: iterates over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.
 
     Raises:
-        InputError: there are fewer than two targets, one cannot be opened, its tokens do not fit the problems of the first, or a
-            different reward judges its answers.
+        InputError: there are fewer than two targets, a target cannot be opened, its limit on prompt tokens excludes problems of
+            the first target, or a different reward judges its answers.
     """
     settings = with_changes(settings, changes)
     if len(targets) < 2:
@@ -213,7 +215,7 @@ def ensemble(
     answered = [first]
     for target in targets[1:]:
         answers = answer_problems(target, shared, parts, watch)
-        check_same(target, answers, first)
+        check_comparable(target, answers, first)
         answered.append(answers)
     votes = [answers.sampled for answers in answered]
     return vote_of(tuple(map(str, targets)), votes, right_above=settings.right_above)
@@ -231,21 +233,23 @@ def vote_of(runs: tuple[str, ...], answered: Sequence[SampledAnswers], *, right_
     right, known = (np.concatenate(arrays, axis=1) for arrays in zip(*outcomes, strict=True))
     rows = zip(*(sampled.answers for sampled in answered), strict=True)
     votes = majority_at_k([list(chain.from_iterable(row)) for row in rows], right, known, k=right.shape[1])
-    alone = [np.where(np.isnan(votes), np.nan, average_at_n(good.astype(float), seen)) for good, seen in outcomes]
+    alone = [
+        np.where(np.isnan(votes), np.nan, average_at_n(is_right.astype(float), is_known)) for is_right, is_known in outcomes
+    ]
     return Ensemble(
         runs, tuple(map(over_problems, alone)), over_problems(votes), tuple(paired_change(one, votes) for one in alone)
     )
 
 
-def check_same(target: str | Path, answers: JudgedAnswers, first: JudgedAnswers) -> None:
-    """Reject a run that skipped problems, or whose answers are read and judged differently from the first run's.
+def check_comparable(target: str | Path, answers: JudgedAnswers, first: JudgedAnswers) -> None:
+    """Reject a run that skipped problems, or whose answers are judged by a different reward than the first run's.
 
     Raises:
         InputError: the message explains what to pass.
     """
     if answers.judged_by != first.judged_by:
         raise InputError(
-            f"{str(target)!r} reads and judges answers by the reward {answers.judged_by!r}, and the first run by "
+            f"the answers of {str(target)!r} are judged by the reward {answers.judged_by!r}, and those of the first run by "
             f"{first.judged_by!r}, so their votes cannot be counted together; give one --reward for all."
         )
     if len(answers.problems) != len(first.problems):

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from rljax.models import TransformerConfig
 from rljax.parallel import add_shardings, mesh_for_sampling, row_sharding, row_shards
-from rljax.programs.compiled_updates import for_measuring, layout_of, plan_critic, plan_policy, sent_bytes
+from rljax.programs.compiled_updates import layout_of, measuring_options, plan_critic, plan_policy, sent_bytes
 from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.programs.roofline import score_passes
 from rljax.records import required
@@ -80,7 +80,7 @@ def compile_sampling(
     config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, slots: int
 ) -> tuple[SamplingPrograms, list[Block]]:
     """Compile the programs that sample the responses of a step, and return them with the blocks of prompts."""
-    policy, options = plan_policy(config, shape, mesh), for_measuring(mesh)
+    policy, options = plan_policy(config, shape, mesh), measuring_options(mesh)
     params, mesh = parameter_shapes(policy, mesh), mesh_for_sampling(mesh)
     decoder = required(policy.decoder, "policy.decoder")
     budget, sampling = config.sampling.max_response_tokens, sampling_of(config)
@@ -111,7 +111,7 @@ def bytes_sent_scoring(config: TrainConfig, shape: TransformerConfig, mesh: Mesh
     if mesh.size == 1:
         return 0
     algorithm, config = plan_algorithm(config)
-    policy, options = plan_policy(config, shape, mesh), for_measuring(mesh)
+    policy, options = plan_policy(config, shape, mesh), measuring_options(mesh)
     layout = layout_of(config, mesh, prompt_length, config.sampling.prompts * config.sampling.group_size)
     parts, rows = len(layout.responses), row_sharding(mesh)
     packed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=rows), layout.packed)

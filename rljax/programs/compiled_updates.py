@@ -1,9 +1,10 @@
 """Memory and communication of the updates of a run, as counted by the compiler, without the devices.
 
 Temporaries and messages between devices grow linearly with the number of layers, so the counts of the full model are extrapolated
-from two shallow ones. They come from the devices' own compiler if it is installed (`rljax.programs.topology`), otherwise from the
-CPU compiler. The CPU compiler fuses less than an accelerator's compiler, multiplies and sends bfloat16 as float32, and all-reduces
-gradients instead of reduce-scattering them, so its counts are too large rather than too small.
+from those of two shallow models. If the mesh has accelerators, present or absent (`rljax.programs.topology`), the counts come from
+their own compiler, otherwise from the CPU compiler. The CPU compiler fuses less than an accelerator's compiler, multiplies and
+sends bfloat16 as float32, and all-reduces gradients instead of reduce-scattering them, so its counts are too large rather than too
+small.
 """
 
 from collections.abc import Callable
@@ -61,8 +62,8 @@ def data_shapes(
     """Shapes of an update's inputs, if a step has `minibatches` updates and all prompts and responses have full length."""
     sampling = replace(config.sampling, prompts=config.sampling.prompts // minibatches)
     everything = jax.eval_shape(partial(blank_rollout, sampling, rewards=2))
-    unread = [name for name in Rollout._field_defaults if not algorithm.needs(name)]
-    rollout = everything._replace(**dict.fromkeys(unread))
+    unneeded = [name for name in Rollout._field_defaults if not algorithm.needs(name)]
+    rollout = everything._replace(**dict.fromkeys(unneeded))
     progress = jax.ShapeDtypeStruct((), jnp.float32)
     batch = jax.eval_shape(lambda rollout, progress: prepare(algorithm, rollout, progress=progress), rollout, progress)
     layout = layout_of(config, mesh, prompt_length, sampling.prompts * sampling.group_size)
@@ -77,13 +78,13 @@ def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> d
     if not config.optimization.auxiliary:
         return {}
     check_rows(mesh, warm_start_batch=config.warm_start.batch)
-    sequences = _full(config.warm_start.batch, prompt_length, config.sampling.max_response_tokens)
+    sequences = _full_sequences(config.warm_start.batch, prompt_length, config.sampling.max_response_tokens)
     examples, rows = (pack_one_per_row(sequences), sequences.attention), row_sharding(mesh)
     return {auxiliary_loss.NAME: add_shardings(examples, jax.tree.map(lambda _: rows, examples))}
 
 
-def further_rows(config: TrainConfig) -> tuple[int, ...]:
-    """Sizes of the batches that options add to each update: one of examples, and one of responses to changed prompts.
+def option_batch_sizes(config: TrainConfig) -> tuple[int, ...]:
+    """Sizes of the batches that options add to each update: examples for the auxiliary loss, and responses to changed prompts.
 
     The rows that pad a batch to a multiple of the number of devices are not counted.
     """
@@ -97,7 +98,9 @@ def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -
     length = config.sampling.max_response_tokens
     most = config.sampling.sampling_mask
     kept = None if most is None else np.zeros((count, length, most), np.int32)
-    sequences = _full(count, prompt_length, length)._replace(policy_logp=np.zeros((count, length), np.float32), kept=kept)
+    sequences = _full_sequences(count, prompt_length, length)._replace(
+        policy_logp=np.zeros((count, length), np.float32), kept=kept
+    )
     rows = rows_at_once(config, mesh, prompt_length, count)
     return lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
 
@@ -105,24 +108,26 @@ def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -
 def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
     """Bytes per device of the 16-bit mask that cuDNN's attention reads instead of segments, and of the mask's gradient.
 
-    The mask covers a micro-batch, or a batch of `further_rows` if that is larger. It must be added only for programs compiled for
-    CPUs, which lack this kernel: the temporaries of GPU programs include it. The result is 0 there and for other attention.
+    The mask covers a micro-batch, or the largest batch that an option adds if that is larger. The result is 0 for other kinds of
+    attention, and for programs compiled for GPUs, whose temporaries include the mask; CPUs lack this kernel.
     """
     if config.model.attention != "cudnn" or not is_on_cpus(mesh):
         return 0
     responses = config.sampling.prompts // config.optimization.minibatches * config.sampling.group_size
     slots = prompt_length + config.sampling.max_response_tokens
-    rows = max(rows_at_once(config, mesh, prompt_length, responses), *further_rows(config), 0)
+    rows = max(rows_at_once(config, mesh, prompt_length, responses), *option_batch_sizes(config), 0)
     return 4 * slots**2 * rows // row_shards(mesh)
 
 
-def _full(count: int, prompt_length: int, length: int) -> Sequences:
+def _full_sequences(count: int, prompt_length: int, length: int) -> Sequences:
     """Make sequences without padding."""
     prompts, responses = np.ones((count, prompt_length), np.int32), np.ones((count, length), np.int32)
     return Sequences(prompts, prompts.astype(bool), responses, responses.astype(bool))
 
 
-def policy_update(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
+def compile_policy_update(
+    config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int
+) -> jax.stages.Compiled:
     """Compile an update of a policy of this shape, for measuring."""
     algorithm, config = plan_algorithm(config)
     config = replace(config, data=replace(config.data, max_prompt_tokens=prompt_length))
@@ -132,7 +137,7 @@ def policy_update(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, pro
     frozen = {} if base is None else {"base": base}
     program = policy_program(setup, shardings_of(state))
     data = option_data_shapes(config, mesh, prompt_length)
-    return program.lower(state, frozen, layout, batch, data).compile(compiler_options=for_measuring(mesh))
+    return program.lower(state, frozen, layout, batch, data).compile(compiler_options=measuring_options(mesh))
 
 
 def shape_setup(config: TrainConfig, algorithm: Algorithm, mesh: Mesh, policy: Policy) -> Setup:
@@ -140,7 +145,9 @@ def shape_setup(config: TrainConfig, algorithm: Algorithm, mesh: Mesh, policy: P
     return plan_setup(config, algorithm, mesh, policy, policy_optimizer(config), INSTALLERS)
 
 
-def critic_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
+def compile_critic_update(
+    config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int
+) -> jax.stages.Compiled:
     """Compile an update of a critic of this shape, for measuring."""
     algorithm, config = plan_algorithm(config)
     policy, minibatches = plan_policy(config, shape, mesh), value_schedule(algorithm, config).minibatches
@@ -148,7 +155,7 @@ def critic_program(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, pr
     layout, batch = data_shapes(config, algorithm, mesh, prompt_length, minibatches=minibatches)
     critic = plan_critic(config, algorithm, policy)
     step: Any = make_value_step(algorithm, critic, critic_optimizer(config, algorithm), state, mesh)
-    return step.lower(state, layout, batch).compile(compiler_options=for_measuring(mesh))
+    return step.lower(state, layout, batch).compile(compiler_options=measuring_options(mesh))
 
 
 def plan_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> Critic:
@@ -177,23 +184,23 @@ def sent_bytes(program: jax.stages.Compiled) -> int:
 def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> MeasuredUpdates:
     """Compile the updates of a model with this shape, and read their memory and communication."""
     algorithm, planned = plan_algorithm(config)
-    program = policy_update(config, shape, mesh, prompt_length)
+    program = compile_policy_update(config, shape, mesh, prompt_length)
     passes = planned.optimization.passes
     policy_counts = temporaries(program), passes * planned.optimization.minibatches * sent_bytes(program)
     if algorithm.critic is None:
         return MeasuredUpdates(*policy_counts)
-    program, schedule = critic_program(config, shape, mesh, prompt_length), value_schedule(algorithm, planned)
+    program, schedule = compile_critic_update(config, shape, mesh, prompt_length), value_schedule(algorithm, planned)
     updates = passes * schedule.minibatches * schedule.passes
     return MeasuredUpdates(*policy_counts, temporaries(program), updates * sent_bytes(program))
 
 
-def for_memory(mesh: Mesh) -> dict[str, str]:
+def memory_options(mesh: Mesh) -> dict[str, str]:
     """Compiler options that prevent arrays from being in memory at the same time unless they are needed at the same time.
 
-    The CPU compiler removes the barriers before a layer is recomputed, and may then recompute all layers at once: its reported
-    temporaries would be those of a program without `remat`. With several devices it also gathers the parameters of all layers
-    first, and sums the gradients of all layers last, in one operation. A program compiled with these options is only measured,
-    never run.
+    Without these options, the CPU compiler removes the barriers that delay the recomputation of a layer, and may then recompute
+    all layers at once: the reported temporaries would be those of a program without `remat`. With several devices it would also
+    gather the parameters of all layers first, and sum the gradients of all layers last, in one operation. A program compiled with
+    these options is only measured, never run.
     """
     if not is_on_cpus(mesh):
         return {}
@@ -208,9 +215,9 @@ CHEAP_CODE = MappingProxyType({"xla_backend_optimization_level": 0, "xla_llvm_di
 """Compiler options for code that is never run. Memory is assigned before code generation, and does not depend on them."""
 
 
-def for_measuring(mesh: Mesh) -> dict[str, Any]:
+def measuring_options(mesh: Mesh) -> dict[str, Any]:
     """Compiler options for a program that is only measured, never run; none for accelerators."""
-    return {**CHEAP_CODE, **for_memory(mesh)} if is_on_cpus(mesh) else {}
+    return {**CHEAP_CODE, **memory_options(mesh)} if is_on_cpus(mesh) else {}
 
 
 def extrapolate(measure: Callable[[int], MeasuredUpdates], layers: int) -> MeasuredUpdates:

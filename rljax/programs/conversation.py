@@ -19,6 +19,7 @@ from rljax.rollout.stop_strings import stop_end
 from rljax.rollout.token_stream import stream_tokens
 from rljax.rollout.worker import RolloutWorker
 from rljax.settings.checks import check_seed
+from rljax.text import counted
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """The character that a decoder returns for incomplete bytes."""
@@ -37,7 +38,7 @@ def parts_for_chat(opened: OpenPolicy) -> tuple[HuggingFaceTokenizer, DecodingEn
         )
     if not isinstance(engine, DecodingEngine) or jax.process_count() > 1:
         raise InputError(
-            "a conversation needs the built-in engine in one process; use `rljax sample` with your own engine."
+            "a conversation needs the built-in engine in one process; use `rljax sample` for your own engine or several hosts."
         )
     return tokenizer, engine
 
@@ -66,7 +67,7 @@ def stream_reply(
     *,
     seed: int,
 ) -> Iterator[str]:
-    """Sample a reply to a conversation, and yield its text in pieces. If the token limit ends the reply, stderr gets a note.
+    """Sample a reply to a conversation, and yield its text in pieces. If the token limit ends the reply, print a note to stderr.
 
     Args:
         opened: the policy.
@@ -105,7 +106,8 @@ def stream_reply(
     else:
         if tokens[-1] not in worker.sampling.eos_ids:
             print(
-                f"note: the reply ends at its limit of {worker.sampling.max_tokens} tokens; --max-response-tokens raises it.",
+                f"note: the reply ends at its limit of {counted(worker.sampling.max_tokens, 'token')}; --max-response-tokens "
+                "raises the limit.",
                 file=sys.stderr,
             )
     yield completion_text(tokenizer, tokens)[len(shown) :]

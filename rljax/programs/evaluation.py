@@ -91,9 +91,9 @@ def evaluate(
         settings: which problems are answered, how, and what is reported.
         problems: problems to answer, instead of `settings.dataset`.
         reward: judges the answers, instead of the run's reward.
-        policy: the policy that was passed to `train`, if any.
+        policy: the custom policy that was passed to `train`; None means the built-in one.
         engine: samples the answers, instead of the built-in engine.
-        environment: the environment that was passed to `train`, if any, instead of `settings.environment`.
+        environment: the custom environment that was passed to `train`, instead of `settings.environment`.
         watch: iterates over the engine calls, for example to show progress.
         **changes: fields of `settings` by name: `rljax.evaluate(run, samples=4, temperature=0.6)`.
 
@@ -153,7 +153,7 @@ def answer_problems(
 
 
 def _digest_parts(opened: OpenPolicy, parts: OwnParts, scored: Sequence[str]) -> dict[str, str]:
-    """Compute digests of what the answers and their verdicts depend on: tokenizer, judge, custom parts, and reward models.
+    """Compute digests of the inputs of answers and verdicts: tokenizer, judge, custom parts, and reward models.
 
     Args:
         opened: the policy, with the settings of the evaluation.
@@ -194,7 +194,7 @@ def open_sampler(
 
     Args:
         target: folder of a run, Hugging Face folder, or hub id.
-        settings: which problems, reward and checkpoint, and how tokens are sampled.
+        settings: they choose the problems, the reward and the checkpoint, and how tokens are sampled.
         temperature: sampling temperature.
         problems: problems to answer, instead of `settings.dataset`.
         limit: maximum number of problems; the first ones are used.
@@ -253,7 +253,7 @@ def sample_answers(
         opened: the policy.
         worker: samples and judges answers.
         samples: number of answers to each problem.
-        source: where the policy and the problems come from, and the name of the reward.
+        source: the origin of the policy and the problems, and the name of the reward, for the file's settings.
         scores: functions that score the answers, by the name of the chooser that uses the scores.
         **options: the other options of `answer_all`.
     """

@@ -71,7 +71,7 @@ def export(
         target: folder of a run, of one of its checkpoints (`RUN/checkpoints/last`), or of a model.
         folder: folder to write, which must not exist yet; it appears only when it is complete.
         which: "best" or "last" checkpoint of a run.
-        policy: the policy that was passed to `train`, if any.
+        policy: the custom policy that was passed to `train`; None means the built-in one.
         dtype: dtype of the weights: float32, bfloat16, float16 or float64; None means the checkpoint's, or float32.
         max_shard_size: size limit of a weights file, such as "5GB".
         adapter: write only the low-rank adapter, as a folder that `peft` opens on top of the base; otherwise the adapter is
@@ -89,7 +89,8 @@ def export(
 
     Raises:
         InputError: the folder exists, the target is neither a run with checkpoints nor a model folder, the policy is missing or
-            cannot be saved, a value is unknown, there is no adapter or its base has changed, or the hub cannot be reached.
+            cannot be saved, an option has an unknown value, there is no adapter or its base has changed, or the hub cannot be
+            reached.
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
     agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, quantize, prune, push)))
@@ -100,7 +101,7 @@ def export(
         run_on_first(lambda: uploads.append(check_push(push, client)))
     config, run, place, policy, mesh, extra = run_together(lambda: model_of(target, which, policy))
     if adapter:
-        check_alone(config, dtype, quantize, prune)
+        check_adapter_export(config, dtype, quantize, prune)
         factors = open_adapter(config, policy, mesh, required(run, "run"), place).params
         atomically(folder, lambda part: write_adapter(part, config, factors, extra))
     else:
@@ -121,7 +122,8 @@ def model_of(
     run, place = find_run(target, which)
     if run is None and not (Path(target) / "config.json").is_file():
         raise InputError(
-            f"{str(target)!r} is not the folder of a run with checkpoints, nor of a model; give one that `rljax train` made."
+            f"{str(target)!r} is not the folder of a run with checkpoints, nor of a model; name a folder that `rljax train` "
+            "wrote."
         )
     folder = None if run is None else RunFolder.open(run)
     config, needed = (TrainConfig.flat(model=str(target)), ()) if folder is None else read_saved_settings(folder.config)
@@ -191,7 +193,7 @@ def check_push(repository: str, client: Client | None = None) -> Client:
         client.whoami()
     except Exception as error:  # from the network, or from the hub
         raise InputError(
-            f"the Hugging Face hub does not accept the token ({one_line(error)}); check it and the network."
+            f"the Hugging Face hub does not accept the token ({one_line(error)}); check the token and the network."
         ) from error
     return client
 
@@ -212,14 +214,16 @@ def push_folder(client: Client, folder: Path, repository: str, *, private: bool)
         ) from error
 
 
-def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = None, prune: str | None = None) -> None:
+def check_adapter_export(
+    config: TrainConfig, dtype: str | None, quantize: str | None = None, prune: str | None = None
+) -> None:
     """Refuse to write an adapter alone if there is none, if its base is in no folder, or if options would change its weights.
 
     Args:
         config: settings of the run.
-        dtype: chosen dtype of the weights, if any.
-        quantize: chosen integer type, if any.
-        prune: chosen pruning pattern, if any.
+        dtype: requested dtype of the weights, or None.
+        quantize: requested integer type, or None.
+        prune: requested pruning pattern, or None.
 
     Raises:
         InputError: the message says what to do.
@@ -229,7 +233,7 @@ def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = N
     if config.model.path is None:
         raise InputError(
             "this run's adapter changes a model that began with random weights, which are in no folder that `peft` could open; "
-            "leave --adapter out, and the adapter is merged in."
+            "leave --adapter out, to merge the adapter into the model."
         )
     for name, value in {"dtype": dtype, "quantize": quantize, "prune": prune}.items():
         if value is not None:

@@ -1,7 +1,7 @@
 """Log of the feedback lines that a run has consumed, and a reader of the next batch of lines.
 
-A row of `feedback.jsonl` in the run folder records a line of the queue: its position, and its reward or why it was rejected. The
-rows alone determine which lines were consumed, the earlier rewards, and the ids in use.
+A row of `feedback.jsonl` in the run folder records a line of the queue: its position, and its reward or why it was rejected. No
+other state is needed to find the unread lines, the earlier rewards, and the ids in use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
+from rljax.text import counted
 from rljax.tracking.rows import read_rows
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import check_images
@@ -30,7 +31,7 @@ class Example(NamedTuple):
     place: LineLocation
     """File and number of the line, and the position of its end."""
     id: str | None
-    """Id of the line; None if it has none."""
+    """Id of the line; None if the line has no id."""
     prompt: list[int]
     """Token ids of the prompt."""
     tokens: list[int]
@@ -38,7 +39,7 @@ class Example(NamedTuple):
     reward: float
     """Reward of the response."""
     logp: tuple[float, ...] | None
-    """Log-probability of each token under the sampling policy, in nats, if the line has it."""
+    """Log-probability of each token under the sampling policy, in nats; None if the line lacks them."""
 
     def row(self, step: int) -> Row:
         """Return the row that records this line in the log of an RL step."""
@@ -68,18 +69,18 @@ class Log(NamedTuple):
     """Rows of the consumed lines."""
 
     def places(self) -> dict[str, list[LineLocation]]:
-        """Return the locations of the consumed lines, by queue."""
+        """Return queue -> locations of the lines consumed from it."""
         found: dict[str, list[LineLocation]] = {}
         for row in self.rows:
             found.setdefault(row["queue"], []).append(_place(row))
         return found
 
-    def named(self) -> dict[str, LineLocation]:
-        """Return the locations of the lines that have an id, by id."""
+    def by_id(self) -> dict[str, LineLocation]:
+        """Return id -> location, for the lines that have an id."""
         return {row["id"]: _place(row) for row in self.rows if "id" in row}
 
     def rewards(self, newest: int) -> list[float]:
-        """Return up to `newest` of the latest rewards, oldest first."""
+        """Return the latest rewards, at most `newest` of them, oldest first."""
         return [row["reward"] for row in self.rows if "reward" in row][-newest:]
 
     def rejected(self) -> list[Row]:
@@ -125,7 +126,7 @@ def _check_row(row: dict[str, Any]) -> str | None:
     return f"must have {', '.join(_PLACE_FIELDS)}, and a reward or a reason"
 
 
-def gather(
+def read_next_lines(
     source: Path,
     log: Log,
     config: TrainConfig,
@@ -141,11 +142,11 @@ def gather(
         config: settings of the run.
         tokenizer: tokenizer of the run.
         count: size of a batch.
-        bad: lines that were found to be unusable after they were read, as location -> error.
+        bad: location -> error, for lines that an earlier call returned as usable and a later check rejected.
     """
     bad = {} if bad is None else bad
     lines: list[Example | BadLine] = []
-    notes, named, good = [], log.named(), 0
+    notes, named, good = [], log.by_id(), 0
     encode = partial(example_of, config=config, tokenizer=tokenizer)
     for line in new_lines(source, log.places()):
         if isinstance(line, str):
@@ -189,8 +190,9 @@ def example_of(line: Line, *, named: Mapping[str, LineLocation], config: TrainCo
     prompt, tokens = _encode_prompt(found, config, tokenizer), _encode_response(found, config, tokenizer)
     if found.logp is not None and len(found.logp) != len(tokens):
         raise BadRowError(
-            f"logp has {len(found.logp)} numbers, but the response has {len(tokens)} tokens, including its end token",
-            "give one for each token; pass token ids as response if its text is tokenized differently",
+            f"logp has {counted(len(found.logp), 'number')}, but the response has {counted(len(tokens), 'token')}, including its "
+            "end token",
+            "give one number per token; pass token ids as response if its text is tokenized differently",
             column="logp",
         )
     return Example(line.place, found.id, prompt, tokens, found.reward, found.logp)
@@ -208,7 +210,7 @@ def _encode_prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -
     most = config.data.max_prompt_tokens
     if not 0 < len(tokens) <= most:
         raise BadRowError(
-            f"the prompt has {len(tokens)} tokens, and the run takes 1 to {most}", "shorten it", column="prompt"
+            f"the prompt has {counted(len(tokens), 'token')}, and the run takes 1 to {most}", "shorten it", column="prompt"
         )
     return tokens
 
@@ -229,7 +231,9 @@ def _encode_response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer)
         tokens = [*tokens, tokenizer.eos_token_id] if found.finished and not stopped and len(tokens) != most else tokens
     if not 0 < len(tokens) <= most:
         raise BadRowError(
-            f"the response has {len(tokens)} tokens, and the run takes 1 to {most}", "leave it out", column="response"
+            f"the response has {counted(len(tokens), 'token')}, and the run takes 1 to {most}",
+            "leave it out",
+            column="response",
         )
     if config.model.images is not None and not set(tokenizer.encode(PATTERNS)).isdisjoint(tokens):
         raise BadRowError(

@@ -1,4 +1,4 @@
-"""Preference pairs from a policy's own responses: a verifier judges them; each wrong one is paired with a right one."""
+"""Preference pairs from a policy's own responses: a reward judges the responses, and each wrong one is paired with a right one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,9 +30,9 @@ class LabelCounts(NamedTuple):
     """Number of pairs."""
     right: float
     """Fraction of right responses, among those whose correctness is known."""
-    demonstrated: int
-    """Number of prompts whose demonstration is chosen, because no response is right."""
-    without: int
+    from_demonstrations: int
+    """Number of prompts whose demonstration is the chosen response in every pair, because no sampled response is right."""
+    without_pair: int
     """Number of prompts without a pair: all responses are right, or none is right and there is no right demonstration."""
     unjudged: int = 0
     """Number of responses without a verdict, which are in no pair."""
@@ -43,8 +43,8 @@ class LabelCounts(NamedTuple):
 def label_responses(target: str | Path, out: str | Path, settings: PairSettings = DEFAULTS, **changes: Any) -> LabelCounts:
     """Sample responses of a policy, judge them, and write preference pairs for `rljax reward-model` and `rljax preference`.
 
-    Each distinct wrong response is rejected in one pair. Right responses to the prompt are chosen in turn; if there is none, the
-    demonstration of the problem is chosen, provided that it is right.
+    Each distinct wrong response is the rejected one in one pair. The right responses to the prompt are the chosen ones, in turn; if
+    there is none, the demonstration of the problem is chosen, provided that it is right.
 
     Args:
         target: folder of a run or of its checkpoint, model folder or hub id.
@@ -66,7 +66,7 @@ def label_responses(target: str | Path, out: str | Path, settings: PairSettings 
         known = "all are right" if counts.right == 1 else f"{counts.right:.0%} are right"
         known = "no response has a verdict" if np.isnan(counts.right) else known
         raise InputError(
-            f"no prompt has both a right and a wrong response ({known}); sample more --samples, or give other problems or another "
+            f"no prompt has both a right and a wrong response ({known}); raise --samples, or give other problems or another "
             "--reward."
         )
     atomic_write(out, json_lines(rows))
@@ -80,19 +80,20 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
     groups = worker.generate(opened.params, chosen, settings.samples, jax.random.key(seed))
     right, known = correctness_masks(groups.rollout)
     rows: list[dict[str, Any]] = []
-    demonstrated = without = 0
+    from_demonstrations = without_pair = 0
     for group, problem in enumerate(problems[index] for index in chosen):
         texts = [worker.text(*row) for row in zip(groups.tokens[group], groups.attention[group], strict=True)]
         good = [text for text, selected in zip(texts, right[group] & known[group], strict=True) if selected]
         bad = [text for text, selected in zip(texts, ~right[group] & known[group], strict=True) if selected]
         demonstration = problem.demonstration
         if bad and not good and demonstration and is_right(worker, problem, demonstration):
-            good, demonstrated = [demonstration], demonstrated + 1
+            good, from_demonstrations = [demonstration], from_demonstrations + 1
         pairs = pairs_of(good, bad)
-        without += not pairs
+        without_pair += not pairs
         rows += [row_of(problem, *pair) for pair in pairs]
     fraction = float((right & known).sum() / known.sum()) if known.any() else np.nan
-    return rows, LabelCounts(len(rows), fraction, demonstrated, without, int((~known).sum()), worker.prompts.dropped)
+    unjudged = int((~known).sum())
+    return rows, LabelCounts(len(rows), fraction, from_demonstrations, without_pair, unjudged, worker.prompts.dropped)
 
 
 def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:

@@ -36,6 +36,7 @@ from rljax.preference.config import PairConfig
 from rljax.preference.metrics import PairUpdateMetrics
 from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs, problem_of
 from rljax.settings.shared_groups import NetworkConfig
+from rljax.text import counted
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import IN_ORDER
 from rljax.tracking.phase_times import watch_compilation
@@ -79,7 +80,7 @@ CHANGEABLE_ON_RESUME = (
 Settings = TypeVar("Settings", bound=PairConfig)
 
 Split = tuple[Sequence[Preference], Sequence[Preference]]
-"""Pairs to train on, and held-out ones."""
+"""Pairs to train on, and held-out pairs."""
 
 
 class PairData(NamedTuple):
@@ -201,7 +202,7 @@ def encode_split(
     """
     train, heldout = (encode_pairs(part, tokenizer, max_tokens=config.max_tokens, chat=chat) for part in pairs)
     dropped = [
-        f"{part.dropped} {name}pairs were dropped: prompt and response have more than {config.max_tokens} tokens."
+        f"Left out {counted(part.dropped, f'{name}pair')}: prompt and response have more than {config.max_tokens} tokens."
         for name, part in (("", train), ("held-out ", heldout))
         if part.dropped
     ]
@@ -331,7 +332,7 @@ def train_on_pairs(
     resume: str | Path | None,
     make_training: Callable[[Settings], tuple[PairTraining, TrainState]],
 ) -> PreferenceResult:
-    """Train, evaluate and write the model, in its own folder.
+    """Train a model, evaluate it, and write it to its own folder.
 
     Args:
         kind: class of the settings.
@@ -343,7 +344,7 @@ def train_on_pairs(
         InputError: the settings or the data are invalid, or differ from those of the run being resumed; the folder already
             contains a model or a run, or cannot be created; or too many updates in a row were skipped, in which case the folder
             contains the model as it was before those updates.
-        Interrupted: a signal stopped the training; it is saved up to its last update.
+        Interrupted: a signal stopped the training; the state after the last update is saved.
     """
     config, existing = settings_to_run(kind, config, resume)
     with ExitStack() as stack:
@@ -449,7 +450,7 @@ def finish(training: PairTraining, run: RunResources, params: Params) -> Prefere
 
 
 def skipped_pairs_text(count: int, folder: Path) -> str:
-    """Explain why training on pairs stopped after too many skipped updates, and what to do."""
+    """Explain that training on pairs stopped after too many skipped updates, why they were skipped, and what to do."""
     return (
         f"The loss or gradient was not finite, or the update was far too large, in {count} updates in a row, so nothing was "
         f"learned from them. The model before them is in {folder}: start again from it, or from the "
@@ -464,8 +465,8 @@ def header(
     start = "random weights" if config.model is None else config.model
     return [
         f"{trained} from {start}, {count_parameters(params):,} parameters",
-        f"{len(data.train.margin):,} training pairs, {len(data.heldout.margin):,} held out; {steps} updates of "
-        f"{config.batch} pairs, {microbatch} at a time on {devices} device{'s' * (devices > 1)}",
+        f"Training pairs: {len(data.train.margin):,}, held out: {len(data.heldout.margin):,}; {counted(steps, 'update')} of "
+        f"{counted(config.batch, 'pair')}, {microbatch} at a time on {counted(devices, 'device')}",
     ]
 
 
@@ -482,7 +483,7 @@ class PairFolder(RunFolder):
         """True if the training was killed before its first save.
 
         Raises:
-            InputError: another process is training in the folder, and may not have saved anything yet.
+            InputError: another process is training in the folder, and has perhaps not saved anything yet.
         """
         if self.is_locked:
             raise InputError(f"another process is training in {self.path}; wait until it ends, or stop it.")
@@ -527,7 +528,7 @@ def settings_to_run(
         kind: class of the settings.
         config: the settings. With `resume`, settings that differ from their defaults must equal the saved ones, except those in
             `CHANGEABLE_ON_RESUME`.
-        resume: folder of an interrupted run, which starts over if it was killed before its first save.
+        resume: folder of an interrupted run; if the run was killed before its first save, it starts again from the beginning.
 
     Raises:
         InputError: neither settings nor `resume` is passed, the folder has no interrupted run, or a setting differs that

@@ -25,7 +25,8 @@ from rljax.programs.compiled_updates import (
     shape_setup,
 )
 from rljax.programs.planned_algorithm import plan_algorithm
-from rljax.programs.roofline import StepMemory, Work, cache_bytes, most_cache_bytes, step_work
+from rljax.programs.roofline import StepMemory, Work, cache_bytes, peak_cache_bytes, step_work
+from rljax.text import counted
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import bytes_on_a_device, parameter_shapes, rows_at_once, sampling_memory, state_shapes
 from rljax.training.objective.algorithm import check_algorithm
@@ -134,7 +135,7 @@ def make_plan(
         )
         measured = measured._replace(temporaries=bound.temporaries, critic_temporaries=bound.critic_temporaries)
     cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
-    contiguous = most_cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
+    contiguous = peak_cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
     trained = sizes["params"] + sizes["opt_state"]
     step_memory = StepMemory(weights, trained, sizes["critic"], cache, sampled.rows, sampling_weights)
     phases = step_work(config, shape, algorithm, mesh, prompt_length, step_memory)
@@ -195,7 +196,7 @@ def plan_of(
     model, devices = config.model, jax.devices() if devices is None else devices
     if len(devices) < count:
         raise InputError(
-            f"this process has {len(devices)} devices and the plan is for {count}; plan in a separate process, where "
+            f"this process has {counted(len(devices), 'device')} and the plan is for {count}; plan in a separate process, where "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count} is set before the first computation."
         )
     mesh = mesh_of(config.devices, devices=devices[:count])

@@ -56,7 +56,7 @@ from rljax.programs.pair_training import (
 )
 from rljax.records import required
 from rljax.settings.checks import check_options
-from rljax.text import nearest_first
+from rljax.text import counted, nearest_first
 from rljax.training.checkpoints.checkpoint import content_hash
 from rljax.training.parts.model_folder import Companions, save_model
 from rljax.training.parts.policy import make_policy
@@ -70,7 +70,7 @@ class ReferencedPairs(NamedTuple):
     pairs: DirectPairs
     """The pairs."""
     mismatched: DirectPairs | None
-    """The same prompts with responses to other prompts, for losses with a reference point."""
+    """The same prompts with responses to other prompts, if the loss has a reference point; otherwise None."""
 
 
 class PreferenceSetup(NamedTuple):
@@ -93,9 +93,9 @@ class PreferenceSetup(NamedTuple):
     heldout: ReferencedPairs
     """Pairs to evaluate on."""
     logps: Logps
-    """Log-probabilities of responses without gradient."""
+    """Computes the log-probabilities of responses, without gradient."""
     expected_logps: Logps | None
-    """Expected log-probabilities of responses, for losses that read them."""
+    """Computes the expected log-probabilities of responses, if the loss reads them; otherwise None."""
     microbatch: int
     """Number of pairs whose activations are in memory at once."""
     steps: int
@@ -186,7 +186,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     prepared = prepare(data.train, train_pairs), prepare(data.heldout, heldout_pairs)
     if loss.margin and not data.train.margin.any():
         raise InputError(
-            f"{config.loss} learns how much better a response is, but no pair has a margin; give the pairs a column margin, the "
+            f"{config.loss} learns how much better a response is, but no pair has a margin; add a column `margin` with the "
             "preferred response's reward minus the other's."
         )
     if data.train.margin.any() and not loss.margin:
@@ -218,9 +218,10 @@ def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None
     """
     wrong = sum((pair.gold is not None) != loss.gold for pair in pairs)
     if wrong:
-        use, have, remedy = ("imitates", "none", "give them one") if loss.gold else ("does not use", "one", "leave it out")
+        use, number, remedy = ("imitates", "none", "add one") if loss.gold else ("does not use", "one", "leave it out")
+        have = "has" if wrong == 1 else "have"
         raise InputError(
-            f"{name} {use} a third response, but {wrong} of {len(pairs)} pairs have {have}; {remedy} (gold=...)."
+            f"{name} {use} a third response, but {wrong} of {counted(len(pairs), 'pair')} {have} {number}; {remedy} (gold=...)."
         )
 
 

@@ -52,7 +52,7 @@ def load_value_function(name: str, opened: OpenPolicy, target: str | Path, *, wh
         which: checkpoint of the run.
 
     Raises:
-        InputError: the name is neither, the run has no critic, or the folder contains no reward model.
+        InputError: the name is neither of these, the run has no critic, or the folder contains no reward model.
     """
     if name.startswith(MODEL_PREFIX):
         return reward_model_value(name.removeprefix(MODEL_PREFIX), opened.mesh, chat=opened.config.model.chat)

@@ -36,6 +36,7 @@ from rljax.programs.pair_training import (
     steps_of,
 )
 from rljax.programs.reward_model_training import make_reward_model
+from rljax.text import counted
 from rljax.tracking.display_text import STEPS_RIGHT
 from rljax.training.state import TrainState
 
@@ -65,8 +66,8 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
         step = make_process_step(start.model, make_optimizer(config, steps)[0], pair_state(state), mesh)
         rows = train.padded(start.tokenizer.pad_token_id)
 
-        def make_batch(picked: list[int]) -> SolutionRows:
-            return micro_batches(SolutionRows(*(array[picked] for array in rows)), microbatch)
+        def make_batch(indices: list[int]) -> SolutionRows:
+            return micro_batches(SolutionRows(*(array[indices] for array in rows)), microbatch)
 
         return make_update(config, mesh, step, make_batch, pairs=len(train.tokens), steps=steps)
 
@@ -77,7 +78,7 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
         header=[
             f"Process reward model from {config.model or 'random weights'}, {count_parameters(start.params):,} parameters",
             f"{len(train.tokens):,} solutions with {sum(map(len, train.ends)):,} steps, {len(heldout.tokens):,} solutions held "
-            f"out; {steps} updates of {config.batch} solutions, {microbatch} at a time",
+            f"out; {counted(steps, 'update')} of {counted(config.batch, 'solution')}, {microbatch} at a time",
         ],
         warnings=[*faults, *_notes(config, start, rows, [train, heldout])],
         judged_count=sum(map(len, heldout.ends)),
@@ -102,11 +103,11 @@ def _notes(
     """List warnings about omitted parts of chats, overlong solutions, and steps that contain the separator."""
     problems = [problem_of(solution) for part in rows for solution in part]
     dropped, divided = sum(part.dropped for part in parts), sum(part.divided for part in parts)
-    notes = [f"{dropped} solutions have more than {config.max_tokens} tokens."] if dropped else []
+    notes = [f"Left out {counted(dropped, 'solution')} with more than {config.max_tokens} tokens."] if dropped else []
     if divided:
         notes.append(
-            f"{divided} steps contain the separator {config.separator!r}, so the model would judge such a "
-            "response at more positions than there are labels; choose another --step-separator."
+            f"{counted(divided, 'step')} {'contains' if divided == 1 else 'contain'} the separator {config.separator!r}, so the "
+            "model would judge such a response at more positions than there are labels; choose another --step-separator."
         )
     return [*list_prompt_omissions(problems, start.tokenizer, chat=start.chat), *notes]
 

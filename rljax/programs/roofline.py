@@ -1,4 +1,4 @@
-"""Operations, memory traffic and communication of a step, and the minimum time that a device needs for them."""
+"""Operations, memory traffic and communication of a step, and the minimum time that they take on a kind of device."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import is_on_cpus, mesh_for_sampling, row_shards
-from rljax.programs.compiled_updates import further_rows
+from rljax.programs.compiled_updates import option_batch_sizes
 from rljax.rollout.decode_sizes import CacheSizes, block_parts, peak_bytes
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
@@ -26,9 +26,9 @@ class Device(NamedTuple):
     flops: float
     """Floating-point operations per second in dense bfloat16 matrix products."""
     bandwidth: float
-    """Bytes per second that it reads from or writes to its memory."""
+    """Bytes per second that the device reads from or writes to its memory."""
     link: float
-    """Bytes per second that it sends to its neighbors: half of the bidirectional bandwidth."""
+    """Bytes per second that the device sends to its neighbors: half of the bidirectional bandwidth."""
     memory: int
     """Memory size in bytes."""
 
@@ -90,7 +90,10 @@ class Work(NamedTuple):
 
 
 def speed_of(dtype: str) -> float:
-    """Return the fraction of the bfloat16 peak; float32 products use TF32 or several bfloat16 products, at half speed or less."""
+    """Return the fraction of the bfloat16 peak that products of this type can reach.
+
+    float32 products use TF32 or several bfloat16 products, at half speed or less.
+    """
     return 0.5 if jnp.dtype(dtype).itemsize == 4 else 1.0
 
 
@@ -185,7 +188,7 @@ def step_work(
         responses = count // minibatches
         return minibatches * math.ceil(responses / rows_at_once(config, mesh, prompt_length, responses))
 
-    further = further_rows(config)
+    further = option_batch_sizes(config)
     rows, microbatches = count + updates * sum(further), micro_steps(updates) + updates * len(further)
     flops = update_flops(shape, rows * slots, slots, scored=rows * generated)
     moved = microbatches * weight_reads * memory.weights + 2 * updates * memory.trained
@@ -222,7 +225,7 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
     return 2 * shape.layers * each * slots * heads * head
 
 
-def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
+def peak_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
     """Compute the caches' peak bytes per device, including prompts and copies; see `cache_bytes` and `peak_bytes`."""
     sampling, devices = config.sampling, row_shards(mesh_for_sampling(mesh))
     count, budget = sampling.prompts * sampling.group_size, sampling.max_response_tokens

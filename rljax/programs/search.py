@@ -57,7 +57,9 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
         target, settings, limit=settings.limit, temperature=settings.temperature, problems=problems
     )
     if worker.environment is not None:
-        raise InputError("environment: search answers in one turn, so it needs a reward instead; pass --reward.")
+        raise InputError(
+            "the run has an environment, but a search answers in one turn and needs a reward to judge the answers; pass --reward."
+        )
     value = load_value_function(settings.value, opened, target, which=settings.checkpoint)
     sampled = answer_all(
         worker,
@@ -81,7 +83,7 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
 
 
 def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:
-    """Return the texts that end a step, as the step reward of the run or its task defines them; line ends by default.
+    """Return the texts that end a step for the step reward of the run or its task; line ends if there is no step reward.
 
     Example:
         >>> ends_of_steps(TrainConfig()), ends_of_steps(TrainConfig.flat(dataset="sums.jsonl", reward="exact"))
@@ -131,7 +133,7 @@ def _search_once(
 def _search_function(
     settings: SearchSettings, samples: int, keep: int, ends: tuple[str, ...]
 ) -> Callable[..., list[SearchResult]]:
-    """Return the search of the chosen method."""
+    """Return the search function of the chosen method, with its settings."""
     ends = ends if settings.step_ends is None else tuple(settings.step_ends)
     if settings.method == "tree":
         return partial(tree_search, search=TreeSearch(samples, settings.expand, settings.exploration, ends))
@@ -157,7 +159,7 @@ def write_demonstrations(out: Path, worker: RolloutWorker, searches: Sequence[Ju
         text = completion_text(tokenizer, [*prefix.tokens, *([] if prefix.end is None else [prefix.end])])
         if text:
             rows.setdefault((prefix.problem.prompt, text), row_of(prefix.problem, text, prefix.problem.answer))
-    write_rows(out, list(rows.values()), advice="no answer was right; search with more --samples")
+    write_rows(out, list(rows.values()), advice="no answer was right; raise --samples")
 
 
 def judge_results(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.files import atomic_write
 from rljax.options import INSTALLERS
+from rljax.text import counted
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds, seed_of
@@ -46,8 +47,8 @@ class Arm(NamedTuple):
 def with_common_date(config: TrainConfig, folder: Path) -> TrainConfig:
     """Return the settings with one date for the chat template of all runs in a folder and its subfolders.
 
-    The template of some models states the date. Without this function, a run that begins after midnight would have other prompts
-    than the earlier ones. If the runs already have several dates, each of them keeps its own.
+    The template of some models states the date, so a run that begins after midnight would otherwise have different prompts from
+    the earlier runs. If the runs already have several dates, each of them keeps its own.
     """
     if not config.model.chat or config.model.chat_date is not None:
         return config
@@ -57,7 +58,7 @@ def with_common_date(config: TrainConfig, folder: Path) -> TrainConfig:
 
 
 class SeedResult(NamedTuple):
-    """Results of a run; None where it has no evaluation."""
+    """Results of a run; a metric is None if the run has no evaluation."""
 
     seed: int
     """The seed."""
@@ -105,7 +106,7 @@ def run_arm(
 
 
 def is_finished(config: TrainConfig) -> bool:
-    """Return whether the run in these settings' folder is finished and has made all the steps that the settings ask for.
+    """Return whether the run in the settings' folder is finished and has done as many steps as the settings require.
 
     Raises:
         InputError: the run has different settings.
@@ -133,7 +134,7 @@ def check_inputs_of(config: TrainConfig) -> None:
     if changes:
         raise InputError(
             f"The run {str(path)!r} is finished, and its {' and its '.join(change.name for change in changes)} changed after its "
-            "last start, so it cannot be compared with new runs. Restore what it read, or choose another folder for all of them."
+            "last start, so it cannot be compared with new runs. Restore these inputs, or choose another folder for all runs."
         )
 
 
@@ -166,7 +167,8 @@ def seeds_text(runs: Sequence[RunFolder]) -> str:
         (name, *(format_mean(value, share=share) for value in pair)) for name, *pair in [*rows, ("mean", before, after)]
     ]
     lines = [f"    {name:<10}  {first:>18}  {last:>18}" for name, first, last in [("", "before", "after"), *shown]]
-    return "\n".join([f"{what} of {len(results)} seeds, with the 95 % interval of the mean (from three seeds on)", *lines])
+    head = f"{what} of {counted(len(results), 'seed')}, with the 95 % interval of the mean (from three seeds on)"
+    return "\n".join([head, *lines])
 
 
 def format_mean(mean: SeedMean, *, share: bool) -> str:
@@ -197,7 +199,7 @@ def write_seeds(folder: Path, runs: Sequence[RunFolder]) -> SeedFiles:
         return SeedFiles(folder / NUMBERS, None)
     from rljax.tracking.plots import overlay  # noqa: PLC0415  matplotlib takes a second
 
-    label = f"mean of {len(runs)} seeds"
+    label = f"mean of {counted(len(runs), 'seed')}"
     overlay({label: [run.metrics for run in runs]}, folder / PICTURE, title=f"{folder.name}: held-out accuracy")
     return SeedFiles(folder / NUMBERS, folder / PICTURE)
 

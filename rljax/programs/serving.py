@@ -20,6 +20,7 @@ from rljax.rollout.sampling import decode_weights
 from rljax.serving.batching import Batcher
 from rljax.serving.protocol import Limits
 from rljax.serving.rows import RowDecoder, contiguous_rows, count_rows
+from rljax.text import counted
 from rljax.tracking.start_records import digest_of, text_inputs
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ class ExtensionSettings(NamedTuple):
     """Options that choose or judge answers."""
 
     best_of: int | None = None
-    """Samples per prompt; the one with the highest score is sent."""
+    """Number of samples per prompt; the one with the highest score is sent."""
     choose_by: str = CONFIDENCE
     """The score for `best_of`: `confidence`, `model:FOLDER`, or a reward that needs no reference answer."""
     majority: int | None = None
-    """Samples per prompt; a sample with the most frequent result is sent."""
+    """Number of samples per prompt; a sample with the most frequent result is sent."""
     filter_prompts: tuple[str, ...] = ()
     """Prompt filters, each `NAME,least=NUMBER`, with a NAME as in `choose_by`."""
     filter_answers: tuple[str, ...] = ()
@@ -72,13 +73,13 @@ class ServeSettings(NamedTuple):
     rows: int = 32
     """Maximum number of responses that are sampled at once."""
     context: int = 2048
-    """Maximum number of tokens of a prompt and its response."""
+    """Maximum number of tokens in a prompt and its response together."""
     max_response_tokens: int = 512
-    """Maximum number of tokens of a response."""
+    """Maximum number of tokens in a response."""
     queue: int = 256
     """Maximum number of responses that wait for a row."""
     body_bytes: int = 1 << 20
-    """Largest body of a request."""
+    """Maximum size of a request's body, in bytes."""
     version: int = 0
     """Version of the first weights."""
     quantize: Quantization = None
@@ -96,7 +97,7 @@ class ServeSettings(NamedTuple):
 
 
 def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
-    """Open a folder's policy, for chats if the model has a chat template; load a run's held-out problems if `drift` needs them."""
+    """Open a policy, for chats if its tokenizer has a chat template; load a run's held-out problems if `drift` needs them."""
     needs_problems = settings.extensions.drift is not None and find_run(target, settings.which)[0] is not None
     return load(
         target,
@@ -167,7 +168,8 @@ def load_weights(settings: ServeSettings, expected: str, folder: str) -> Params:
     found = fingerprint(opened)
     if found != expected:
         raise InputError(
-            f"the folder {folder[:200]!r} has another model or tokenizer: fingerprint {found}, not {expected}."
+            f"the folder {folder[:200]!r} has another model or tokenizer: fingerprint {found}, not {expected}; pass weights of "
+            "the served model."
         )
     engine = opened.worker.engine
     if not isinstance(engine, DecodingEngine):
@@ -210,7 +212,7 @@ def make_server_parts(settings: ServeSettings, opened: OpenPolicy, report: Calla
     Args:
         settings: settings of the server.
         opened: the policy.
-        report: receives lines of text for the user.
+        report: shows a line of text to the user.
 
     Raises:
         InputError: the model cannot be served.
@@ -229,7 +231,7 @@ def make_server_parts(settings: ServeSettings, opened: OpenPolicy, report: Calla
 
         extensions = make_extensions(settings.extensions, opened, decoder, limits, report)
     programs = decoder.warm()
-    report(f"compiled {programs} programs for {decoder.count} rows of {settings.context} tokens")
+    report(f"compiled {counted(programs, 'program')} for {counted(decoder.count, 'row')} of {settings.context} tokens")
     return ServerParts(
         batcher=Batcher(decoder, opened.tokenizer.decode, queue=settings.queue, version=settings.version),
         tokenizer=opened.tokenizer,
@@ -249,7 +251,7 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
 
     Args:
         settings: settings of the server.
-        report: receives lines of text for the user.
+        report: shows a line of text to the user.
 
     Returns:
         0 if all responses were completed, 1 otherwise.

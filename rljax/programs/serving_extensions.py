@@ -26,6 +26,7 @@ from rljax.serving.extensions import Extension, SampledAnswer, Score, problem_of
 from rljax.serving.filters import Filter, Filters
 from rljax.serving.protocol import MOST_TEMPERATURE, ApiError, Limits
 from rljax.serving.rows import RowDecoder
+from rljax.text import counted
 
 if TYPE_CHECKING:
     from rljax.serving.drift import HeldoutAnswers
@@ -82,10 +83,10 @@ def read_filter(text: str, *, chat: bool) -> Filter:
 
     Args:
         text: the filter as the user types it.
-        chat: as in `score_named`.
+        chat: see `score_named`.
 
     Raises:
-        InputError: as in `score_named`, or the minimum score is missing or is not a number.
+        InputError: there is no such score (see `score_named`), or the minimum score is missing or is not a number.
     """
     name, separator, written = text.rpartition(",least=")
     try:
@@ -115,12 +116,12 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
 
     prompts, stop = [tuple(tokens) for tokens in opened.worker.prompts.tokens], opened.worker.sampling.stop
     if opened.model_folder is not None:
-        raise InputError("--drift needs the held-out problems of a run, but this is a model folder; leave it out.")
+        raise InputError("--drift needs the held-out problems of a run, but this is a model folder; leave --drift out.")
     if opened.worker.environment is not None or opened.skipped is not None:
-        raise InputError("--drift compares answers of one turn, but this run has an environment; leave it out.")
+        raise InputError("--drift compares answers of one turn, but this run has an environment; leave --drift out.")
     if len(prompts) < MIN_HELDOUT:
         raise InputError(
-            f"--drift needs at least {MIN_HELDOUT} held-out problems; the run has {len(prompts)}; leave it out."
+            f"--drift needs at least {MIN_HELDOUT} held-out problems, but the run has {len(prompts)}; leave --drift out."
         )
     if not 0 <= temperature <= MOST_TEMPERATURE or max(map(len, prompts)) >= decoder.slots:
         raise InputError(
@@ -158,7 +159,7 @@ def make_extensions(
         opened: the policy.
         decoder: decoder of the server, with all its rows free.
         limits: limits on the requests that the server accepts.
-        report: receives lines for a person.
+        report: shows a line of text to the user.
 
     Raises:
         InputError: an option cannot be used.
@@ -170,7 +171,7 @@ def make_extensions(
         heldout = answer_heldout(opened, decoder, settings.drift, max_tokens=limits.max_tokens)
         length, logprob = heldout.values.mean(0)
         report(
-            f"{len(heldout.values)} answers to held-out problems have {length:.4g} tokens and log-probability "
+            f"the answers to {counted(len(heldout.values), 'held-out problem')} have {length:.4g} tokens and log-probability "
             f"{logprob:.3g} on average"
         )
         extensions.append(DriftMonitor(heldout, report))
@@ -193,7 +194,9 @@ def make_chooser(settings: ExtensionSettings, opened: OpenPolicy, *, queue: int)
     if samples is None:
         return ()
     if not 2 <= samples <= queue:
-        raise InputError(f"{samples} samples per prompt cannot be compared: give 2 to {queue}, the length of the queue.")
+        raise InputError(
+            f"{counted(samples, 'sample')} per prompt cannot be compared: give 2 to {queue}, the length of the queue."
+        )
     if settings.majority is not None:
         rank = by_votes(vote_reader(opened.config.reward.name))
     elif settings.choose_by == CONFIDENCE:

@@ -1,4 +1,4 @@
-"""Changes to the settings of a run that does not fit in memory, and the cheapest remat mode that fits."""
+"""Changes to the settings of a run that does not fit in memory, and the remat mode that recomputes least and fits."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ REMATS_BY_WORK = ("none", "dots", "dots_no_batch", "full", "sqrt")
 
 
 def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
-    """Return changes that make a run smaller, cheapest first; each is kept when the next is tried.
+    """Return changes that make a run smaller, cheapest first. Each change stays in force when the next one is tried.
 
     Args:
         config: the settings.

@@ -28,6 +28,7 @@ from rljax.programs.value_pretraining import value_pretraining
 from rljax.programs.warm_start import warm_start_phase
 from rljax.records import required
 from rljax.rollout import sequences_of_demonstrations
+from rljax.text import counted
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
@@ -83,7 +84,7 @@ def sft(
         reward: judges greedy answers to held-out prompts, as in `rljax.train`. If it is None and `config.reward.name` is "none",
             nothing is sampled.
         dataset: rows (dicts, or a `datasets.Dataset`), or the name of a file, folder or hub id; instead of `config.data.dataset`.
-        epochs: passes over the training rows, instead of `config.warm_start.steps`.
+        epochs: number of passes over the training rows, instead of `config.warm_start.steps`.
         resume: folder of an interrupted run to continue, or "auto"; see `rljax.train`.
         trust: whether to execute a reward that only the config.json of a resumed run names.
         accept_changes: whether to continue a run even if its inputs have changed; see `rljax.train`.
@@ -121,7 +122,9 @@ def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Ma
     """
     config = config.replace(steps=0)
     if is_text(config.data.dataset) and (epochs is not None or not config.warm_start.steps):
-        raise InputError("training on plain text lasts a number of steps: set warm_start_steps, and leave epochs out.")
+        raise InputError(
+            "training on plain text has a number of steps, not epochs; set warm_start_steps, and leave epochs out."
+        )
     if epochs is None and config.warm_start.steps:
         return config
     if epochs is not None and epochs < 1:
@@ -153,7 +156,8 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
     steps = run.config.optimization.steps
     if steps:
         raise InputError(
-            f"{str(run.folder.path)!r} is a run with {steps} RL steps; continue it with `rljax train --resume`, not `rljax sft`."
+            f"{str(run.folder.path)!r} is a run with {counted(steps, 'RL step')}; continue it with `rljax train --resume`, not "
+            "`rljax sft`."
         )
     if is_text(run.config.data.dataset):
         texts, tokenizer = run.setup.train.prompts.problems, run.setup.tokenizer
@@ -181,7 +185,7 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
 def evaluate_end(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """Evaluate after the last step if there is a reward, and save the best checkpoint, which commands open by default."""
     if has_judge(run):
-        run.display.message("The answers after the last step, at step 0 of RL:")
+        run.display.message("Answers after the last supervised step (step 0 of RL):")
         return evaluate_and_keep_best(run, checkpoint, 0)
     count = len(run.setup.heldout.prompts.tokens)
     after = checkpoint._replace(notes=checkpoint.notes.evaluated(Quality(math.nan, math.nan, 0, count), 0))
@@ -308,19 +312,19 @@ def heldout_notes(setup: Setup) -> list[str]:
     if is_text(setup.config.data.dataset):
         most = setup.config.data.heldout_problems
         return (
-            [f"{dropped} held-out blocks are left out: --heldout-blocks {most} measures the first {most}"]
+            [f"Left out {counted(dropped, 'held-out block')}: --heldout-blocks {most} measures the first {most}."]
             if dropped
             else []
         )
     without = sum(problem.demonstration is None for problem in problems)
     return [
-        *([f"{dropped} held-out demonstrations are longer than their limit and were left out."] if dropped else []),
-        *([f"{without} held-out rows have no demonstration, so the perplexity leaves them out."] if without else []),
+        *([f"Left out {counted(dropped, 'held-out demonstration')} longer than the token limit."] if dropped else []),
+        *([f"The perplexity excludes {counted(without, 'held-out row')} without a demonstration."] if without else []),
     ]
 
 
 def with_dialogues(setup: Setup) -> Setup:
-    """Return the setup with every turn of the assistant as a demonstration, although RL samples only the last turn."""
+    """Return the setup with demonstrations of every turn of the assistant, not only of the last turn, which RL samples."""
     problems, budget = setup.train.prompts.problems, setup.config.sampling.max_response_tokens
     if not any(count_assistant_turns(move_turns_to_demonstration(problem)) > 1 for problem in problems):
         return setup
@@ -366,7 +370,9 @@ def show_end(run: Run, models: Sequence[Path]) -> None:
     folder, config, heldout = run.folder, run.config, run.setup.heldout
     run.display.finish(
         [
-            *outcome(*read_end_metrics(folder.metrics), lowest_perplexity(folder.metrics), config.warm_start.steps),
+            *describe_outcome(
+                *read_end_metrics(folder.metrics), lowest_perplexity(folder.metrics), config.warm_start.steps
+            ),
             *([f"Models: {', '.join(map(str, models))}"] if models else []),
             f"Curves: {folder.curves}",
         ]
@@ -382,7 +388,9 @@ def lowest_perplexity(metrics: Path) -> tuple[int, float]:
     return min(found, key=lambda pair: pair[1], default=(0, math.nan))
 
 
-def outcome(before: Mapping[str, float], after: Mapping[str, float], lowest: tuple[int, float], steps: int) -> list[str]:
+def describe_outcome(
+    before: Mapping[str, float], after: Mapping[str, float], lowest: tuple[int, float], steps: int
+) -> list[str]:
     """Describe in words the held-out metrics before and after training.
 
     Args:
@@ -392,7 +400,7 @@ def outcome(before: Mapping[str, float], after: Mapping[str, float], lowest: tup
         steps: number of supervised steps.
 
     Example:
-        >>> outcome({"perplexity": 9.0, "heldout_loss": 2.2}, {"perplexity": 4.0, "heldout_loss": 1.4}, (9, 3.5), 12)
+        >>> describe_outcome({"perplexity": 9.0, "heldout_loss": 2.2}, {"perplexity": 4.0, "heldout_loss": 1.4}, (9, 3.5), 12)
         ['Held-out perplexity: 9 before, 4 after (1.4000 nats per token).', 'It was lowest after step 9 (3.5); the later steps overfit. --steps 9 in a new run stops there.']
     """  # noqa: E501
     lines = [
@@ -418,7 +426,7 @@ def next_commands(config: TrainConfig, run: Path, prompt: str, *, judged: bool, 
         run: folder of the run.
         prompt: a held-out prompt.
         judged: whether a reward or an environment judges the run's answers.
-        model: folder of the model, if one was written.
+        model: folder of the model; None if no model was written.
     """
     path, trust = shlex.quote(str(run)), " --trust" * bool(custom_reward_names(config))
     data = "" if config.data.dataset is None else f" --dataset {shlex.quote(config.data.dataset)}"

@@ -24,9 +24,9 @@ from rljax.training.parts.problems import training_problems
 from rljax.training.parts.reward import custom_part_names
 
 DEFAULTS = GenerateSettings()
-OF_CLEANING, OF_WRITING = ("contradicted",), ("keep", "most", "similarity", "step_reward", "dataset")
+CLEAN_OPTIONS, GENERATE_OPTIONS = ("contradicted",), ("keep", "most", "similarity", "step_reward", "dataset")
 """Options that apply only to `clean`, and options that apply only to `generate`."""
-AGREEMENT, MOST, SIMILARITY, LIMIT = 0.5, 2, 0.8, 256
+AGREEMENT, MAX_KEPT, SIMILARITY, LIMIT = 0.5, 2, 0.8, 256
 """Defaults: minimum fraction of a problem's responses with the same answer, maximum number of kept responses per problem, their
 maximum similarity, and number of problems for `generate`."""
 
@@ -48,7 +48,7 @@ def generate(
             response is kept.
     """
     out, settings = Path(out), with_changes(settings, changes)
-    refuse_options(settings, OF_CLEANING, "with --clean")
+    refuse_options(settings, CLEAN_OPTIONS, "with --clean")
     keep = "verifier" if settings.keep is None else settings.keep
     if keep != "votes":
         refuse_options(settings, ["agreement"], "with --keep votes or --clean")
@@ -69,17 +69,17 @@ def generate(
         rows,
         problems,
         keep=keep,
-        most=MOST if settings.most is None else settings.most,
+        most=MAX_KEPT if settings.most is None else settings.most,
         threshold=SIMILARITY if settings.similarity is None else settings.similarity,
         agreement=AGREEMENT if settings.agreement is None else settings.agreement,
         false_steps=false_steps,
     )
-    write_rows(out, kept.rows, advice=f"{kept.accepted} of {kept.responses} responses were accepted; sample more --samples")
+    write_rows(out, kept.rows, advice=f"accepted responses: {kept.accepted} of {kept.responses}; raise --samples")
     return kept._replace(dropped=worker.prompts.dropped)
 
 
 def step_reward_of(settings: GenerateSettings, config: TrainConfig, problems: Sequence[Problem]) -> Callable | None:
-    """Return the step reward that detects false steps: from the settings, the run, or the task for its own problems; or None."""
+    """Return the step reward that detects false steps, or None: that of the settings, the run, or the task for its own problems."""
     name = config.reward.step_reward if settings.step_reward is None else settings.step_reward
     if settings.step_reward is None and name in custom_part_names(config) and not settings.trust:
         raise InputError(
@@ -95,7 +95,7 @@ def step_reward_of(settings: GenerateSettings, config: TrainConfig, problems: Se
 
 
 def _above_half(probability: Callable) -> Callable:
-    """Make a step reward that is above 0 for a step that is more likely right than wrong."""
+    """Make a step reward from the probability that a step is right, minus 0.5, so that it is above 0 for likely steps."""
 
     def margin_above_half(**columns: Sequence) -> list[list[Step]]:
         return [[(end, chance - 0.5) for end, chance in steps] for steps in probability(**columns)]
@@ -147,17 +147,17 @@ def clean(
             used, or no row is left.
     """
     out, settings = Path(out), with_changes(settings, changes)
-    refuse_options(settings, OF_WRITING, "without --clean")
+    refuse_options(settings, GENERATE_OPTIONS, "without --clean")
     check_new_file(out)
-    demonstrated = load_problems(dataset)[: settings.limit]
-    distinct = list({problem.prompt: problem for problem in demonstrated}.values())
+    originals = load_problems(dataset)[: settings.limit]
+    distinct = list({problem.prompt: problem for problem in originals}.values())
     opened, worker = open_sampler(target, settings, temperature=settings.temperature, problems=distinct)
     vote = vote_reader(opened.config.reward.name)
     options = {"seed": settings.seed, "batch": settings.batch, "vote": vote, "watch": watch}
     rows = generate_rows(worker, opened.params, check_samples(settings.samples), **options)
     agreement = AGREEMENT if settings.agreement is None else settings.agreement
     cleaned = clean_demonstrations(
-        demonstrated,
+        originals,
         rows,
         worker.prompts.problems,
         vote,

@@ -27,23 +27,24 @@ dnn_version_info { major: 9 minor: 10 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 """Description of an H100 SXM5 board for XLA: the manufacturer's figures, as a `GpuTargetConfigProto`."""
-LIBTPU = {
+LIBTPU_VARIABLES = {
     "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server of a cloud machine
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_ID": "0",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
-"""Environment variables that let `libtpu` load on a machine without a TPU; the accelerator type does not matter."""
+"""Environment variables that let `libtpu` load on a machine without a TPU; any accelerator type will do."""
 
 
 class Topology(NamedTuple):
     """Devices that programs can be compiled for."""
 
     devices: list[Any]
+    """The devices, which need not be present."""
     kind: str
     """Kind of the devices, a key of `rljax.programs.roofline.DEVICES`."""
     compiler: str
-    """The package that compiles for them, with its version."""
+    """Package that compiles for these devices, and its version."""
 
 
 def topology_of(name: str) -> Topology:
@@ -64,7 +65,7 @@ def topology_of(name: str) -> Topology:
         return Topology(_devices("cuda", "1x1x1", name, options), "h100", compiler)
     if slices:
         compiler = _package_version("libtpu", "jax[tpu]", name)
-        for variable, value in LIBTPU.items():
+        for variable, value in LIBTPU_VARIABLES.items():
             os.environ.setdefault(variable, value)
         options = {} if slices.group(1) is None else {"num_slices": int(slices.group(1))}
         return Topology(_devices("tpu", slices.group(2), name, options), slices["kind"], compiler)
@@ -79,8 +80,8 @@ def _package_version(package: str, requirement: str, name: str) -> str:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
         raise InputError(
-            f"--topology {name} needs the compiler of these devices; install it with pip install '{requirement}'. Without it, "
-            "--device-count and --device plan with the compiler for CPUs."
+            f"--topology {name} needs the compiler of these devices; run `pip install '{requirement}'`, or plan with the compiler "
+            "for CPUs: --device and --device-count in place of --topology."
         ) from None
 
 
@@ -88,4 +89,4 @@ def _devices(platform: str, shape: str, name: str, options: dict[str, Any]) -> l
     try:
         return list(topologies.get_topology_desc(platform=platform, topology_name=shape, **options).devices)
     except (RuntimeError, NotImplementedError, ValueError) as error:  # JaxRuntimeError is a RuntimeError
-        raise InputError(f"--topology {name}: the compiler rejects it: {str(error).splitlines()[0]}") from error
+        raise InputError(f"the compiler rejects --topology {name}: {str(error).splitlines()[0]}") from error

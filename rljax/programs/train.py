@@ -75,7 +75,7 @@ def train(
         trust: whether to execute code that is named only in the config.json of a resumed run (a reward, step reward or algorithm);
             not needed with a configuration.
         accept_changes: whether to continue a run even if its rows, rewards, environment, chat template or tokenizer have changed
-            since its last start; otherwise such a run is rejected. `starts.jsonl` of the run records the change.
+            since the run was last started; otherwise a changed run is rejected. `starts.jsonl` of the run records the change.
 
     Returns:
         The run folder, held-out accuracy before and after RL, and the parameters.
@@ -93,7 +93,7 @@ def train(
         refuse_unused_settings(config, custom)
     if config is not None and config.data.dataset is not None and is_text(config.data.dataset):
         raise InputError(
-            "Plain text has nothing that a reward could judge; learn it with `rljax pretrain FILES`, then train."
+            "Plain text has nothing that a reward could judge; learn it with `rljax pretrain FILES`, then train the model."
         )
     if (
         config is not None

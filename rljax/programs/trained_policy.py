@@ -31,6 +31,7 @@ from rljax.records import required
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, other_policy_in, with_environment_prompts
 from rljax.settings.checks import check_seed, check_stop, fit_setting
+from rljax.text import counted
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.tracking.start_records import (
     ENVIRONMENT,
@@ -83,11 +84,11 @@ class OpenPolicy(NamedTuple):
     mesh: Mesh
     """The devices."""
     missing: tuple[str, ...] = ()
-    """Arguments of `train` that judged the run's responses and were not passed again; if any, answers cannot be judged."""
+    """Arguments of `train` that judged the run's responses and were not passed again. Unless empty, answers cannot be judged."""
     untrusted: tuple[str, ...] = ()
-    """Rewards of the run that are untrusted code; if any, answers cannot be judged."""
+    """Rewards of the run that are untrusted code. Unless empty, answers cannot be judged."""
     skipped: str | None = None
-    """The run's environment, if it is untrusted code and therefore left out; each prompt then gets one turn."""
+    """The run's environment, if it is untrusted code and therefore left out; the model then answers each prompt with one turn."""
     trust: bool = False
     """Whether code that the run's config.json names may be executed."""
     model_folder: Path | None = None
@@ -179,7 +180,10 @@ class OpenPolicy(NamedTuple):
         found = _encode_prompts(self.config, problems, self.tokenizer)
         if found.dropped:
             limit = self.config.data.max_prompt_tokens
-            raise InputError(f"{found.dropped} prompts are longer than max_prompt_tokens={limit}.")
+            verb = "is" if found.dropped == 1 else "are"
+            raise InputError(
+                f"{counted(found.dropped, 'prompt')} {verb} longer than max_prompt_tokens={limit}; shorten them."
+            )
         worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
         responses = _sample_continuations(replace(worker, prompts=found), self.params, count, seed)
         if worker.environment is not None:
@@ -264,7 +268,7 @@ def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
     """Return the run and checkpoint of `RUN`, `RUN/checkpoints/last` or `RUN/checkpoints/step-N`; the run is None otherwise.
 
     Raises:
-        InputError: the folder is that of a run without checkpoints.
+        InputError: the folder contains a run without checkpoints.
     """
     check_local(target, "the run or model")
     path = Path(target)
@@ -284,7 +288,7 @@ def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
 
 
 def fit_devices(devices: DevicesConfig) -> DevicesConfig:
-    """Reduce a run's mesh to a mesh without a context axis that these devices can form and that divides the run's rows."""
+    """Reduce a run's mesh to one without a context axis that the available devices can form and that divides the run's rows."""
     fsdp = math.gcd(devices.fsdp * (devices.context or 1), jax.device_count())
     tensor = math.gcd(devices.tensor, jax.device_count() // fsdp)
     replicas = None if devices.replicas is None else math.gcd(devices.replicas, jax.device_count() // (fsdp * tensor))
@@ -327,14 +331,14 @@ def load(
         reward: judges the answers, instead of the run's reward; several are summed with the run's weights.
         reward_messages: whether your own reward receives conversations as lists of messages instead of text. By default, a run
             keeps its setting, and a model uses lists.
-        policy: the policy that was passed to `train`, if any.
+        policy: the custom policy that was passed to `train`; None means the built-in one.
         engine: samples the answers, instead of the built-in engine.
-        environment: the environment that was passed to `train`, if any; or the name of an environment, instead of the run's.
+        environment: the custom environment that was passed to `train`, or the name of an environment, instead of the run's.
         environment_options: arguments of the named environment's class, as a JSON object.
         trust: whether a reward or an environment that the run's config.json names as `file.py:NAME` or `module:NAME` may be
             executed.
-        accept_changes: whether to open a run even if its held-out rows, reward, chat template or tokenizer have changed since
-            its last start.
+        accept_changes: whether to open a run even if its held-out rows, reward, chat template or tokenizer have changed since the
+            run was last started.
         quantize: "int8" or "nf4" quantizes the matrices of the layers to 8 or 4 bits, after an adapter is merged in.
         cache_dtype: "int8" quantizes keys and values to 8 bits; None keeps the run's setting.
 
@@ -389,7 +393,7 @@ def load(
     )
 
 
-def applies_chat(
+def choose_chat(
     config: TrainConfig, tokenizer: Tokenizer, problems: Sequence[Problem], *, is_run: bool, chat: bool | None
 ) -> bool:
     """Decide whether prompts are formatted with the chat template, and print a note to stderr if a template is not used.
@@ -473,7 +477,7 @@ def _open(
 ) -> OpenPolicy:
     """Combine model, tokenizer, problems and parameters."""
     tokenizer = make_tokenizer(config)
-    config = with_chat(config, is_used=applies_chat(config, tokenizer, problems.heldout, is_run=run is not None, chat=chat))
+    config = with_chat(config, is_used=choose_chat(config, tokenizer, problems.heldout, is_run=run is not None, chat=chat))
     tokenizer = configured(tokenizer, config.model)
     problems = with_environment_prompts(problems, custom.environment, tokenizer)
     mesh = mesh_of(config.devices)
@@ -542,7 +546,7 @@ def quantized_policy(policy: Policy, kind: str, dtype: str, mesh: Mesh) -> Polic
 
 
 def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder | None, which: str) -> Params:
-    """Load the policy's parameters onto the mesh: the initial ones, or a run's checkpoint, with any adapter merged in."""
+    """Load the policy's parameters onto the mesh: those of a run's checkpoint, or the initial ones; an adapter is merged in."""
     if run is not None and config.adapter.rank is not None:
         opened = open_adapter(config, policy, mesh, run, which)
         return merge_adapter(opened.base, opened.params, config, mesh=mesh, policy=policy)

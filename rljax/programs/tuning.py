@@ -1,7 +1,7 @@
 """Successive halving: all candidates train for a few steps, the best continue, and only the last survivors train to the end.
 
-Each rung continues the runs of the previous rung, as `--resume` does, so no step is repeated. The trials are written to a file
-after each run, and interrupted tuning continues where it stopped.
+Each rung continues the runs of the previous rung, as `--resume` does, so no step is repeated. All trials are written to a file
+after each run, so that interrupted tuning continues where it stopped.
 """
 
 import json
@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from rljax.errors import InputError
 from rljax.files import atomic_write, settings_hash
 from rljax.programs.seeds import check_inputs_of, with_common_date
-from rljax.text import one_line
+from rljax.text import counted, one_line
 from rljax.tracking.run_folder import CONFIG
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import CHANGEABLE_ON_RESUME, schedules
@@ -32,7 +32,7 @@ ATTEMPTS = 2
 
 
 class Rung(NamedTuple):
-    """A stage of the tuning."""
+    """A stage of the tuning: all remaining candidates train up to the same step."""
 
     steps: int
     """Number of RL steps of a candidate at the end of the rung."""
@@ -58,7 +58,7 @@ class Trial(NamedTuple):
     seconds: float
     """Duration of the rung in seconds."""
     error: str = ""
-    """Why the run failed; empty if it did not."""
+    """Why the run failed; empty if it did not fail."""
 
 
 Train = Callable[[TrainConfig], tuple[float, float]]
@@ -94,14 +94,14 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
         )
     if cut < 2:
         raise InputError(f"cut is {cut}; it must be at least 2.")
-    last, left = 0, candidates
-    while left >= cut:
-        last, left = last + 1, left // cut
+    last, remaining = 0, candidates
+    while remaining >= cut:
+        last, remaining = last + 1, remaining // cut
     rungs = tuple(Rung(steps // cut ** (last - i), candidates // cut**i) for i in range(last + 1))
     if rungs[0].steps < 1:
         raise InputError(
-            f"{steps} RL steps are too few to compare {candidates} candidates in {len(rungs)} rungs: the first would have no step. "
-            f"Set --steps to at least {cut**last}, or try fewer values."
+            f"{counted(steps, 'RL step')} cannot be divided among {len(rungs)} rungs for {candidates} candidates: the first rung "
+            f"would have no step. Set --steps to at least {cut**last}, or try fewer values."
         )
     return rungs
 
@@ -129,11 +129,11 @@ def score_candidates(trials: Sequence[Trial], rung: int) -> dict[str, float]:
     return {name: mean(values) for name, values in found.items()}
 
 
-def best(score: Mapping[str, float], count: int) -> list[str]:
+def best_candidates(score: Mapping[str, float], count: int) -> list[str]:
     """Return the candidates with the highest scores, in their original order; earlier ones win ties, and failed ones are left out.
 
     Example:
-        >>> best({"a": 0.5, "b": 0.75, "c": 0.75, "d": float("-inf")}, 2)
+        >>> best_candidates({"a": 0.5, "b": 0.75, "c": 0.75, "d": float("-inf")}, 2)
         ['b', 'c']
     """
     finished = [name for name in score if score[name] > -math.inf]
@@ -160,7 +160,8 @@ def tune(
         folder: folder of results and runs.
         train: starts or resumes a run.
         on_trial: called with each completed trial.
-        drop_failed: whether to drop a candidate whose run fails. Otherwise the tuning run stops, and retries it next time.
+        drop_failed: whether to drop a candidate whose run fails. Otherwise tuning stops after the rung, and the next call retries
+            the failed runs.
 
     Returns:
         All trials, beginning with those of earlier calls.
@@ -201,9 +202,9 @@ def _tune(
         run_folder = folder_of(folder, configs, name, seed)
         if (run_folder / CONFIG).is_file():
             check_inputs_of(configs[name].replace(seed=seed, run=str(run_folder)))
-    left = list(configs)
+    remaining = list(configs)
     for number, rung in enumerate(rungs):
-        for name in left:
+        for name in remaining:
             for seed in seeds:
                 if any(trial[:3] == (number, name, seed) for trial in trials):
                     continue
@@ -215,7 +216,7 @@ def _tune(
                 write_trials(folder, plan, trials)
                 on_trial(trial)
         score = score_candidates(trials, number)
-        if not best(score, 1):
+        if not best_candidates(score, 1):
             reason = next(trial.error for trial in trials if trial.error)
             keep_only(folder, plan, [trial for trial in trials if trial.rung < number])
             raise InputError(f"every candidate failed, the first one with: {reason}")
@@ -224,11 +225,11 @@ def _tune(
             keep_only(folder, plan, [trial for trial in trials if trial not in failed])
             reasons = "; ".join(f"{trial.candidate} (seed {trial.seed}): {trial.error}" for trial in failed)
             raise InputError(
-                f"{len(failed)} run{'s' * (len(failed) > 1)} failed, and a failed run has no accuracy: {reasons}. "
+                f"{counted(len(failed), 'run')} failed, and a failed run has no accuracy: {reasons}. "
                 "The other results are kept. The same command retries the failed runs; --drop-failed drops their candidates."
             )
         if number + 1 < len(rungs):
-            left = best(score, rungs[number + 1].candidates)
+            remaining = best_candidates(score, rungs[number + 1].candidates)
     return trials
 
 
@@ -238,7 +239,7 @@ def folder_of(folder: Path, configs: Mapping[str, TrainConfig], name: str, seed:
 
 
 def _run_trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
-    """Train to the end of a rung. A run that fails is continued; if it fails `ATTEMPTS` times, the reason is recorded."""
+    """Train to the end of a rung. A run that fails is resumed; if it fails `ATTEMPTS` times, the trial records the reason."""
     start, seed, steps, reason = time.monotonic(), config.run.seed, config.optimization.steps, ""
     for _ in range(ATTEMPTS):
         try:
@@ -283,7 +284,7 @@ def read_trials(folder: Path, plan: Mapping[str, Any]) -> list[Trial]:
         trials = [Trial(**row) for row in found["trials"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{file} does not have the results of a tuning run ({one_line(error)}); restore it, or choose another --out."
+            f"{file} does not contain the results of a tuning run ({one_line(error)}); restore it, or choose another --out."
         ) from error
     other = [name for name in plan if found.get(name) != plan[name]]
     if other:
@@ -312,4 +313,4 @@ def keep_only(folder: Path, plan: Mapping[str, Any], kept: Sequence[Trial]) -> N
 def winner(trials: Sequence[Trial]) -> str:
     """Return the candidate with the highest score in the last rung."""
     last = max(trial.rung for trial in trials)
-    return best(score_candidates(trials, last), 1)[0]
+    return best_candidates(score_candidates(trials, last), 1)[0]

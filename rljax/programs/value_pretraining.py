@@ -56,7 +56,7 @@ def critic_only(algorithm: Algorithm) -> Algorithm:
     )
 
 
-def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
+def meets_thresholds(credit: CreditMetrics, config: CriticConfig) -> bool:
     """Return True if every threshold that was set is met, and at least one was set."""
     min_variance, max_loss = config.pretraining_explained_variance, config.pretraining_loss
     met = [] if min_variance is None else [float(credit.explained_variance) >= min_variance]
@@ -65,7 +65,7 @@ def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
 
 
 def pretraining_config(config: TrainConfig) -> TrainConfig:
-    """Return the phase's settings: one response per prompt, because many prompts teach a critic more than many responses."""
+    """Return the phase's settings: one response per prompt, because responses to more prompts teach a critic more."""
     config = one_response_per_prompt(config)
     return replace(config, data=replace(config.data, difficulty_window=None, difficulty_window_end=None))
 
@@ -75,7 +75,7 @@ def value_pretraining(run: Run) -> Phase:
     steps, config = pretraining_steps(run.setup.algorithm, run.config), run.config
 
     def evaluate(outcome: StepOutcome) -> tuple[Checkpoint, bool]:
-        return outcome.checkpoint, any_host(good_enough(outcome.details, config.critic))
+        return outcome.checkpoint, any_host(meets_thresholds(outcome.details, config.critic))
 
     return Phase(
         name="value",

@@ -62,7 +62,7 @@ def make_step(run: Run, checkpoint: Checkpoint) -> Step:
     config, setup = run.config, run.setup
     settings, demonstrations = config.warm_start, required(setup.demonstrations, "setup.demonstrations")
     if demonstrations.dropped:
-        run.display.warning(f"{demonstrations.dropped} demonstrations are longer than their limit and were left out.")
+        run.display.warning(f"Left out {counted(demonstrations.dropped, 'demonstration')} longer than the token limit.")
     sequences = sequences_of_demonstrations(demonstrations)
     order = PromptStream(range(len(sequences.tokens)), seed=config.run.seed)
     update = make_supervised_step(setup, warm_start_optimizer(config), checkpoint.state)
@@ -103,9 +103,9 @@ def evaluate_accuracy(run: Run, outcome: StepOutcome) -> tuple[Checkpoint, bool]
 
 CACHE_FOLDER, CACHE_ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"
 """JAX's settings for the cache of compiled programs: its folder, and whether it is used."""
-GROUPS_READ = ("model", "task", "data", "warm_start", "optimization", "devices")
-"""Groups of settings that a warm start reads; `settings_read` adds a few others."""
-SETTINGS_UNREAD = MappingProxyType(
+READ_GROUPS = ("model", "task", "data", "warm_start", "optimization", "devices")
+"""Groups of settings that a warm start reads; `relevant_settings` adds a few others."""
+UNREAD_SETTINGS = MappingProxyType(
     {
         "data": (
             *("on_error", "prompt_column", "answer_column", "demonstration_column"),
@@ -119,7 +119,7 @@ SETTINGS_UNREAD = MappingProxyType(
         "devices": ("host_timeout",),
     }
 )
-"""Settings of these groups that cannot change a warm start that `cache_file_of` allows to be cached. New settings count as read."""
+"""Group -> its settings that cannot change a warm start that `cache_file_of` lets be cached. All other settings count as read."""
 
 
 class CachedWarmStart(NamedTuple):
@@ -131,14 +131,14 @@ class CachedWarmStart(NamedTuple):
     """The warm start's rows of `metrics.jsonl`."""
 
 
-def settings_read(config: TrainConfig) -> dict:
+def relevant_settings(config: TrainConfig) -> dict:
     """Return the settings that a warm start depends on, as JSON."""
     groups = config.to_json()
-    for group, names in SETTINGS_UNREAD.items():
+    for group, names in UNREAD_SETTINGS.items():
         for name in names:
             del groups[group][name]
     sampling = {name: groups["sampling"][name] for name in ("max_response_tokens", "temperature")}
-    return {name: groups[name] for name in GROUPS_READ} | {"sampling": sampling, "seed": config.run.seed}
+    return {name: groups[name] for name in READ_GROUPS} | {"sampling": sampling, "seed": config.run.seed}
 
 
 def key_of(config: TrainConfig) -> str:
@@ -147,12 +147,12 @@ def key_of(config: TrainConfig) -> str:
     sources = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         sources.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
-    read = [settings_read(config), sources.hexdigest(), read_versions(), describe_devices(), numerical_setup()]
+    read = [relevant_settings(config), sources.hexdigest(), read_versions(), describe_devices(), numerical_setup()]
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
-def local_programs() -> Path | None:
-    """Return the local folder of the compiled programs; None if they are cached elsewhere, or not at all."""
+def local_cache_folder() -> Path | None:
+    """Return the local folder in which compiled programs are cached; None if they are cached elsewhere, or not at all."""
     folder = getattr(jax.config, CACHE_FOLDER)
     is_local = folder and "://" not in folder and getattr(jax.config, CACHE_ENABLED)
     return Path(folder) if is_local else None
@@ -160,7 +160,7 @@ def local_programs() -> Path | None:
 
 def cache_file_of(run: Run, checkpoint: Checkpoint) -> Path | None:
     """Return the cache file of this run's warm start; None if it must not be cached."""
-    config, folder, own_parts = run.config, local_programs(), run.folder.config.get("seams", ())
+    config, folder, own_parts = run.config, local_cache_folder(), run.folder.config.get("seams", ())
     is_generated = config.model.path is None and config.generated_task is not None and not own_parts
     is_fixed = config.warm_start.accuracy is None and config.model.tokenizer in (None, "characters", "bytes")
     is_plain = jax.process_count() == 1 and config.adapter.rank is None and config.algorithm.anchor is None
@@ -215,7 +215,7 @@ def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
 
 
 def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
-    """Return the warm-start phase. Unless `cache_file_of` is None, it uses an earlier run's cached result, or caches its own."""
+    """Return the warm-start phase. If `cache_file_of` names a file, the phase reads its result from there, or writes it there."""
     phase, place = warm_start_phase(run), cache_file_of(run, checkpoint)
     if place is None:
         return phase
@@ -223,7 +223,7 @@ def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
 
 
 def load_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint after the cached warm start, and log its metrics; `checkpoint` unchanged if there is none.
+    """Return the checkpoint after the cached warm start, and log its metrics; without a cached one, return `checkpoint` unchanged.
 
     A damaged file is removed.
     """
@@ -238,8 +238,8 @@ def load_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
     for row in earlier.rows:
         run.record("warm_start", row["step"], metrics_of(row))
     run.display.message(
-        f"warm start: {len(earlier.rows)} steps, taken from an earlier run with the same settings, seed, sources, packages and "
-        "machine. --no-keep-warm-start computes them again."
+        f"warm start: {counted(len(earlier.rows), 'step')}, taken from an earlier run with the same settings, seed, sources, "
+        "packages and machine. --no-keep-warm-start computes the warm start again."
     )
     state = checkpoint.state._replace(params=earlier.params, warm_step=jnp.int32(len(earlier.rows)))
     return checkpoint._replace(state=place_state(run.setup, state))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rljax.cli.compilation_cache import (
-    DIRECTORY,
+    FOLDER_VARIABLE,
     cache_folder,
     cache_text,
     keep_compiled_programs,
@@ -20,9 +20,9 @@ from rljax.machine import processor
 def test_cache_is_in_the_users_cache_folder(tmp_path):
     environment = {"HOME": str(tmp_path)}
     keep_compiled_programs(environment)
-    assert environment[DIRECTORY] == str(tmp_path / ".cache" / "rljax" / "compiled" / processor())
-    assert Path(environment[DIRECTORY]).is_dir()
-    assert cache_text(environment) == f"compiled programs: {environment[DIRECTORY]}"
+    assert environment[FOLDER_VARIABLE] == str(tmp_path / ".cache" / "rljax" / "compiled" / processor())
+    assert Path(environment[FOLDER_VARIABLE]).is_dir()
+    assert cache_text(environment) == f"compiled programs: {environment[FOLDER_VARIABLE]}"
 
 
 def test_processor_name_depends_on_the_instructions(tmp_path):
@@ -39,16 +39,16 @@ def test_processor_name_depends_on_the_instructions(tmp_path):
 
 @pytest.mark.parametrize("folder", ["/somewhere/else", ""], ids=["a folder", "none"])
 def test_users_jax_setting_is_unchanged(tmp_path, folder):
-    environment = {"HOME": str(tmp_path), DIRECTORY: folder}
+    environment = {"HOME": str(tmp_path), FOLDER_VARIABLE: folder}
     keep_compiled_programs(environment)
-    assert environment == {"HOME": str(tmp_path), DIRECTORY: folder}
+    assert environment == {"HOME": str(tmp_path), FOLDER_VARIABLE: folder}
 
 
 def test_unwritable_home_gets_no_cache(tmp_path):
     (tmp_path / "file").write_text("in the way")
     environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
     keep_compiled_programs(environment)
-    assert DIRECTORY not in environment
+    assert FOLDER_VARIABLE not in environment
     assert "not writable" in cache_text(environment)
     assert "JAX_ENABLE_COMPILATION_CACHE" in cache_text(environment | {"JAX_ENABLE_COMPILATION_CACHE": "false"})
 
@@ -101,7 +101,7 @@ def test_script_uses_the_commands_cache_unless_configured(tmp_path, before, vari
     placeholders = {"home": tmp_path, "processor": processor()}
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XDG_"))}
     variables |= {"HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
-    variables |= {} if variable is None else {DIRECTORY: variable.format(**placeholders)}
+    variables |= {} if variable is None else {FOLDER_VARIABLE: variable.format(**placeholders)}
     script = USE.format(before=before.format(**placeholders))
     out = subprocess.run([sys.executable, "-c", script], env=variables, check=True, capture_output=True, text=True).stdout
     used, configured = out.splitlines()

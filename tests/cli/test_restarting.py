@@ -146,6 +146,6 @@ def test_a_command_restarts_itself(command, tmp_path, monkeypatch):
 
 def test_restarts_need_a_run_folder(capsys):
     refused(
-        capsys, "--restarts 2 continues the run in a folder that you name; add --run FOLDER", "train", "--restarts", "2"
+        capsys, "--restarts 2 continues a crashed run from its folder, .*; add --run FOLDER", "train", "--restarts", "2"
     )
     refused(capsys, "restarts is -1; it must not be negative", "train", "--restarts", "-1")

@@ -119,13 +119,13 @@ def test_show_selects_rollouts(tmp_path, capsys):
     assert "reward 0, wrong, cut off" in printed(capsys, "show", run, "--step", "1", "--rollout", "2", "--color", "ratio")
     refused(
         capsys,
-        r"none of the 5 rollouts meets these conditions; they are from the steps 1, 20, 40",
+        r"none of the run's rollouts \(5 in total\) meets these conditions; they are from the steps 1, 20, 40",
         "show",
         run,
         "--step",
         "2",
     )
-    refused(capsys, "none of the 5 rollouts", "show", run, "--length", "8", "9")
+    refused(capsys, "none of the run's rollouts", "show", run, "--length", "8", "9")
     refused(capsys, "--rollout is 6, but the list has the rollouts 1 to 5", "show", run, "--rollout", "6")
     refused(capsys, "must end in .html", "show", run, "--out", str(tmp_path / "page.txt"))
 
@@ -315,11 +315,11 @@ def test_terminal_colors():
     scale = rollout_page.scales(ROWS)
     assert scale == {"logp": 5.0, "advantage": 1.5, "ratio": 1.25}
     rollout = make_row(logp=[-5.0, -0.001, None, None, 0, 0, 0], ratio=[0.5, 2.0, None, None, 1, 1, 1])
-    assert transcript_text.style_of(rollout, 0, "logp", scale).bgcolor.get_truecolor() == transcript_text.LOW
+    assert transcript_text.style_of(rollout, 0, "logp", scale).bgcolor.get_truecolor() == transcript_text.LOW_COLOR
     assert transcript_text.style_of(rollout, 1, "logp", scale) is None
     assert transcript_text.style_of(rollout, 2, "logp", scale) is None
     shades = [transcript_text.style_of(rollout, index, "ratio", scale).bgcolor.get_truecolor() for index in (0, 1)]
-    assert shades == [transcript_text.LOW, transcript_text.HIGH]
+    assert shades == [transcript_text.LOW_COLOR, transcript_text.HIGH_COLOR]
     assert transcript_text.style_of(rollout, 3, "mask", scale) is None
 
 

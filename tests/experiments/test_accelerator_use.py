@@ -15,7 +15,7 @@ import pytest
 import rljax
 from rljax.models import transformer_policy
 from rljax.parallel import make_mesh
-from rljax.programs.compiled_updates import policy_update
+from rljax.programs.compiled_updates import compile_policy_update
 from rljax.programs.roofline import DEVICES
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
@@ -51,7 +51,7 @@ def test_training_flops_match_compiler(benchmark, shape):
         max_response_tokens=step.trained,
         microbatch_rows=step.prompts * step.group,
     )
-    counted = policy_update(config, shape, make_mesh(1, 1), step.prompt_tokens).cost_analysis()["flops"]
+    counted = compile_policy_update(config, shape, make_mesh(1, 1), step.prompt_tokens).cost_analysis()["flops"]
     assert 0.75 * counted < benchmark.training_flops(shape, step) < counted
 
 

@@ -474,7 +474,7 @@ def test_claims_command_shows_trainer_experiments(capsys):
     assert "sampler_delay" in names
     assert main(["claims"]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert f"decided by the same rule ({len(names)} long experiments)" in words
+    assert f"decided by the same rule ({len(names)})" in words
     assert all(f"`python experiments/{name}.py" in words for name in names)
     assert main(["claims", "sampler_delay"]) == 0
     table = (claims_folder().parent / "sampler_delay.md").read_text(encoding="utf-8").strip()

@@ -9,7 +9,7 @@ import rljax
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.parallel import make_mesh, mesh_for_sampling, row_sharding
 from rljax.parallel.collectives import collectives
-from rljax.programs.compiled_updates import for_measuring, temporaries
+from rljax.programs.compiled_updates import measuring_options, temporaries
 from rljax.rollout import Sequences, pack_one_per_row
 from rljax.tracking.rows import read_metrics
 from rljax.training.memory_plan import parameter_shapes
@@ -32,7 +32,7 @@ def compile_gradient(rows, mesh):
     shardings = None, jax.tree.map(lambda leaf: leaf.sharding, params)
     score = jax.value_and_grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
     program = jax.jit(score, out_shardings=shardings).lower(params, packed)
-    return program.compile(compiler_options=for_measuring(mesh))
+    return program.compile(compiler_options=measuring_options(mesh))
 
 
 def test_sharded_sequence_needs_far_less_memory():

@@ -16,7 +16,7 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.token_scores import token_scores
 from rljax.parallel import make_mesh, row_sharding
 from rljax.parallel.collectives import collectives
-from rljax.programs.compiled_updates import for_measuring, temporaries
+from rljax.programs.compiled_updates import measuring_options, temporaries
 from rljax.rollout import Sequences, pack_one_per_row
 from rljax.training.memory_plan import parameter_shapes
 
@@ -33,7 +33,7 @@ MATRICES = [
 
 def compile_for(function, mesh, *shapes, out_shardings=None):
     program = jax.jit(function, out_shardings=out_shardings).lower(*shapes)
-    return program.compile(compiler_options=for_measuring(mesh))
+    return program.compile(compiler_options=measuring_options(mesh))
 
 
 @pytest.mark.parametrize("chunk", [1, 16])

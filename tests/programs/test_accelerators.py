@@ -17,7 +17,14 @@ from rljax.models import TransformerConfig
 from rljax.ops.gae import gae
 from rljax.parallel import add_shardings, make_mesh, mesh_for_sampling, row_sharding
 from rljax.programs.compiled_sampling import compile_sampling, output_shapes
-from rljax.programs.compiled_updates import critic_program, layout_of, plan_policy, policy_update, sent_bytes, temporaries
+from rljax.programs.compiled_updates import (
+    compile_critic_update,
+    compile_policy_update,
+    layout_of,
+    plan_policy,
+    sent_bytes,
+    temporaries,
+)
 from rljax.programs.topology import topology_of
 from rljax.rollout.cached_dialogue import read_turns, row_decoder
 from rljax.rollout.sampling import empty_rows, rows_shardings, weights_program
@@ -105,8 +112,8 @@ def compile_turns(config: TrainConfig, shape: TransformerConfig, mesh: Any) -> C
 
 
 PARTS = {
-    "update": lambda *run: [policy_update(*run, PROMPT)],
-    "critic": lambda *run: [critic_program(*run, PROMPT)],
+    "update": lambda *run: [compile_policy_update(*run, PROMPT)],
+    "critic": lambda *run: [compile_critic_update(*run, PROMPT)],
     "score": lambda *run: [compile_score(*run)],
     "sampling": lambda *run: list(compile_sampling(*run, PROMPT, ROWS)[0]),
     "turns": lambda *run: [compile_turns(*run)],

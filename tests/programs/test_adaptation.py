@@ -19,10 +19,10 @@ from rljax.cli import main
 from rljax.data.feedback import LineLocation
 from rljax.errors import InputError
 from rljax.programs import adaptation_run
-from rljax.programs.adaptation import clipped_feedback, make_batch_learner, relative_rewards, rollout_of, wrong_logp
+from rljax.programs.adaptation import clipped_feedback, find_wrong_logp, make_batch_learner, relative_rewards, rollout_of
 from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.programs.adaptation_folder import (
-    Heldout,
+    HeldoutEvaluation,
     adapt_settings,
     begin_adaptation,
     best_evaluation,
@@ -193,7 +193,7 @@ def test_stopped_adaptation_resumes_exactly(served, uninterrupted, tmp_path):
             adapt(make_config(served, tmp_path, once=False), stop_after(beginning))
     assert lines.count("Stopping after this batch.") == 2
     assert "  the same command again" in lines
-    assert "Continuing after batch 2; 48 lines of the queue have been processed." in lines
+    assert "Continuing after batch 2; the earlier batches used 48 lines of the queue." in lines
     adapt(make_config(served, tmp_path), lines.append)
     assert (
         max(distances(load(uninterrupted.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
@@ -257,7 +257,7 @@ def test_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
         accuracy = accuracies[len(evaluated)]
         evaluated.append(jax.device_get(state.params))
         metrics = {"accuracy": accuracy, "reward": accuracy, "judged": 24, "answers": 24}
-        return Heldout((np.arange(24) < 24 * accuracy).astype(float), metrics)
+        return HeldoutEvaluation((np.arange(24) < 24 * accuracy).astype(float), metrics)
 
     monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
     lines = []
@@ -281,7 +281,7 @@ def test_best_model_is_chosen_anew_after_a_change_of_the_heldout_problems(served
     def evaluation(learner, state):
         count, accuracy = found.pop(0)
         metrics = {"accuracy": accuracy, "reward": accuracy, "judged": count, "answers": count}
-        return Heldout((np.arange(count) < count * accuracy).astype(float), metrics)
+        return HeldoutEvaluation((np.arange(count) < count * accuracy).astype(float), metrics)
 
     monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
     for heldout, batches in ((None, 1), (4, 2)):
@@ -331,10 +331,10 @@ def test_wrong_logp_is_reported(served, tmp_path):
     learner = make_batch_learner(make_config(served, tmp_path), setup, state)
     places = [LineLocation("q", "q", line, 1, "") for line in range(3)]
     without = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None) for place in places]
-    assert wrong_logp(learner, state, without) == {}
+    assert find_wrong_logp(learner, state, without) == {}
     sampled_logp = rollout_of(learner, state, without, []).behaviour_logp[0, 0, :3]
     near, far = sampled_logp - 15, sampled_logp - np.array([0, 25, 0])
-    found = wrong_logp(
+    found = find_wrong_logp(
         learner, state, [without[0], without[1]._replace(logp=tuple(near)), without[2]._replace(logp=tuple(far))]
     )
     assert list(found) == [places[2]]
@@ -372,7 +372,7 @@ def test_concurrent_start_keeps_the_files_of_the_first(served, tmp_path, monkeyp
     folder.mkdir()
     config = make_config(served, tmp_path, heldout=0)
     with monkeypatch.context() as patch:
-        patch.setattr(adaptation_run, "continues", lambda path: False)
+        patch.setattr(adaptation_run, "can_continue", lambda path: False)
         (folder / "served.json").write_text("{}")
         (folder / "metrics.jsonl").write_text("")
         with pytest.raises(InputError, match="already contains a run"):

@@ -111,7 +111,7 @@ def test_invalid_weights_are_refused(capsys):
     for runs, weights, message in (
         (["a"], None, "nothing to average in 1 run; give two"),
         ([], None, "nothing to average in 0 runs; give two"),
-        (["a", "b"], [1.0], "weights has 1 numbers for 2 runs"),
+        (["a", "b"], [1.0], "weights has 1 number for 2 runs"),
         (["a", "b"], [1.0, 0.0], "weights has 0.0; each must be"),
         (["a", "b"], [float("nan"), 1.0], "weights has nan"),
     ):

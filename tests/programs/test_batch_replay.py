@@ -299,7 +299,7 @@ def test_every_term_has_advice():
     assert {name.split()[0] for name in names} == set(CAUSES)
     term = MeasuredTerm("auxiliary_loss", NUMBERS, 1, 1, 0.0, ())
     found = Diagnosis(Mock(step=1, checkpoint=1), (term,), 1.0, 100.0, lambda row, token: {})
-    assert diagnosis_text(found, 400).endswith(f"Cause: auxiliary_loss, 1 of 1 numbers are not finite. {OPTION_ADVICE}")
+    assert diagnosis_text(found, 400).endswith(f"Cause: auxiliary_loss, 1 of 1 numbers is not finite. {OPTION_ADVICE}")
 
 
 @pytest.mark.parametrize(

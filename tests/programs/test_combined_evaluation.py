@@ -6,7 +6,7 @@ import pytest
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.answers import SampledAnswers
-from rljax.programs.combined_evaluation import check_same, vote_of
+from rljax.programs.combined_evaluation import check_comparable, vote_of
 from rljax.programs.evaluation import JudgedAnswers
 
 TRUE = "7"
@@ -37,11 +37,11 @@ def test_vote_keeps_common_errors():
 
 def test_runs_with_different_rewards_or_problems_are_refused():
     first = JudgedAnswers(make_answers("7", "1"), [Problem("3+4=", TRUE)] * 2, 0, "exact", [1], [], [])
-    check_same("b", first, first)
+    check_comparable("b", first, first)
     with pytest.raises(InputError, match="'b' reads and judges answers by the reward 'math', and the first run by 'exact'"):
-        check_same("b", first._replace(judged_by="math"), first)
+        check_comparable("b", first._replace(judged_by="math"), first)
     with pytest.raises(InputError, match="'b' accepts only 1 of the 2 problems"):
-        check_same("b", first._replace(problems=first.problems[:1]), first)
+        check_comparable("b", first._replace(problems=first.problems[:1]), first)
 
 
 def test_problem_without_a_verdict_is_left_out():

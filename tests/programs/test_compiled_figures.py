@@ -19,7 +19,7 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.adapters import Base, effective_params, init_adapter, unmerged_params
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.parallel import make_mesh
-from rljax.programs.compiled_updates import for_measuring
+from rljax.programs.compiled_updates import measuring_options
 from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.rollout import Request, Sampling, Sequences, pack_one_per_row
 from rljax.rollout.engine import blocks_of
@@ -48,7 +48,7 @@ def abstract_array(*sizes, dtype=jnp.float32):
 
 def compile_program(function, *shapes):
     """Compile a program that is measured, but not run."""
-    return jax.jit(function).lower(*shapes).compile(compiler_options=for_measuring(make_mesh(1, 1)))
+    return jax.jit(function).lower(*shapes).compile(compiler_options=measuring_options(make_mesh(1, 1)))
 
 
 def temporaries(program):
@@ -97,7 +97,7 @@ def test_prompts_of_512_responses_need_at_most_half_a_gb():
     policy = transformer_policy(replace(QWEN, layers=1), eos=0)
     params, attention = jax.eval_shape(policy.init, jax.random.key(0)), abstract_array(rows, 1024, dtype=jnp.bool_)
     lowered = read_prompts.lower(policy.decoder, params, abstract_array(rows, 1024, dtype=jnp.int32), attention, budget=128)
-    program = lowered.compile(compiler_options=for_measuring(make_mesh(1, 1)))
+    program = lowered.compile(compiler_options=measuring_options(make_mesh(1, 1)))
     assert temporaries(program) <= 0.5 * GB
     once = 2 * rows * (1024 * LAYER_WEIGHTS + QWEN.vocab_size * QWEN.width)
     assert operations(program) <= 1.1 * once, "only the last token of a prompt has logits"
@@ -111,7 +111,7 @@ def test_long_prompt_needs_only_its_cache_and_a_chunk():
     def measure(length):
         prompt = abstract_array(1, length, dtype=jnp.int32), abstract_array(1, length, dtype=jnp.bool_)
         lowered = read_prompts.lower(policy.decoder, params, *prompt, budget=1024)
-        program = lowered.compile(compiler_options=for_measuring(make_mesh(1, 1)))
+        program = lowered.compile(compiler_options=measuring_options(make_mesh(1, 1)))
         state = jax.eval_shape(partial(read_prompts, policy.decoder, budget=1024), params, *prompt).state
         return temporaries(program), sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
@@ -134,7 +134,7 @@ def test_four_blocks_of_prompts_rewrite_the_rows_once():
         lowered = fill_rows.lower(
             policy.decoder, rows, [block] * blocks, source, rows.inputs, sampling=Sampling(budget, (0,))
         )
-        return lowered.compile(compiler_options=for_measuring(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
+        return lowered.compile(compiler_options=measuring_options(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
 
     state_size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
     assert bytes_accessed(1) >= 2 * state_size, "the count would show a second rewrite"

@@ -11,7 +11,7 @@ from rljax.models import TransformerConfig, abstract_params, init_params, transf
 from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
 from rljax.programs.compiled_updates import layout_of, sent_bytes
-from rljax.programs.roofline import cache_bytes, most_cache_bytes
+from rljax.programs.roofline import cache_bytes, peak_cache_bytes
 from rljax.rollout import DecodingEngine, Request, Sampling, decode_sizes
 from rljax.rollout import engine as engine_module
 from rljax.rollout import sampling as sampling_module
@@ -79,7 +79,7 @@ def test_engine_has_the_planned_traffic_and_cache(monkeypatch):
     sent, peak = sample_and_measure(mesh, monkeypatch)
     assert bytes_sent_sampling(CONFIG, SHAPE, mesh, LENGTH, SLOTS) == pytest.approx(sent, rel=1e-6)
     assert sent > 0
-    assert peak == most_cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS)
+    assert peak == peak_cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS)
 
 
 def test_growing_cache_has_the_planned_size(monkeypatch):
@@ -87,7 +87,7 @@ def test_growing_cache_has_the_planned_size(monkeypatch):
     monkeypatch.setattr(decode_sizes, "LONG_BUDGET", BUDGET)
     mesh = make_mesh(1, 1)
     _, peak = sample_and_measure(mesh, monkeypatch)
-    assert peak == most_cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS)
+    assert peak == peak_cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS)
 
 
 def test_tensor_layer_sums_two_results_per_token():

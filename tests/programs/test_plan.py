@@ -23,12 +23,12 @@ from rljax.parallel import make_mesh
 from rljax.programs import compiled_updates, plan
 from rljax.programs.compiled_updates import (
     MeasuredUpdates,
-    critic_program,
+    compile_critic_update,
+    compile_policy_update,
     data_shapes,
     extrapolate,
-    for_memory,
     measure_updates,
-    policy_update,
+    memory_options,
     temporaries,
 )
 from rljax.programs.plan import Plan, make_plan, plan_of
@@ -39,7 +39,7 @@ from rljax.programs.roofline import (
     Work,
     forward_flops,
     matrix_sizes,
-    most_cache_bytes,
+    peak_cache_bytes,
     speed_of,
     step_work,
     update_flops,
@@ -158,7 +158,7 @@ def test_mixed_windows_are_planned_as_full_attention(monkeypatch):
 
 def test_quick_compilation_has_the_usual_temporaries():
     mesh, shape = make_mesh(1, 1), replace(SHAPE, layers=1)
-    quick = policy_update(CONFIG, shape, mesh, 20)
+    quick = compile_policy_update(CONFIG, shape, mesh, 20)
     algorithm, config = plan_algorithm(CONFIG)
     policy = transformer_policy(shape, eos=0, mesh=mesh)
     state, base = state_shapes(config, algorithm, policy, mesh)
@@ -166,14 +166,14 @@ def test_quick_compilation_has_the_usual_temporaries():
     setup = plan_setup(config, algorithm, mesh, policy, policy_optimizer(config))
     frozen = {} if base is None else {"base": base}
     step = policy_program(setup, shardings_of(state))
-    usual = step.lower(state, frozen, layout, batch, {}).compile(compiler_options=for_memory(mesh))
+    usual = step.lower(state, frozen, layout, batch, {}).compile(compiler_options=memory_options(mesh))
     assert temporaries(quick) == temporaries(usual)
 
 
 def test_update_flops_match_the_compilers_count():
     """There is one micro-batch and one chunk of logits, because the compiler counts a loop's body once."""
     config, mesh = CONFIG.replace(minibatches=1, microbatch_rows=16), make_mesh(1, 1)
-    counted = policy_update(config, SHAPE, mesh, 20).cost_analysis()["flops"]
+    counted = compile_policy_update(config, SHAPE, mesh, 20).cost_analysis()["flops"]
     layout, _ = data_shapes(config, plan_algorithm(config)[0], mesh, 20, minibatches=1)
     _, rows, slots = layout.packed.tokens.shape
     scored = rows * layout.packed.scored.shape[-1]
@@ -184,7 +184,7 @@ def test_update_flops_match_the_compilers_count():
 def test_critic_update_is_compiled_and_counted():
     config = CONFIG.replace(algorithm="ppo", algorithm_options={}, microbatch_rows=16, minibatches=1)
     shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
-    program = critic_program(config, shape, mesh, 20)
+    program = compile_critic_update(config, shape, mesh, 20)
     assert update_flops(shape, 16 * 32, 32, scored=0) == pytest.approx(program.cost_analysis()["flops"], rel=0.15)
     weights = 4 * matrix_sizes(shape)
     assert temporaries(program) > weights, "the gradient of its matrices"
@@ -204,7 +204,9 @@ def test_advantages_are_planned(part):
 
 def test_masked_update_is_planned():
     """`keep_zeros` changes the optimizer but not its state, so the plan's state fits the run's update."""
-    plain, masked = (policy_update(CONFIG.replace(keep_zeros=kept), SHAPE, make_mesh(1, 1), 20) for kept in (False, True))
+    plain, masked = (
+        compile_policy_update(CONFIG.replace(keep_zeros=kept), SHAPE, make_mesh(1, 1), 20) for kept in (False, True)
+    )
     assert temporaries(masked) == pytest.approx(temporaries(plain), rel=0.05)
 
 
@@ -249,14 +251,14 @@ def test_rows_of_additional_losses_are_planned(loss):
         for algorithm, config in map(plan_algorithm, (with_examples.replace(**off), with_examples))
     )
     assert (with_loss.flops, with_loss.moved) == (2 * plain.flops, 2 * plain.moved)
-    counted = policy_update(with_examples, shape, mesh, 20).cost_analysis()["flops"]
+    counted = compile_policy_update(with_examples, shape, mesh, 20).cost_analysis()["flops"]
     assert with_loss.flops / 2 == pytest.approx(counted, rel=0.15)
 
 
 def test_indivisible_warm_start_batch_is_refused():
     config = CONFIG.replace(algorithm_options={"beta": 0.0}, auxiliary=0.5, warm_start_batch=3)
     with pytest.raises(InputError, match="warm_start_batch"):
-        policy_update(config, replace(SHAPE, layers=1), make_mesh(1, 2), 20)
+        compile_policy_update(config, replace(SHAPE, layers=1), make_mesh(1, 2), 20)
 
 
 def test_updates_of_all_passes_are_counted(monkeypatch):
@@ -270,7 +272,7 @@ def test_updates_of_all_passes_are_counted(monkeypatch):
     assert {name for name in one if three[name] != one[name]} == {"update", "critic"}
     for name in ("update", "critic"):
         assert (three[name].flops, three[name].moved) == (3 * one[name].flops, 3 * one[name].moved)
-    for name, value in {"policy_update": 0, "critic_program": 0, "temporaries": 5, "sent_bytes": 7}.items():
+    for name, value in {"compile_policy_update": 0, "compile_critic_update": 0, "temporaries": 5, "sent_bytes": 7}.items():
         monkeypatch.setattr(compiled_updates, name, lambda *_, value=value: value)  # compiling is tested elsewhere
     assert measure_updates(once, shape, mesh, 20) == MeasuredUpdates(5, 2 * 7, 5, 24 * 7)
     assert measure_updates(thrice, shape, mesh, 20) == MeasuredUpdates(5, 6 * 7, 5, 72 * 7)
@@ -413,7 +415,7 @@ def test_adapter_and_sharding_need_less_memory():
 def test_long_decoding_copies_its_cache(rows, budget, slots):
     """From 128 tokens on: to twice the room while prompts wait; from 16 rows on, also to the largest smaller batch."""
     config = CONFIG.replace(max_response_tokens=budget)
-    found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
+    found = peak_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
     assert found == 2 * 1 * slots * 64 * 4
 
 
@@ -456,7 +458,7 @@ def test_plan_command_reports_what_fits(capsys, monkeypatch):
     assert main([*flags, "--device-memory", "1GB"]) == 0
     text = capsys.readouterr().out
     assert "grpo, 4 x 4 responses of at most 12 tokens; GB on 1 device\n" in text
-    assert text.endswith("It fits in 1GB.\n")
+    assert text.endswith("The run fits in 1GB.\n")
     assert "  optimizer" in text
     assert re.search(r"^  rows decoded at once +16$", text, re.MULTILINE)
     assert re.search(r"^  in one step +operations +GB moved +GB sent$", text, re.MULTILINE)
@@ -464,18 +466,18 @@ def test_plan_command_reports_what_fits(capsys, monkeypatch):
     assert main([*flags, "--device-memory", "1GB", "--remat", "full"]) == 0
     text = capsys.readouterr().out
     assert re.search(
-        r"It fits in 1GB\.\nWith --remat none it would fit too \(\d\.\d+ GB\), and .* recomputes less\.\n$", text
+        r"The run fits in 1GB\.\nWith --remat none it would fit too \(\d\.\d+ GB\), and .* recomputes less\.\n$", text
     )
     assert main([*flags, "--device", "h100"]) == 0
     text = capsys.readouterr().out
     assert "GB sent   seconds (minimum on h100)\n" in text
-    assert text.endswith("It fits in 80GB.\n")
+    assert text.endswith("The run fits in 80GB.\n")
     assert main([*flags, "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"^  process and programs +0\.688$", text, re.MULTILINE)
     assert main([*flags, "--device-memory", "1KB"]) == 1
     text = capsys.readouterr().out
-    assert "It does not fit in 1KB; a run may use nine tenths of that." in text
+    assert "The run does not fit in 1KB; it may use nine tenths of that." in text
     assert (
         "It still does not fit with --microbatch-rows 1 --remat sqrt --dtype bfloat16 --lora-rank 16 --quantize nf4: "
         in text

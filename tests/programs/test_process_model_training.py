@@ -219,7 +219,7 @@ def test_command_reports_steps_that_contain_the_separator(tmp_path, capsys):
     command = ["reward-model", file, "--process", "--step-separator", ";", "--tokenizer", "characters", "--steps", "2"]
     assert main([*command, "--batch", "8", "--output", str(tmp_path / "model"), *common]) == 0
     text = capsys.readouterr().out
-    assert "1 steps contain the separator" in text
+    assert "1 step contains the separator" in text
     assert "Held-out steps judged like their labels" in text
     assert f"--step-reward model:{tmp_path / 'model'}" in text
     note = json.loads((tmp_path / "model" / "rljax_reward.json").read_text())

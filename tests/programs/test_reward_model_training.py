@@ -163,7 +163,7 @@ def test_command_reads_a_file_and_a_model_folder(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "1 bad row left out" in output
     assert "both responses are the same" in output
-    assert "1 pairs were dropped: prompt and response have more than 16 tokens" in output
+    assert "Left out 1 pair: prompt and response have more than 16 tokens" in output
     assert "2 updates of 8 pairs, 8 at a time on 1 device" in output
     assert output.count(": held-out pairs in order ") == 3
     assert f"--reward model:{tmp_path / 'first'}" in output

@@ -20,11 +20,11 @@ from rljax.errors import InputError
 from rljax.models import Packed
 from rljax.programs.supervised import (
     check_trained_tokens,
+    describe_outcome,
     heldout_demonstrations,
     heldout_notes,
     lowest_perplexity,
     make_measure,
-    outcome,
     read_end_metrics,
     select_demonstrated,
     with_dialogues,
@@ -64,8 +64,8 @@ def test_rows_without_perplexity_are_counted():
     problems = [Problem("1+1=", "2", demonstration) for demonstration in ("2", "2" * 1000, None, None)]
     heldout = replace(setup.heldout, prompts=replace(prompts, problems=tuple(problems), tokens=prompts.tokens[:4]))
     assert heldout_notes(setup._replace(heldout=heldout)) == [
-        "1 held-out demonstrations are longer than their limit and were left out.",
-        "2 held-out rows have no demonstration, so the perplexity leaves them out.",
+        "Left out 1 held-out demonstration longer than the token limit.",
+        "The perplexity excludes 2 held-out rows without a demonstration.",
     ]
     check_trained_tokens(setup)
     nothing = setup.demonstrations._replace(response_mask=np.zeros_like(setup.demonstrations.response_mask))
@@ -196,9 +196,9 @@ def test_outcome_names_the_step_of_lowest_perplexity(tmp_path):
     )
     assert lowest_perplexity(file) == (4, 3.0)
     before, after = ({"perplexity": value, "heldout_loss": math.log(value)} for value in (9.0, 3.5))
-    assert "It was lowest after step 4 (3); the later steps overfit." in outcome(before, after, (4, 3.0), 8)[1]
-    assert len(outcome(before, before, (0, 9.0), 8)) == 1
-    worse = outcome(after, before, (0, 3.5), 8)
+    assert "It was lowest after step 4 (3); the later steps overfit." in describe_outcome(before, after, (4, 3.0), 8)[1]
+    assert len(describe_outcome(before, before, (0, 9.0), 8)) == 1
+    worse = describe_outcome(after, before, (0, 3.5), 8)
     assert worse[1] == "It was lowest before the first step (3.5). Try a lower --learning-rate."
 
 

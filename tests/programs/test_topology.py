@@ -66,5 +66,5 @@ def test_plan_uses_the_devices_own_compiler(name):
 def test_nonexistent_slice_is_refused():
     if find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed, so slices of TPUs cannot be checked")
-    with pytest.raises(InputError, match=r"--topology v5e:2x3: the compiler rejects it: .*not divisible"):
+    with pytest.raises(InputError, match=r"the compiler rejects --topology v5e:2x3: .*not divisible"):
         topology_of("v5e:2x3")

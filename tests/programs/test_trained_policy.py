@@ -12,7 +12,7 @@ import rljax
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import ByteTokenizer, has_chat_template
 from rljax.errors import InputError
-from rljax.programs.trained_policy import applies_chat
+from rljax.programs.trained_policy import choose_chat
 from rljax.training.config import TrainConfig
 
 TARGET = r"^the run or model is {}, but text is expected: the path of a folder or file\.$"
@@ -86,6 +86,6 @@ class ChatByteTokenizer(ByteTokenizer):
 def test_chat_template_is_applied_to_conversations(tokenizer, problem, is_run, run_chat, chat, applies, note, capsys):
     assert has_chat_template(tokenizer) == isinstance(tokenizer, ChatByteTokenizer)
     config = TrainConfig.flat(chat=run_chat)
-    assert applies_chat(config, tokenizer, [problem], is_run=is_run, chat=chat) == applies
+    assert choose_chat(config, tokenizer, [problem], is_run=is_run, chat=chat) == applies
     printed = capsys.readouterr().err
     assert (note in printed and "--chat applies it" in printed) if note else not printed

@@ -11,7 +11,7 @@ from small_runs import SMALL
 import rljax.cli.tune
 import rljax.programs.train
 from rljax.cli.run_settings import without_flags
-from rljax.cli.tune import OWN, SWITCHES, tuning_text, values_of, words_of
+from rljax.cli.tune import OWN_FLAGS, OWN_SWITCHES, tuning_text, values_of, words_of
 from rljax.errors import InputError
 from rljax.programs.tuning import FILE, Rung, Trial, rungs_of, score_candidates, tune, winner
 from rljax.training.config import TrainConfig
@@ -176,7 +176,7 @@ def test_a_run_without_a_judged_answer_has_failed(tmp_path):
 def test_unreadable_results_are_refused(tmp_path, content):
     (tmp_path / "tuning.json").write_text(content)
     with pytest.raises(
-        InputError, match=r"tuning.json does not have the results of a tuning run \(.*\); restore it, or choose"
+        InputError, match=r"tuning.json does not contain the results of a tuning run \(.*\); restore it, or choose"
     ):
         run_tuning(FakeTrainer(), tmp_path)
 
@@ -210,7 +210,7 @@ def test_tuning_flags_are_parsed_and_removed():
         "with": ("advantage=rank", "weights=length_reweighted,alpha=0.5"),
     }
     words = ["--out", "x", "--steps=3", "--try=a=1,2", "--seeds", "2", "--json", "--chat"]
-    assert without_flags(words, OWN, SWITCHES) == [
+    assert without_flags(words, OWN_FLAGS, OWN_SWITCHES) == [
         "--steps=3",
         "--chat",
     ]
@@ -235,7 +235,7 @@ def test_tuning_flags_are_parsed_and_removed():
         ([], "one candidate"),
         (["--try", "steps=1,2"], "all candidates have the same steps"),
         (["--try", "schedule=constant,cosine"], "--schedule cosine cannot be tuned"),
-        (["--try", "learning_rate=1,2", "--learning-rate", "3"], "--learning-rate is both tried and set"),
+        (["--try", "learning_rate=1,2", "--learning-rate", "3"], "--learning-rate is both tried with --try and set"),
         (["--try", "prompts=1,2", "--try", "passes=1,2", "--passes=3", "--prompts=2"], "passes, prompts are both"),
         (["--try", "learning_rate=1,2", "--run", "x"], "--out"),
         (["--try", "learning_rate=1,2", "--steps", "1"], "at least 2"),

@@ -22,7 +22,7 @@ from rljax.models.huggingface import read_config
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.programs.batch_replay import replay
-from rljax.programs.export import check_alone
+from rljax.programs.export import check_adapter_export
 from rljax.programs.trained_policy import load
 from rljax.rollout import lay_out_examples, sequences_of, sequences_of_demonstrations
 from rljax.training.config import TrainConfig
@@ -270,7 +270,7 @@ def test_an_adapter_on_a_custom_policy_is_refused(config):
 def test_a_run_without_an_adapter_has_none_to_export(config):
     for changes, message in (({"lora_rank": None}, "has no adapter"), ({"model": None}, "began with random weights")):
         with pytest.raises(InputError, match=message):
-            check_alone(config.replace(**changes), None)
+            check_adapter_export(config.replace(**changes), None)
 
 
 def test_the_command_line_refuses_patterns_that_match_nothing(capsys):

@@ -12,7 +12,7 @@ from small_runs import even_length
 import rljax
 from rljax.errors import InputError
 from rljax.programs import warm_start as module
-from rljax.programs.warm_start import key_of, local_programs, read_cache, rows_of_warm_start, sequences_of_demonstrations
+from rljax.programs.warm_start import key_of, local_cache_folder, read_cache, rows_of_warm_start, sequences_of_demonstrations
 from rljax.rollout import lay_out_examples, pack_one_per_row
 from rljax.tracking.rows import read_metrics
 from rljax.training.update import make_supervised_step
@@ -141,10 +141,10 @@ def test_source_code_packages_and_compiler_settings_change_the_key(tmp_path, mon
 
 @pytest.mark.parametrize("elsewhere", ["", "gs://bucket/programs"])
 def test_a_warm_start_is_cached_only_in_a_local_folder(folder, elsewhere):
-    assert local_programs() == folder
+    assert local_cache_folder() == folder
     jax.config.update("jax_compilation_cache_dir", elsewhere)
     try:
-        assert local_programs() is None
+        assert local_cache_folder() is None
     finally:
         jax.config.update("jax_compilation_cache_dir", str(folder))
 

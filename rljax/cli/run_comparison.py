@@ -10,16 +10,16 @@ from rljax.errors import InputError
 from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
 from rljax.evaluation.report import plain_estimate
 from rljax.rewards.correctness import is_right
-from rljax.text import printable, shorten
+from rljax.text import counted, printable, shorten
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import EvaluationPoint, Summary, evaluations, rows_so_far, summarize
 
 NOT_COMPARED = {"run", "quiet", "wandb", "mlflow", "name"}
 """Settings for a run's location and output, which are not compared because they do not change what it computes."""
 MAX_LENGTH = 200
-"""Maximum length of an answer shown, in characters."""
-LABELS = string.ascii_uppercase
-"""Letters that stand for the runs, in order."""
+"""Maximum length of a printed prompt or answer, in characters."""
+MARKS = string.ascii_uppercase
+"""Letters that stand for the runs, in the order of the command line."""
 CURVE_ROWS = 12
 """Maximum number of steps in the table of curves, not counting the last step, which is always shown."""
 
@@ -34,8 +34,8 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     Raises:
         InputError: there are too many runs, or a run's file cannot be read.
     """
-    if len(folders) > len(LABELS):
-        raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(LABELS)}.")
+    if len(folders) > len(MARKS):
+        raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(MARKS)}.")
     heldout = [folder.read_heldout() for folder in folders]
     summaries = [summarize(folder) for folder in folders]
     settings = [settings_of(folder) for folder in folders]
@@ -45,7 +45,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     return {
         "runs": [
             {"mark": mark, "name": name, **_run_record(summary, rows), "notes": list(each.notes)}
-            for mark, name, summary, rows, each in zip(LABELS, names, summaries, heldout, settings, strict=False)
+            for mark, name, summary, rows, each in zip(MARKS, names, summaries, heldout, settings, strict=False)
         ],
         "differences": [None, *(None if each is None else plain_estimate(each) for each in differences)],
         "settings": settings_that_differ([each.flat for each in settings]),
@@ -90,7 +90,7 @@ def read_curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
 
 
 def read_answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
-    """Return all runs' last answers to `count` problems; problems on which the runs disagree come first."""
+    """Return each run's last answer to `count` problems; problems on which the runs disagree come first."""
     last = [last_answers(rows) for rows in heldout]
     shared = [key for key in last[0] if all(key in run for run in last)]
 
@@ -142,7 +142,7 @@ def _accuracy_text(runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
             )
             line = (
                 f"  {row['mark']} - {runs[0]['mark']} at the last evaluation: {100 * difference['value']:+.1f} points{ends} on "
-                f"the same {difference['problems']} problems"
+                f"the same {counted(difference['problems'], 'problem')}"
             )
             lines.append(wrap(line, columns, hang="     "))
     return "\n".join(lines)
@@ -179,10 +179,10 @@ def _curves_text(curves: Mapping[int, Sequence[float | None]], marks: Sequence[s
     if not curves:
         return ""
     steps = sorted(curves)
-    kept = steps[:: -(-len(steps) // CURVE_ROWS)]
-    kept = kept if kept[-1] == steps[-1] else [*kept, steps[-1]]
+    shown = steps[:: -(-len(steps) // CURVE_ROWS)]
+    shown = shown if shown[-1] == steps[-1] else [*shown, steps[-1]]
     rows = [("step", *marks)]
-    rows += [(str(step), *("-" if v is None else f"{v:.1%}" for v in curves[step])) for step in kept]
+    rows += [(str(step), *("-" if v is None else f"{v:.1%}" for v in curves[step])) for step in shown]
     return "\n".join(["Held-out accuracy by RL step", *_columns(rows)])
 
 
