@@ -421,7 +421,7 @@ def test_prompts_of_the_default_task_can_be_changed(run, capsys):
     ):
         evaluate(run, "--perturb", "spaces")
     assert evaluate(run, "--perturb", "order") == 0
-    assert "prompts changed (order), such as" in capsys.readouterr().out
+    assert "prompts changed (order), for example from" in capsys.readouterr().out
 
 
 def test_chat_without_a_chat_template_is_refused(run):

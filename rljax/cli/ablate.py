@@ -22,7 +22,7 @@ REFUSED_FLAGS = ("--algorithm", "--run", "--resume", "--without", "--smoke")
 
 @dataclass(frozen=True)
 class Ablate(Settings):
-    """Train an algorithm, and variants that each lack one of its parts, on the same seeds.
+    """Train an algorithm, and variants that each lack one of its parts, with the same seeds.
 
     One table and one plot show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
     warm start, if there is one, runs once per seed, and all variants start from it. To continue an ablation that was stopped,

@@ -11,7 +11,7 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Algorithms:
-    """List the algorithms and the corrections, or the parts, or show an algorithm slot by slot."""
+    """List the algorithms and the corrections, list the parts, or show single algorithms slot by slot."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
     """Algorithms to show with their formulas, slots and equations; by default, all algorithms are listed."""

@@ -19,8 +19,8 @@ END, RESET = "/exit", "/reset"
 class Chat:
     """Talk to a trained model, turn by turn, with its tokenizer's chat template.
 
-    Each line of the input is your turn; the reply appears while it is sampled. `/reset` begins a new conversation; `/exit` or the
-    end of the input (Ctrl-D) ends the program. Messages can be piped in, one per line.
+    Each line of the input is one of your turns; the reply appears while it is sampled. `/reset` begins a new conversation; `/exit`
+    or the end of the input (Ctrl-D) ends the program. Messages can be piped in, one per line.
     """
 
     target: tyro.conf.Positional[str]
@@ -28,9 +28,9 @@ class Chat:
     system: str | None = None
     """The system message; by default the template's own, if it has one."""
     temperature: float = 0.7
-    """Sampling temperature; 0 always takes the likeliest token."""
+    """Sampling temperature; 0 always takes the most likely token."""
     top_k: int | None = None
-    """Sample from the k likeliest tokens only."""
+    """Sample only from the k most likely tokens."""
     top_p: float | None = None
     """Sample only from the smallest set of most likely tokens whose total probability is at least this."""
     max_response_tokens: int = 512
@@ -116,8 +116,8 @@ class Serve:
     """Serve a trained model over HTTP, with OpenAI's interface.
 
     The paths are `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`, `/metrics` for Prometheus, and `POST /weights`
-    to replace the weights. Concurrent requests are sampled in one batch, and every program is compiled at the start. After
-    SIGTERM or Ctrl-C the server completes the responses in progress and then ends. The command needs the extra `serve`.
+    to replace the weights. Concurrent requests are sampled in one batch, and every program is compiled when the server starts.
+    After SIGTERM or Ctrl-C the server completes the responses in progress and then ends. The command needs the extra `serve`.
     """
 
     target: tyro.conf.Positional[str]
@@ -170,7 +170,7 @@ class Serve:
     drift: float | None = None
     """Warn if served answers at this temperature differ in length or log-probability from answers to held-out problems."""
     grace_seconds: float = 30.0
-    """Seconds after SIGTERM within which responses in progress may finish."""
+    """Time that responses in progress have to finish after SIGTERM, in seconds."""
 
 
 def run_serve(command: Serve) -> int:

@@ -81,45 +81,48 @@ def run_debug(command: Debug) -> int:
     """Replay the batch and name the cause."""
     from rljax.programs.batch_replay import diagnose  # noqa: PLC0415  --help need not wait for JAX
 
-    found = diagnose(command.batch, trust=command.trust)
+    diagnosis = diagnose(command.batch, trust=command.trust)
     if command.json:
-        cause = found.cause
+        cause = diagnosis.cause
         row = {
-            "step": found.stopped_batch.step,
-            "checkpoint": found.stopped_batch.checkpoint,
-            "update_norm": str(found.update_norm),
+            "step": diagnosis.stopped_batch.step,
+            "checkpoint": diagnosis.stopped_batch.checkpoint,
+            "update_norm": str(diagnosis.update_norm),
         }
-        row |= {"bound": found.bound, "cause": None if cause is None else cause.to_json() | location_of(found, cause)}
-        print(json.dumps(row | {"terms": [term.to_json() for term in found.terms]}, indent=2, ensure_ascii=False))
+        row |= {
+            "bound": diagnosis.bound,
+            "cause": None if cause is None else cause.to_json() | location_of(diagnosis, cause),
+        }
+        print(json.dumps(row | {"terms": [term.to_json() for term in diagnosis.terms]}, indent=2, ensure_ascii=False))
         return 0
-    print(diagnosis_text(found, columns_of(sys.stdout)))
+    print(diagnosis_text(diagnosis, columns_of(sys.stdout)))
     return 0
 
 
-def location_of(found: "Diagnosis", term: "MeasuredTerm") -> dict[str, str]:
+def location_of(diagnosis: "Diagnosis", term: "MeasuredTerm") -> dict[str, str]:
     """Return the prompt, response and token at a term's position; empty for a parameter."""
     if term.kind == "numbers":
         return {}
     row, *token = term.place
-    return found.texts(row, token[0] if token else None)
+    return diagnosis.texts(row, token[0] if token else None)
 
 
-def diagnosis_text(found: "Diagnosis", columns: int) -> str:
+def diagnosis_text(diagnosis: "Diagnosis", columns: int) -> str:
     """Format the diagnosis for a terminal."""
-    rows, cause = found.stopped_batch.scored_rollout.groups.rollout.rewards.size, found.cause
+    rows, cause = diagnosis.stopped_batch.scored_rollout.groups.rollout.rewards.size, diagnosis.cause
     lines = [
         wrap(
-            f"Step {found.stopped_batch.step}, {counted(rows, 'response')}, parameters of checkpoint "
-            f"{found.stopped_batch.checkpoint}. The update's norm is {found.update_norm:.3g}; the guard allows at most "
-            f"{found.bound:.3g}.",
+            f"Step {diagnosis.stopped_batch.step}, {counted(rows, 'response')}, parameters of checkpoint "
+            f"{diagnosis.stopped_batch.checkpoint}. The update's norm is {diagnosis.update_norm:.3g}; the guard allows at most "
+            f"{diagnosis.bound:.3g}.",
             columns,
         ),
-        *([wrap(CRITIC_NOTE, columns)] if any(term.name == "value now" for term in found.terms) else []),
+        *([wrap(CRITIC_NOTE, columns)] if any(term.name == "value now" for term in diagnosis.terms) else []),
         "",
         f"  {'not finite':>17}  {'largest':>10}  term",
-        *(_term_line(term) for term in found.terms if not term.name.startswith(("gradient", "update"))),
-        *_worst_leaves(found, "gradient"),
-        *_worst_leaves(found, "update"),
+        *(_term_line(term) for term in diagnosis.terms if not term.name.startswith(("gradient", "update"))),
+        *_worst_leaves(diagnosis, "gradient"),
+        *_worst_leaves(diagnosis, "update"),
         "",
     ]
     if cause is None:
@@ -140,7 +143,7 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
             columns,
         )
     )
-    for label, value in location_of(found, cause).items():
+    for label, value in location_of(diagnosis, cause).items():
         lines.append(with_label(label, printable(shorten(value, LONGEST_TEXT)).replace("\n", " "), columns))
     return "\n".join(lines)
 
@@ -150,9 +153,9 @@ def _term_line(term: "MeasuredTerm") -> str:
     return f"  {ratio:>17}  {term.largest:>10.3g}  {term.name}"
 
 
-def _worst_leaves(found: "Diagnosis", what: str) -> list[str]:
+def _worst_leaves(diagnosis: "Diagnosis", what: str) -> list[str]:
     """Format one line per parameter leaf that is not finite, for at most three; if all are finite, one for the largest leaf."""
-    leaves = [term for term in found.terms if term.name.startswith(what)]
+    leaves = [term for term in diagnosis.terms if term.name.startswith(what)]
     unsound = [term for term in leaves if term.unsound]
     shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]
     more = [f"  {'':>17}  {'':>10}  ... and {len(unsound) - 3} more"] if len(unsound) > 3 else []

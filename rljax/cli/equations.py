@@ -10,7 +10,7 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Equations:
-    """List every equation with its source, or search them: the best matches are printed with formula, source and links."""
+    """List all equations with their sources, or search them: the best matches are printed with formula, source and links."""
 
     query: tyro.conf.Positional[tuple[str, ...]] = ()
     """A name, words, an arXiv id, a symbol or a question, e.g. `clip higher`, `2503.14476`, `λ`, `what bounds the ratio?`. Names,
@@ -33,7 +33,7 @@ def run_equations(command: Equations) -> int:
 
     query = " ".join(command.query)
     if command.bibtex and command.json:
-        raise InputError("--bibtex and --json exclude each other.")
+        raise InputError("--bibtex and --json exclude each other; leave one of them out.")
     if command.bibtex:
         show_bibtex(query, sys.stdout)
     elif command.json:

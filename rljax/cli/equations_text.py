@@ -117,7 +117,7 @@ def show_equations(query: str, stream: TextIO, *, limit: int = 10) -> None:
         InputError: the query finds nothing, or the limit is below 1.
     """
     if limit < 1:
-        raise InputError(f"--limit must be at least 1, got {limit}.")
+        raise InputError(f"--limit is {limit}; it must be at least 1.")
     columns = columns_of(stream)
     if query.strip():
         text = matches_text(find_matches(query), query, columns, limit=limit)

@@ -22,7 +22,7 @@ OTHER_FLAGS = ("--help", "--help-all", "--data")
 EQUIVALENT_VALUES: Mapping[str, str] = MappingProxyType(
     {"bf16": "bfloat16", "fp32": "float32", "flash": "blockwise", "flash_attention_2": "blockwise", "sdpa": "blockwise"}
 )
-"""Value in another library -> our value for it."""
+"""Value in another library -> rljax's value with the same meaning."""
 
 
 def known_flags(record: type, config: TrainConfig) -> set[str]:

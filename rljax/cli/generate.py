@@ -12,8 +12,8 @@ from rljax.text import counted
 
 @dataclass(frozen=True)
 class Generate(GenerateSettings):
-    """Write training data with a model: its own distinct, accepted responses (see --keep) or, with --clean, demonstrations that it
-    confirms.
+    """Write training data with a model: distinct responses of the model that are accepted (see --keep) or, with --clean, existing
+    demonstrations that its answers confirm.
 
     The rows have the columns prompt, answer and demonstration; the warm start of `rljax train --dataset OUT` learns from them.
     Two responses count as duplicates if the Jaccard similarity of their sets of three-word sequences is above --similarity

@@ -28,17 +28,17 @@ def run_pairs(command: Pairs) -> int:
     """Write the pairs, and print a summary."""
     from rljax.programs.labeled_pairs import label_responses  # noqa: PLC0415  --help need not wait for JAX
 
-    found = label_responses(command.target, command.out, command)
-    print(f"Responses that are right: {found.right:.1%}.")
-    if found.unjudged:
-        print(f"Responses without a verdict, which are in no pair: {found.unjudged}.")
-    if found.dropped:
-        print(f"Left out {counted(found.dropped, 'problem')} with a prompt that is too long.")
-    if found.from_demonstrations:
+    counts = label_responses(command.target, command.out, command)
+    print(f"Responses that are right: {counts.right:.1%}.")
+    if counts.unjudged:
+        print(f"Responses without a verdict, which are in no pair: {counts.unjudged}.")
+    if counts.dropped:
+        print(f"Left out {counted(counts.dropped, 'problem')} with a prompt that is too long.")
+    if counts.from_demonstrations:
         print(
-            f"Prompts without a right response, paired with the demonstration as the chosen response: {found.from_demonstrations}."
+            f"Prompts without a right response, paired with the demonstration as the chosen response: {counts.from_demonstrations}."
         )
-    if found.without_pair:
-        print(f"Prompts without a pair: {found.without_pair}.")
-    print(f"Pairs: {found.pairs} in {command.out}")
+    if counts.without_pair:
+        print(f"Prompts without a pair: {counts.without_pair}.")
+    print(f"Pairs: {counts.pairs} in {command.out}")
     return 0

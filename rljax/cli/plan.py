@@ -44,7 +44,7 @@ class Plan(Settings):
     """Kind of the devices: a100, h100, h200, b200, v5e, v5p or v6e, whose peak speeds give the shortest time of a step; or cpu, for
     this machine's memory."""
     prompt_length: int | None = None
-    """Number of tokens of the longest prompt; by default --max-prompt-tokens."""
+    """Number of tokens in the longest prompt; by default --max-prompt-tokens."""
 
 
 def simulate_devices(environment: MutableMapping[str, str], count: int) -> None:

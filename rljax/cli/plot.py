@@ -23,7 +23,7 @@ class Plot:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, or folders that contain runs."""
     group: bool = False
-    """Also average named runs that differ only in their seeds."""
+    """Also average those of the named runs that differ only in their seeds."""
     out: Path | None = None
     """PNG file to write; by default curves.png in the run's folder, or overlay.png in the current folder for several runs."""
 

@@ -48,20 +48,20 @@ class Recommend:
 def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
     """Collect the evidence from the experiments on each rule's claims: the rule's case -> one entry per claim."""
     of_trainer = trainer_experiments()
-    found: dict[str, list[ClaimEvidence]] = {}
+    evidence: dict[str, list[ClaimEvidence]] = {}
     for rule in rules:
-        found[rule.case] = []
+        evidence[rule.case] = []
         for name, bearing in rule.claims.items():
             if name in of_trainer:
-                found[rule.case].append(_evidence_of_trainer(of_trainer[name], rule.choice, bearing))
+                evidence[rule.case].append(_evidence_of_trainer(of_trainer[name], rule.choice, bearing))
                 continue
             claim = read_claim(name)
             result = f"{claim.statistic.text()}, {claim.unit}"
             text = f"{claim.text}: {claim.verdict}, {result}"
             if bearing == "against":
                 text = f"a claim against this advice, {claim.verdict}: {claim.text}; {result}"
-            found[rule.case].append(ClaimEvidence(name, claim.verdict, weigh_verdict(bearing, claim.verdict), text))
-    return found
+            evidence[rule.case].append(ClaimEvidence(name, claim.verdict, weigh_verdict(bearing, claim.verdict), text))
+    return evidence
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> ClaimEvidence:
@@ -94,23 +94,23 @@ def _reason_lines(rule: Rule, evidence: Mapping[str, list[ClaimEvidence]], width
     return lines
 
 
-def recommendation_text(found: Recommendation, evidence: Mapping[str, list[ClaimEvidence]], *, width: int) -> str:
+def recommendation_text(recommendation: Recommendation, evidence: Mapping[str, list[ClaimEvidence]], *, width: int) -> str:
     """Format the recommendation as plain text."""
     default = asdict(Facts())
     facts = [
         with_label(name.replace("_", "-"), f"{value}{' (default)' * (value == default[name])}", width)
-        for name, value in asdict(found.facts).items()
+        for name, value in asdict(recommendation.facts).items()
     ]
     blocks = [["Facts of the task, each a flag of this command", *facts]]
-    blocks.append([f"Algorithm: {found.chosen.choice}", *_reason_lines(found.chosen, evidence, width)])
-    blocks += [[f"Part: {rule.choice}", *_reason_lines(rule, evidence, width)] for rule in found.parts]
-    if found.also:
-        others = [with_label(rule.choice, f"{rule.case}: {rule.because}", width) for rule in found.also]
+    blocks.append([f"Algorithm: {recommendation.chosen.choice}", *_reason_lines(recommendation.chosen, evidence, width)])
+    blocks += [[f"Part: {rule.choice}", *_reason_lines(rule, evidence, width)] for rule in recommendation.parts]
+    if recommendation.also:
+        others = [with_label(rule.choice, f"{rule.case}: {rule.because}", width) for rule in recommendation.also]
         blocks.append(["Other algorithms that these facts allow", *others])
-    if found.idle:
-        idle = [with_label(name.replace("_", "-"), why, width) for name, why in found.idle.items()]
+    if recommendation.idle:
+        idle = [with_label(name.replace("_", "-"), why, width) for name, why in recommendation.idle.items()]
         blocks.append(["Facts without effect here, and why", *idle])
-    blocks.append(["Command, with file names to replace with your own", _wrap_command(found.words, width)])
+    blocks.append(["Command, with file names to replace with your own", _wrap_command(recommendation.words, width)])
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
@@ -121,7 +121,7 @@ def _wrap_command(words: Sequence[str], width: int) -> str:
     return lines.replace("\n", " \\\n").replace("\0", " ")
 
 
-def recommendation_json(found: Recommendation, evidence: Mapping[str, list[ClaimEvidence]]) -> dict[str, Any]:
+def recommendation_json(recommendation: Recommendation, evidence: Mapping[str, list[ClaimEvidence]]) -> dict[str, Any]:
     """Return the recommendation as a JSON object."""
 
     def row(rule: Rule) -> dict[str, Any]:
@@ -130,12 +130,12 @@ def recommendation_json(found: Recommendation, evidence: Mapping[str, list[Claim
         return {**names, "where": conditions, "claims": [each._asdict() for each in evidence[rule.case]]}
 
     return {
-        "facts": asdict(found.facts),
-        "algorithm": row(found.chosen),
-        "parts": [row(rule) for rule in found.parts],
-        "also": [row(rule) for rule in found.also],
-        "without_effect": dict(found.idle),
-        "command": shlex.join(found.words),
+        "facts": asdict(recommendation.facts),
+        "algorithm": row(recommendation.chosen),
+        "parts": [row(rule) for rule in recommendation.parts],
+        "also": [row(rule) for rule in recommendation.also],
+        "without_effect": dict(recommendation.idle),
+        "command": shlex.join(recommendation.words),
     }
 
 
@@ -146,16 +146,16 @@ def run_recommend(command: Recommend) -> int:
         InputError: the facts contradict each other, or a table is requested with facts or as JSON.
     """
     if command.table and command.json:
-        raise InputError("--table and --json exclude each other.")
+        raise InputError("--table and --json exclude each other; leave one of them out.")
     if command.table and command.facts != Facts():
         raise InputError("--table prints all rules, whatever the facts; leave the facts out.")
     if command.table:
         print(table(ALGORITHMS, PARTS))
         return 0
-    found = recommend(command.facts, ALGORITHMS, PARTS)
-    evidence = evidence_of((found.chosen, *found.parts, *(found.also if command.json else ())))
+    recommendation = recommend(command.facts, ALGORITHMS, PARTS)
+    evidence = evidence_of((recommendation.chosen, *recommendation.parts, *(recommendation.also if command.json else ())))
     if command.json:
-        print(json.dumps(recommendation_json(found, evidence), indent=2, ensure_ascii=False))
+        print(json.dumps(recommendation_json(recommendation, evidence), indent=2, ensure_ascii=False))
     else:
-        print(recommendation_text(found, evidence, width=columns_of(sys.stdout)))
+        print(recommendation_text(recommendation, evidence, width=columns_of(sys.stdout)))
     return 0

@@ -38,13 +38,13 @@ class Settings:
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
     """Find the last value of an option, written as `--option value` or `--option=value`; None if the option is absent."""
-    found = None
+    value = None
     for index, argument in enumerate(arguments):
         if argument == option and index + 1 < len(arguments):
-            found = arguments[index + 1]
+            value = arguments[index + 1]
         if argument.startswith(f"{option}="):
-            found = argument.partition("=")[2]
-    return found
+            value = argument.partition("=")[2]
+    return value
 
 
 def flags_in(arguments: Sequence[str]) -> Iterator[str]:

@@ -25,9 +25,9 @@ class Sample:
     count: int = 1
     """Number of continuations per prompt."""
     temperature: float = 0.0
-    """Sampling temperature; 0 always takes the likeliest token."""
+    """Sampling temperature; 0 always takes the most likely token."""
     top_k: int | None = None
-    """Sample from the k likeliest tokens only."""
+    """Sample only from the k most likely tokens."""
     top_p: float | None = None
     """Sample only from the smallest set of most likely tokens whose total probability is at least this."""
     stop: tuple[str, ...] | None = None

@@ -19,7 +19,7 @@ class SearchCommand(SearchSettings):
     tree samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). --method revision samples N
     versions of an answer, each resampled from the step at which the value falls most. The table shows the accuracy of the search
     and the number of tokens that it used. The baselines use as many independent responses as cost no more tokens than the search
-    (at least one, at most the largest of --samples). The table shows the accuracy of the response with the highest value, the
+    (at least one, at most the largest of --samples): the table also shows the accuracy of the response with the highest value, the
     accuracy of the most frequent answer, and the probability that at least one response is right.
     """
 

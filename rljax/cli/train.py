@@ -194,7 +194,7 @@ def run_pretrain(command: Pretrain, start: Start, arguments: list[str]) -> int:
     if command.files:
         raise InputError("write the files first, before any flags: `rljax pretrain FILES --steps 500`.")
     if not is_text(command.config.data.dataset):
-        raise InputError("name at least one text file, as in `rljax pretrain FILES --steps 500`, or use --resume RUN.")
+        raise InputError("name at least one text file: `rljax pretrain FILES --steps 500`. Or use --resume RUN.")
     return _run("pretrain", command, start, arguments)
 
 

@@ -39,7 +39,7 @@ SHARED_SETTINGS = (
 class Tune(Settings):
     """Find the best values of some settings by successive halving.
 
-    The candidates are all combinations of the values. All candidates train with the same seeds for a fraction of --steps. The best
+    Each combination of the values is a candidate. All candidates train with the same seeds for a fraction of --steps. The best
     candidates continue and are compared again, and so on until --steps is reached. Candidates are ranked by held-out accuracy,
     averaged over the seeds. To resume a stopped tuning run, repeat the same command. All other flags are those of `rljax train`.
     """
@@ -73,7 +73,7 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
         flag.removeprefix("--").replace("-", "_") for flag in known_flags(Train, config) if not flag.startswith("--no-")
     }
     known -= {"help", "help_all", *SHARED_SETTINGS}
-    found: dict[str, tuple[str, ...]] = {}
+    tried_values: dict[str, tuple[str, ...]] = {}
     for text in tried:
         name, equals, values = text.partition("=")
         name = name.strip().removeprefix("--").replace("-", "_")
@@ -89,10 +89,10 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
                 "settings."
             )
         parts = [part.strip() for part in values.split(";" if ";" in values else ",")]
-        if name in found or len(set(parts)) < len(parts) or not all(parts):
+        if name in tried_values or len(set(parts)) < len(parts) or not all(parts):
             raise InputError(f"--try {text}: name each setting once, and each of its values once; no value may be empty.")
-        found[name] = tuple(parts)
-    return found
+        tried_values[name] = tuple(parts)
+    return tried_values
 
 
 def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
@@ -128,11 +128,11 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
     if "--run" in flags:
         raise InputError("--run names the folder of a single run, but tuning trains many; name their folder with --out.")
     names = list(tried)
-    found = {}
+    candidates = {}
     for values in itertools.product(*tried.values()):
         name = " ".join(f"{setting}={value}" for setting, value in zip(names, values, strict=True))
-        found[name] = [*base, *words_of(names, values)]
-    return found
+        candidates[name] = [*base, *words_of(names, values)]
+    return candidates
 
 
 def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:

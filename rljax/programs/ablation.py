@@ -36,7 +36,7 @@ class ArmResult(NamedTuple):
     before: SeedMean
     """Held-out accuracy before RL."""
     after: SeedMean
-    """Held-out accuracy at the end."""
+    """Held-out accuracy after training."""
     difference: SeedMean | None
     """`after` minus the complete algorithm's `after`, paired by seed; None for the complete algorithm."""
 
@@ -80,7 +80,7 @@ def run_ablation(
         seeds: the seeds.
         folder: folder of the ablation.
         train: trains a run with RL.
-        fine_tune: trains the run of a warm start.
+        fine_tune: trains the run of a warm start by supervised fine-tuning.
         tell: shows a line of text, for example which run is next.
 
     Raises:
@@ -132,7 +132,7 @@ def ablation_text(arms: Sequence[ArmResult]) -> str:
         for arm in arms
     ]
     seeds = counted(len(first.results), "seed")
-    title = f"Held-out accuracy, mean of {seeds} with its 95 % interval (from three seeds on)"
+    title = f"Held-out accuracy, mean of {seeds} with its 95 % interval (needs three seeds)"
     return "\n".join([title, head, *rows, f"    Each difference is an arm minus {first.name}, paired by seed."])
 
 

@@ -117,7 +117,7 @@ class BatchLearner(NamedTuple):
 
 
 def make_batch_learner(config: AdaptationConfig, setup: Setup, state: TrainState) -> BatchLearner:
-    """Build the functions for learning from a batch. `state` is an example of the training state on the devices."""
+    """Build the functions for learning from a batch. `state` is a template of the training state on the devices."""
     score = make_score(setup.policy, setup.config.sampling.temperature)
     update = make_policy_update(setup, state)
     scores = make_scores(score, setup.mesh, setup.rows_at_once(config.batch))

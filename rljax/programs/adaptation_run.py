@@ -260,27 +260,27 @@ class Adaptation:
 
     def _evaluate_start(self, checkpoint: Checkpoint) -> Checkpoint:
         """Evaluate the served model, which is the best one so far."""
-        found = evaluate_heldout(self._learner, checkpoint.state)
-        if found is not None:
-            accuracy = over_problems(found.right).text()
-            problems = counted(len(found.right), "problem")
+        evaluation = evaluate_heldout(self._learner, checkpoint.state)
+        if evaluation is not None:
+            accuracy = over_problems(evaluation.right).text()
+            problems = counted(len(evaluation.right), "problem")
             self._run.display.message(f"Served model: held-out accuracy {accuracy} on {problems}.")
-            self._run.record("eval", 0, found.metrics)
-            self._append(UPDATES, [update_row(0, KEPT, found)])
-            self._best = found.right
-            checkpoint = checkpoint._replace(notes=checkpoint.notes.evaluated(found.quality, 0))
+            self._run.record("eval", 0, evaluation.metrics)
+            self._append(UPDATES, [update_row(0, KEPT, evaluation)])
+            self._best = evaluation.right
+            checkpoint = checkpoint._replace(notes=checkpoint.notes.evaluated(evaluation.quality, 0))
         self._run.save(BEST, checkpoint)
         return checkpoint
 
     def _step(self, checkpoint: Checkpoint) -> StepOutcome | None:
         """Wait for a batch and learn from it; None if the queue is exhausted, or a signal requests a stop."""
         while not self._run.stop.requested:
-            found = self._next_batch(checkpoint.state)
-            self._report_rejections(found)
-            if len(found.examples) == self._config.batch:
-                return self._learn(checkpoint, found)
+            batch = self._next_batch(checkpoint.state)
+            self._report_rejections(batch)
+            if len(batch.examples) == self._config.batch:
+                return self._learn(checkpoint, batch)
             if self._config.once:
-                self._report_leftover(len(found.examples))
+                self._report_leftover(len(batch.examples))
                 return None
             end = time.monotonic() + self._config.poll
             while not self._run.stop.requested and time.monotonic() < end:
@@ -291,28 +291,28 @@ class Adaptation:
         """Read the next lines, up to a batch; reject lines whose `logp` cannot be right and read others in their place."""
         config, setup = self._config, self._learner.setup
         while True:
-            found = read_next_lines(
+            batch = read_next_lines(
                 config.feedback, self._log, setup.config, setup.tokenizer, config.batch, self._wrong_logp
             )
-            wrong = find_wrong_logp(self._learner, state, found.examples) if len(found.examples) == config.batch else {}
+            wrong = find_wrong_logp(self._learner, state, batch.examples) if len(batch.examples) == config.batch else {}
             if not wrong:
-                return found
+                return batch
             self._wrong_logp |= wrong
 
-    def _report_rejections(self, found: NewLines) -> None:
+    def _report_rejections(self, batch: NewLines) -> None:
         """Show each rejected line and each remark about the files once, and write rejects.jsonl."""
-        notes = [*found.notes, *(f"rejected: {line.fault}" for line in found.rejected)]
+        notes = [*batch.notes, *(f"rejected: {line.fault}" for line in batch.rejected)]
         new = [note for note in dict.fromkeys(notes) if note not in self._shown]
         for note in new:
             self._run.display.message(note)
         file, rejected = self._run.folder.path / REJECTS, self._log.rejected()
         if new or (rejected and not file.exists()):
-            rows = [*rejected, *(line.row(0) for line in found.rejected)]
+            rows = [*rejected, *(line.row(0) for line in batch.rejected)]
             names = ("file", "line", "reason", "text")
             content = json_lines([{name: row[name] for name in names} for row in rows])
             self._run.write("the rejected lines", lambda: atomic_write(file, content))
         self._shown.update(notes)
-        self._rejected = len(found.rejected) if len(found.examples) < self._config.batch else 0
+        self._rejected = len(batch.rejected) if len(batch.examples) < self._config.batch else 0
 
     def _report_leftover(self, lines: int) -> None:
         """Report the lines at the end of the queue that are not learned from yet."""
@@ -325,10 +325,10 @@ class Adaptation:
             text = f"The last line of {file} does not end in a newline, so it may be incomplete; it is not read yet."
             self._run.display.message(text)
 
-    def _learn(self, before: Checkpoint, found: NewLines) -> StepOutcome:
+    def _learn(self, before: Checkpoint, batch: NewLines) -> StepOutcome:
         """Learn from a batch, and evaluate the model. The batch is consumed even if its updates are skipped."""
         start, step = time.monotonic(), int(before.state.step) + 1
-        attempt = try_batch(self._learner, before.state, found.examples, self._log.rewards(BASELINE_REWARDS))
+        attempt = try_batch(self._learner, before.state, batch.examples, self._log.rewards(BASELINE_REWARDS))
         heldout = evaluate_heldout(self._learner, attempt.state) if attempt.accepted else None
         is_rejected = self._config.guard and is_worse(self._best, heldout)
         is_kept = attempt.accepted > 0 and not is_rejected
@@ -339,7 +339,7 @@ class Adaptation:
             notes = notes._replace(best_quality=None) if has_other_problems else notes
             notes = notes.evaluated(heldout.quality, step)
         is_best = is_kept and (heldout is None or notes.best_step == step)
-        learned = BatchOutcome(found, attempt, WORSE if is_rejected else attempt.outcome, heldout, is_kept, is_best)
+        learned = BatchOutcome(batch, attempt, WORSE if is_rejected else attempt.outcome, heldout, is_kept, is_best)
         metrics = attempt.metrics | {"seconds": time.monotonic() - start}
         skipped = float(not attempt.accepted and attempt.outcome != KEPT)
         return StepOutcome(before._replace(state=state, notes=notes), metrics, skipped, learned)
@@ -381,7 +381,7 @@ class Adaptation:
 
 
 def is_worse(best: Float[np.ndarray, "P"] | None, heldout: HeldoutEvaluation | None) -> bool:
-    """Return True if the 95 % interval of the change in accuracy, paired by problem, is entirely below 0."""
+    """Return True if the accuracy is lower: the 95 % interval of its change, paired by problem, is entirely below 0."""
     if best is None or heldout is None or len(best) != len(heldout.right):
         return False
     return paired_change(best, heldout.right).high < 0

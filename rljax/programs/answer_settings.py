@@ -194,8 +194,8 @@ class SearchSettings(BatchSettings):
     value: str = "critic"
     """Model that gives steps and responses a value: critic (of the run), or model:FOLDER (a reward model)."""
     method: Literal["beam", "tree", "revision"] = "beam"
-    """beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and visit counts.
-    revision: the answer is resampled from its weakest step, and the better version is kept."""
+    """How to search. beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and
+    visit counts. revision: the answer is resampled from its weakest step, and the better version is kept."""
     samples: Sequence[int] = (4, 16)
     """Values of N, with one search for each. For beam, N is the number of steps sampled at a time per problem; for tree, the
     number of steps in total; for revision, the number of versions of the answer."""
@@ -298,7 +298,7 @@ def check_positive_counts(**numbers: float | None) -> None:
 
 
 def check_temperature(temperature: float) -> None:
-    """Reject a temperature that is not finite, or not above 0; at 0, all responses to a prompt would be identical.
+    """Reject a temperature that is infinite, NaN, or not above 0; at 0, all responses to a prompt would be identical.
 
     Raises:
         InputError: the temperature is rejected.

@@ -69,7 +69,7 @@ def average(
 
 @partial(jax.jit, donate_argnums=0)
 def move_towards(mean: PyTree[Array], params: PyTree[Array], share: Number) -> Params:
-    """Move a mean towards further parameters by a fraction of the distance. Parameters equal to the mean do not change its bits.
+    """Move a mean towards further parameters by a fraction of the distance. Equal parameters leave the mean bitwise unchanged.
 
     Args:
         mean: mean of the earlier parameters; it is donated.
@@ -135,6 +135,6 @@ def check_same_start(configs: dict[str, TrainConfig]) -> None:
             shown = [values.get(setting) for values in (start, other)]
             raise InputError(
                 f"{first!r} began with {setting}={shown[0]!r} and {name!r} with {setting}={shown[1]!r}; the mean of two models is "
-                "a model only if both began with the same weights. Average runs of the same model; runs from random weights "
-                "also need the same sizes and the same seed."
+                "a useful model only if both began with the same weights. Average runs that began with the same model; runs from "
+                "random weights also need the same sizes and the same seed."
             )

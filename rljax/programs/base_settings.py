@@ -41,7 +41,7 @@ class Setting(NamedTuple):
     value: Any
     """Value, converted to the type of the setting."""
     origin: str
-    """Where it was set: FILE:LINE, a flag, or the command whose default it is."""
+    """Where it was set: FILE:LINE, a flag, or the reason why another part of the program set it."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -136,12 +136,12 @@ def _line_of(node: yaml.Node) -> int:
 
 def _read_pairs(path: Path, node: yaml.MappingNode) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
     """Yield the keys of a mapping, with underscores, each with the nodes of key and value; a key must not occur twice."""
-    seen: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     for key, value in node.value:
         name = str(key.value).replace("-", "_")
-        if name in seen:
-            raise InputError(f"{path}:{_line_of(key)} sets {name} again; line {seen[name]} sets it already.")
-        seen[name] = _line_of(key)
+        if name in first_lines:
+            raise InputError(f"{path}:{_line_of(key)} sets {name} again; line {first_lines[name]} sets it already.")
+        first_lines[name] = _line_of(key)
         yield name, (key, value)
 
 
@@ -207,11 +207,11 @@ def read_experiment(name: str) -> Experiment:
     Raises:
         InputError: there is no such file, it cannot be run, or it does not define CONFIG.
     """
-    own = {file.stem: file for file in experiment_files()}
-    file = own[name] if name in own else Path(name)
+    experiments = {file.stem: file for file in experiment_files()}
+    file = experiments[name] if name in experiments else Path(name)
     if not file.is_file() or file.suffix != ".py":
-        advice = f"give a Python file that defines CONFIG, or one of {', '.join(own)}."
-        raise InputError(f"There is no experiment {name!r}{nearest_first(name, own, advice)}")
+        advice = f"give a Python file that defines CONFIG, or one of {', '.join(experiments)}."
+        raise InputError(f"There is no experiment {name!r}{nearest_first(name, experiments, advice)}")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise InputError(f"The experiment {str(file)!r} is not a Python file.")
@@ -228,7 +228,7 @@ def read_experiment(name: str) -> Experiment:
     config = vars(module).get("CONFIG")
     if not isinstance(config, TrainConfig):
         raise InputError(f"The experiment {str(file)!r} does not define CONFIG as an rljax.TrainConfig.")
-    shown = file.name if name in own else str(file)
+    shown = file.name if name in experiments else str(file)
     lines, default = _keyword_lines(file), TrainConfig().to_flat()
     origins = {
         setting: f"{shown}:{lines[setting]}" if setting in lines else shown
@@ -255,8 +255,8 @@ def check_complete(name: str, from_flags: Collection[str]) -> str | None:
     Raises:
         InputError: the experiment's own code passes a part to `train`, and no flag replaces that part.
     """
-    own = {file.stem: file for file in experiment_files()}
-    file = own[name] if name in own else Path(name)
+    experiments = {file.stem: file for file in experiment_files()}
+    file = experiments[name] if name in experiments else Path(name)
     calls = [
         node
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
@@ -264,7 +264,7 @@ def check_complete(name: str, from_flags: Collection[str]) -> str | None:
     ]
     parts = {word.arg for call in calls for word in call.keywords}
     config = read_experiment(name).config
-    if file in own.values() and config.task is None and config.data.dataset is None:
+    if file in experiments.values() and config.task is None and config.data.dataset is None:
         parts.add("problems")
     missing = [
         part for part, settings in REPLACEMENTS.items() if part in parts and not {*settings}.intersection(from_flags)
@@ -278,7 +278,7 @@ def check_complete(name: str, from_flags: Collection[str]) -> str | None:
     is_plain = any(isinstance(arg, ast.Name) and arg.id == "CONFIG" for call in calls for arg in call.args)
     if is_plain or not calls:
         return None
-    return f"this run has the settings in CONFIG of {file.name}; `python {file}` makes all runs of the experiment."
+    return f"this run has the settings in CONFIG of {file.name}; `python {file}` starts all runs of the experiment."
 
 
 def _keyword_lines(file: Path) -> dict[str, int]:
@@ -408,8 +408,8 @@ def _base_of(flags: StartFlags, settings: Mapping[str, Setting], experiment: str
     """Return the settings to which those of a file are applied."""
     if is_run:
         return Experiment(TrainConfig(), {})
-    own = [flags.model, flags.dataset, *(settings[name].value for name in ("model", "dataset") if name in settings)]
-    if experiment is None and any(name is not None for name in own):
+    named = [flags.model, flags.dataset, *(settings[name].value for name in ("model", "dataset") if name in settings)]
+    if experiment is None and any(name is not None for name in named):
         return Experiment(TrainConfig(task=SumsConfig()), {})
     return read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
 

@@ -202,12 +202,12 @@ def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]
     """Measure the rewards and log-probabilities of a rollout, except for missing responses."""
     mask = rollout.mask.reshape(-1, rollout.mask.shape[-1])
     judged = present if rollout.valid is None else present & rollout.valid
-    found = [measure_term("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
+    terms = [measure_term("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
     for name, field in ROLLOUT_FIELDS.items():
         values = getattr(rollout, name)
         if values is not None and field == RolloutField("P G T", float):
-            found.append(measure_term(name, TOKENS, values.reshape(mask.shape), mask))
-    return found
+            terms.append(measure_term(name, TOKENS, values.reshape(mask.shape), mask))
+    return terms
 
 
 BATCH_TERMS = ("advantage", "weights", "old_logp", "value_target")
@@ -216,8 +216,8 @@ BATCH_TERMS = ("advantage", "weights", "old_logp", "value_target")
 
 def batch_terms(batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
     """Measure advantages, weights and targets."""
-    found = {name: getattr(batch, name) for name in BATCH_TERMS}
-    return [measure_term(name, TOKENS, values, batch.mask) for name, values in found.items() if values is not None]
+    fields = {name: getattr(batch, name) for name in BATCH_TERMS}
+    return [measure_term(name, TOKENS, values, batch.mask) for name, values in fields.items() if values is not None]
 
 
 def loss_terms(
@@ -323,10 +323,10 @@ def decode_row(setup: Setup, groups: Groups, row: int, token: int | None) -> dic
     size = groups.rollout.rewards.shape[1]
     group, index = divmod(row, size)
     decode = setup.tokenizer.decode
-    found = {
+    texts = {
         "prompt": decode(groups.prompt_tokens[group][groups.prompt_attention[group]].tolist()),
         "response": decode(groups.tokens[group, index][groups.attention[group, index]].tolist()),
         "group": str(group),
         "place": str(index),
     }
-    return found if token is None else found | {"token": decode([int(groups.tokens[group, index, token])])}
+    return texts if token is None else texts | {"token": decode([int(groups.tokens[group, index, token])])}

@@ -47,7 +47,7 @@ class Robustness(NamedTuple):
         """Describe the change in words."""
         first, second = self.example
         return [
-            f"{counted(self.prompts, 'prompt')} changed ({self.perturbation}), such as {first!r} to {second!r}",
+            f"{counted(self.prompts, 'prompt')} changed ({self.perturbation}), for example from {first!r} to {second!r}",
             f"original:     {self.before.headline()}",
             f"changed:      {self.after.headline()}",
             f"difference:   {format_points(self.change)} on the same {counted(self.change.problems, 'problem')}",

@@ -161,14 +161,14 @@ def _digest_parts(opened: OpenPolicy, parts: OwnParts, scored: Sequence[str]) ->
         scored: names of the choosers that score answers.
     """
     passed = None if isinstance(parts.reward, str) else parts.reward
-    found = {
+    digests = {
         **text_inputs(opened.tokenizer, chat=False),
         **judge_inputs(digest_of_reward(opened.config, passed), opened.worker.environment, opened.config),
         "engine": None if parts.engine is None else digest_of(type(parts.engine)),
         "policy": None if parts.policy is None else digest_of(parts.policy),
         **{name: digest_of_name(name, ()) for name in scored},
     }
-    return {f"{name}_sha256": digest for name, digest in found.items() if digest is not None}
+    return {f"{name}_sha256": digest for name, digest in digests.items() if digest is not None}
 
 
 def check_samples(samples: int) -> int:

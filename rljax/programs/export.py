@@ -72,7 +72,8 @@ def export(
         folder: folder to write, which must not exist yet; it appears only when it is complete.
         which: "best" or "last" checkpoint of a run.
         policy: the custom policy that was passed to `train`; None means the built-in one.
-        dtype: dtype of the weights: float32, bfloat16, float16 or float64; None means the checkpoint's, or float32.
+        dtype: dtype of the weights: float32, bfloat16, float16 or float64; None means their dtype in the model that the run
+            started from, or float32.
         max_shard_size: size limit of a weights file, such as "5GB".
         adapter: write only the low-rank adapter, as a folder that `peft` opens on top of the base; otherwise the adapter is
             merged into the exported model.
@@ -80,7 +81,7 @@ def export(
             compressed-tensors), vLLM and rljax open.
         prune: "0.5" sets this fraction of the weights in each matrix of the layers, the smallest ones, to zero; "N:M" keeps N of
             M adjacent inputs.
-        push: repository on the Hugging Face hub, OWNER/NAME, to which the folder is also uploaded.
+        push: repository on the Hugging Face hub, OWNER/NAME, to upload the folder to.
         private: whether a repository that does not exist yet is created as private.
         client: uploads the folder, instead of `huggingface_hub.HfApi()`.
 

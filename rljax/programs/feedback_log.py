@@ -70,10 +70,10 @@ class Log(NamedTuple):
 
     def places(self) -> dict[str, list[LineLocation]]:
         """Return queue -> locations of the lines consumed from it."""
-        found: dict[str, list[LineLocation]] = {}
+        locations: dict[str, list[LineLocation]] = {}
         for row in self.rows:
-            found.setdefault(row["queue"], []).append(_place(row))
-        return found
+            locations.setdefault(row["queue"], []).append(_place(row))
+        return locations
 
     def by_id(self) -> dict[str, LineLocation]:
         """Return id -> location, for the lines that have an id."""
@@ -175,33 +175,33 @@ def example_of(line: Line, *, named: Mapping[str, LineLocation], config: TrainCo
     the run's stop strings or already has the maximum number of tokens.
 
     Raises:
-        BadRowError: the line cannot be used, its id repeats an earlier one, or its tokens do not fit.
+        BadRowError: the line cannot be used, has the id of an earlier line, or has too many tokens or none.
     """
-    found = line.content
-    if isinstance(found, BadRowError):
-        raise found
-    if found.id is not None and found.id in named:
-        before = named[found.id]
+    feedback = line.content
+    if isinstance(feedback, BadRowError):
+        raise feedback
+    if feedback.id is not None and feedback.id in named:
+        before = named[feedback.id]
         raise BadRowError(
-            f"the id {found.id!r} is already used in {before.file}, line {before.line}",
+            f"the id {feedback.id!r} is already used in {before.file}, line {before.line}",
             "give each line a unique id",
             column="id",
         )
-    prompt, tokens = _encode_prompt(found, config, tokenizer), _encode_response(found, config, tokenizer)
-    if found.logp is not None and len(found.logp) != len(tokens):
+    prompt, tokens = _encode_prompt(feedback, config, tokenizer), _encode_response(feedback, config, tokenizer)
+    if feedback.logp is not None and len(feedback.logp) != len(tokens):
         raise BadRowError(
-            f"logp has {counted(len(found.logp), 'number')}, but the response has {counted(len(tokens), 'token')}, including its "
-            "end token",
+            f"logp has {counted(len(feedback.logp), 'number')}, but the response has {counted(len(tokens), 'token')}, including "
+            "its end token",
             "give one number per token; pass token ids as response if its text is tokenized differently",
             column="logp",
         )
-    return Example(line.place, found.id, prompt, tokens, found.reward, found.logp)
+    return Example(line.place, feedback.id, prompt, tokens, feedback.reward, feedback.logp)
 
 
-def _encode_prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
-    if found.messages is not None and not config.model.chat:
+def _encode_prompt(feedback: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
+    if feedback.messages is not None and not config.model.chat:
         raise BadRowError("the prompt is a chat, but the run does not use chats", "write it as text", column="prompt")
-    problem = Problem(found.prompt, "", columns=found.columns, messages=found.messages)
+    problem = Problem(feedback.prompt, "", columns=feedback.columns, messages=feedback.messages)
     try:
         check_images(config.model, [problem])
         tokens = prompt_tokens(problem, tokenizer, chat=config.model.chat)
@@ -215,20 +215,20 @@ def _encode_prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -
     return tokens
 
 
-def _encode_response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
+def _encode_response(feedback: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
     most, size = config.sampling.max_response_tokens, tokenizer.vocab_size
-    if isinstance(found.response, tuple):
-        tokens = list(found.response)
+    if isinstance(feedback.response, tuple):
+        tokens = list(feedback.response)
         wrong = next((token for token in tokens if not 0 <= token < size), None)
         if wrong is not None:
             raise BadRowError(f"there is no token {wrong}; ids are 0 to {size - 1}", "correct it", column="response")
     else:
         try:
-            tokens = tokenizer.encode(found.response)
+            tokens = tokenizer.encode(feedback.response)
         except InputError as error:
             raise BadRowError(f"the response cannot be encoded ({error})", "correct it", column="response") from error
-        stopped = found.response.endswith(tuple(config.sampling.stop))
-        tokens = [*tokens, tokenizer.eos_token_id] if found.finished and not stopped and len(tokens) != most else tokens
+        stopped = feedback.response.endswith(tuple(config.sampling.stop))
+        tokens = [*tokens, tokenizer.eos_token_id] if feedback.finished and not stopped and len(tokens) != most else tokens
     if not 0 < len(tokens) <= most:
         raise BadRowError(
             f"the response has {counted(len(tokens), 'token')}, and the run takes 1 to {most}",

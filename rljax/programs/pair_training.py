@@ -145,7 +145,7 @@ class PreferenceResult(NamedTuple):
 
 
 def read_pairs(config: PairConfig, *, gold: str | None = None) -> tuple[list[Preference], list[Preference], list[str]]:
-    """Read the pairs to train on and the held-out ones (no prompt is in both), and describe the rows that were dropped.
+    """Read the pairs to train on and the held-out pairs, which share no prompt, and describe the rows that were dropped.
 
     Args:
         config: the settings.
@@ -169,7 +169,7 @@ def read_pairs(config: PairConfig, *, gold: str | None = None) -> tuple[list[Pre
 def make_split(
     config: PairConfig, read: Callable[[str, str], tuple[list[Example], list[Fault]]]
 ) -> tuple[list[Example], list[Example], list[str]]:
-    """Read the rows to train on and the held-out ones (no prompt is in both), and describe the rows that were dropped.
+    """Read the rows to train on and the held-out rows, which share no prompt, and describe the rows that were dropped.
 
     Args:
         config: the settings.

@@ -226,7 +226,7 @@ def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None
 
 
 def update_of(setup: PreferenceSetup, state: TrainState) -> Update:
-    """Build the update on the next batch of pairs; `state` is an example of the training state."""
+    """Build the update on the next batch of pairs; `state` is a template of the training state."""
     optimizer, pair = make_optimizer(setup.config, setup.steps)[0], pair_state(state)
     state_shardings = policy_shardings(setup.mesh, pair, pair.params, setup.policy.partition)
     step = make_direct_step(setup.policy, setup.loss, optimizer, state_shardings, setup.mesh)

@@ -150,7 +150,7 @@ def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> PrefixEvaluato
         chat: for a model that rljax did not train, whether prompts are formatted with the chat template.
 
     Raises:
-        InputError: as in `load_reward_model`.
+        InputError: the folder contains no reward model that can be loaded; see `load_reward_model`.
     """
     trained = load_reward_model(folder, chat=chat)
     if trained.step_separator is not None:

@@ -107,7 +107,8 @@ def _notes(
     if divided:
         notes.append(
             f"{counted(divided, 'step')} {'contains' if divided == 1 else 'contain'} the separator {config.separator!r}, so the "
-            "model would judge such a response at more positions than there are labels; choose another --step-separator."
+            "model would judge a response with such a step at more positions than there are labels; choose another "
+            "--step-separator."
         )
     return [*list_prompt_omissions(problems, start.tokenizer, chat=start.chat), *notes]
 
@@ -125,7 +126,7 @@ def _describe_outcome(
     right = float((np.concatenate(heldout.labels) > 0.5).mean())
     return [
         f"Held-out steps judged like their labels: {before['accuracy']:.1%} before, {after['accuracy']:.1%} after; "
-        f"the more frequent label has {max(right, 1 - right):.1%}.",
+        f"the more frequent label alone would give {max(right, 1 - right):.1%}.",
         f"Process reward model: {folder}",
     ]
 

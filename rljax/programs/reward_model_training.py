@@ -123,7 +123,7 @@ def make_reward_setup(config: RewardModelConfig, preferences: Split | None = Non
 
 
 def update_of(setup: RewardSetup, state: TrainState) -> Update:
-    """Build the update on the next batch of pairs; `state` is an example of the training state."""
+    """Build the update on the next batch of pairs; `state` is a template of the training state."""
     optimizer = make_optimizer(setup.config, setup.steps)[0]
     step = make_pair_step(setup.model, optimizer, pair_state(state), setup.mesh)
     pairs = setup.data.train.padded(setup.tokenizer.pad_token_id)

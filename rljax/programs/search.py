@@ -119,15 +119,15 @@ def _search_once(
     run = _search_function(settings, samples, keep, ends_of_steps(opened.config))
     width, count = max(1, settings.batch // samples), len(worker.prompts.tokens)
     key = jax.random.fold_in(jax.random.key(settings.seed), samples)
-    found: list[SearchResult] = []
+    results: list[SearchResult] = []
     for begin in range(0, count, width):
         indices = list(range(begin, min(begin + width, count)))
         batch_key = jax.random.fold_in(key, begin)
-        found += run(worker, opened.params, value, indices, key=batch_key, rows=settings.batch)
-    right, known = judge_results(worker, found)
-    tokens = np.array([result.tokens for result in found])
+        results += run(worker, opened.params, value, indices, key=batch_key, rows=settings.batch)
+    right, known = judge_results(worker, results)
+    tokens = np.array([result.tokens for result in results])
     row = search_row(sampled, settings.value, right=right, known=known, tokens=tokens, samples=samples, keep=keep)
-    return JudgedSearch(row, found, right)
+    return JudgedSearch(row, results, right)
 
 
 def _search_function(
@@ -163,14 +163,14 @@ def write_demonstrations(out: Path, worker: RolloutWorker, searches: Sequence[Ju
 
 
 def judge_results(
-    worker: RolloutWorker, found: Sequence[SearchResult]
+    worker: RolloutWorker, results: Sequence[SearchResult]
 ) -> tuple[Bool[np.ndarray, "P"], Bool[np.ndarray, "P"]]:
     """Judge a search's answers; return a mask of right answers and a mask of answers whose correctness is known.
 
     Raises:
         InputError: the reward failed.
     """
-    prefixes = [result.best.prefix for result in found]
+    prefixes = [result.best.prefix for result in results]
     responses = []
     for index, prefix in enumerate(prefixes):
         tokens = np.array([*prefix.tokens, *([] if prefix.end is None else [prefix.end])], np.int32)

@@ -65,7 +65,7 @@ class SeedResult(NamedTuple):
     before: float | None
     """Held-out accuracy, or perplexity if nothing was judged, before RL or supervised fine-tuning."""
     after: float | None
-    """The same metric at the end."""
+    """The same metric after training."""
 
 
 class SeedFiles(NamedTuple):
@@ -167,7 +167,7 @@ def seeds_text(runs: Sequence[RunFolder]) -> str:
         (name, *(format_mean(value, share=share) for value in pair)) for name, *pair in [*rows, ("mean", before, after)]
     ]
     lines = [f"    {name:<10}  {first:>18}  {last:>18}" for name, first, last in [("", "before", "after"), *shown]]
-    head = f"{what} of {counted(len(results), 'seed')}, with the 95 % interval of the mean (from three seeds on)"
+    head = f"{what} of {counted(len(results), 'seed')}, with the 95 % interval of the mean (needs three seeds)"
     return "\n".join([head, *lines])
 
 

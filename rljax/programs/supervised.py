@@ -1,7 +1,7 @@
 """Supervised fine-tuning (SFT): a run's warm start as a separate program without RL, evaluated on held-out demonstrations.
 
-The run folder has the format of `rljax.train`, so every command opens it, and `rljax train --resume` continues such a run with
-RL if it has a reward.
+The run folder has the format of `rljax.train`, so every command can open it, and `rljax train --resume` continues the run with RL
+if it has a reward.
 """
 
 import math
@@ -202,9 +202,9 @@ def supervised_phase(run: Run) -> Phase:
 
     def measure_heldout(params: Params, done: int) -> dict[str, float]:
         run.display.activity("scoring held-out demonstrations", compiles=True)
-        found = measure(run.setup.full_params(params))
-        run.display.message(f"step {done}: held-out perplexity {found['perplexity']:.4g}")
-        return found
+        metrics = measure(run.setup.full_params(params))
+        run.display.message(f"step {done}: held-out perplexity {metrics['perplexity']:.4g}")
+        return metrics
 
     def make_step(checkpoint: Checkpoint) -> Step:
         step = phase.make_step(checkpoint)
@@ -217,8 +217,8 @@ def supervised_phase(run: Run) -> Phase:
             done = phase.done(outcome.checkpoint.state)
             if done % settings.eval_every and done < settings.steps:
                 return outcome
-            found = measure_heldout(outcome.checkpoint.state.params, done)
-            return outcome._replace(metrics=outcome.metrics | found)
+            heldout = measure_heldout(outcome.checkpoint.state.params, done)
+            return outcome._replace(metrics=outcome.metrics | heldout)
 
         return step_and_measure
 
@@ -340,13 +340,13 @@ def select_demonstrated(problems: Sequence[Problem]) -> list[Problem]:
     Raises:
         InputError: no problem has a demonstration.
     """
-    found = [problem for problem in problems if problem.demonstration is not None]
-    if not found:
+    demonstrated = [problem for problem in problems if problem.demonstration is not None]
+    if not demonstrated:
         raise InputError(
             "no held-out row has a demonstration, so perplexity cannot be measured; add the assistant's messages, a completion or "
             "the column `demonstration`, or leave --heldout-dataset out to hold out a part of the dataset."
         )
-    return found
+    return demonstrated
 
 
 def read_end_metrics(metrics: Path) -> tuple[dict[str, float], dict[str, float]]:
@@ -384,8 +384,8 @@ def show_end(run: Run, models: Sequence[Path]) -> None:
 
 def lowest_perplexity(metrics: Path) -> tuple[int, float]:
     """Return the first step with the lowest held-out perplexity, and that perplexity."""
-    found = [(row["step"], row["perplexity"]) for row in read_metrics(metrics) if row.get("perplexity") is not None]
-    return min(found, key=lambda pair: pair[1], default=(0, math.nan))
+    perplexities = [(row["step"], row["perplexity"]) for row in read_metrics(metrics) if row.get("perplexity") is not None]
+    return min(perplexities, key=lambda pair: pair[1], default=(0, math.nan))
 
 
 def describe_outcome(

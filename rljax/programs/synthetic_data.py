@@ -137,7 +137,7 @@ def clean(
     Args:
         target: folder of a run, Hugging Face folder, or hub id.
         out: JSON-lines file to write; it must not exist yet.
-        settings: how the rows are answered and compared.
+        settings: how to answer the rows, and how to compare the answers.
         dataset: the demonstrations (file or hub id).
         watch: iterates over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.

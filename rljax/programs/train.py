@@ -71,7 +71,7 @@ def train(
         trackers: trackers to use in addition to JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
         resume: folder of a run to continue. Every argument except the configuration must be passed again. If a configuration is
             passed, the settings in which it differs from the run's are changed; see `rljax.training.lifecycle.resume`. "auto"
-            continues the run in the folder that the configuration names, or begins it if there is none.
+            continues the run in the folder that the configuration names, or begins one there if there is none.
         trust: whether to execute code that is named only in the config.json of a resumed run (a reward, step reward or algorithm);
             not needed with a configuration.
         accept_changes: whether to continue a run even if its rows, rewards, environment, chat template or tokenizer have changed

@@ -180,12 +180,12 @@ class OpenPolicy(NamedTuple):
         found = _encode_prompts(self.config, problems, self.tokenizer)
         if found.dropped:
             limit = self.config.data.max_prompt_tokens
-            verb = "is" if found.dropped == 1 else "are"
+            verb = "is" if encoded.dropped == 1 else "are"
             raise InputError(
-                f"{counted(found.dropped, 'prompt')} {verb} longer than max_prompt_tokens={limit}; shorten them."
+                f"{counted(encoded.dropped, 'prompt')} {verb} longer than max_prompt_tokens={limit}; shorten them."
             )
         worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
-        responses = _sample_continuations(replace(worker, prompts=found), self.params, count, seed)
+        responses = _sample_continuations(replace(worker, prompts=encoded), self.params, count, seed)
         if worker.environment is not None:
             return [[self.tokenizer.decode(response.tokens) for response in row] for row in responses]
         return [[worker.judge.completion(response) for response in row] for row in responses]
@@ -237,9 +237,9 @@ class OpenPolicy(NamedTuple):
                 raise InputError("a prompt has no token ids; give at least one.")
         written = EncodedPrompts(tuple(Problem(str(tokens), "") for tokens in rows), rows, dropped=0)
         check_plan_ends(self.config, written, self.tokenizer)
-        found = replace(written, problems=tuple(Problem("", "") for _ in rows))
+        encoded = replace(written, problems=tuple(Problem("", "") for _ in rows))
         worker = self.sampler(temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, stop_ids=stop_ids)
-        responses = _sample_continuations(replace(worker, prompts=found), self.params, count, seed)
+        responses = _sample_continuations(replace(worker, prompts=encoded), self.params, count, seed)
         return [[response.tokens.tolist() for response in row] for row in responses]
 
 
@@ -506,7 +506,7 @@ def _open(
 
 
 def _encode_prompts(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> EncodedPrompts:
-    """Tokenize prompts; with sub-policies, refuse one in which a plan would already have ended."""
+    """Tokenize prompts; with sub-policies, refuse a prompt in which the plan would already have ended."""
     prompts = encode_problems(config, problems, tokenizer)
     check_plan_ends(config, prompts, tokenizer)
     return prompts

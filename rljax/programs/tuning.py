@@ -52,9 +52,9 @@ class Trial(NamedTuple):
     steps: int
     """Number of RL steps made."""
     before: float | None
-    """Held-out accuracy before RL, from 0 to 1; None if the run failed, like `accuracy`."""
+    """Held-out accuracy before RL, from 0 to 1; None if the run failed or the accuracy is unknown."""
     accuracy: float | None
-    """Held-out accuracy at the end of the rung."""
+    """Held-out accuracy at the end of the rung, from 0 to 1; None if the run failed."""
     seconds: float
     """Duration of the rung in seconds."""
     error: str = ""
@@ -130,7 +130,7 @@ def score_candidates(trials: Sequence[Trial], rung: int) -> dict[str, float]:
 
 
 def best_candidates(score: Mapping[str, float], count: int) -> list[str]:
-    """Return the candidates with the highest scores, in their original order; earlier ones win ties, and failed ones are left out.
+    """Return the candidates with the highest scores, in their original order, without failed ones. Earlier candidates win ties.
 
     Example:
         >>> best_candidates({"a": 0.5, "b": 0.75, "c": 0.75, "d": float("-inf")}, 2)

@@ -123,7 +123,7 @@ def test_limit_applies_to_full_entries(capsys):
     assert text.startswith("surrogate.clipped: ")
     assert "\ndapo: " not in text
     assert "also" not in text
-    assert "--limit must be at least 1, got 0" in refused(capsys, "equations", "--limit", "0", "clip")
+    assert "--limit is 0; it must be at least 1" in refused(capsys, "equations", "--limit", "0", "clip")
 
 
 def test_query_names_words_that_no_entry_combines(capsys):
@@ -133,7 +133,7 @@ def test_query_names_words_that_no_entry_combines(capsys):
 
 def test_query_without_matches_is_refused(capsys):
     error = refused(capsys, "equations", "clippedd")
-    assert "; did you mean clipped or dual_clipped? Without a query, all of them are listed." in error
+    assert "; did you mean clipped or dual_clipped? `rljax equations` without a query lists all equations." in error
     assert "all of them are listed" in refused(capsys, "equations", "qqqqqqqqqqqq")
 
 

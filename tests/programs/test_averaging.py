@@ -94,7 +94,7 @@ def test_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ("seed", "'.*a' began with seed=0 and '.*seed' with seed=1; the mean of two models is a model only if"),
+        ("seed", "'.*a' began with seed=0 and '.*seed' with seed=1; the mean of two models is a useful model only if"),
         ("wide", "began with width=16 and '.*wide' with width=32"),
         ("bytes", "began with tokenizer='characters' and '.*bytes' with tokenizer='bytes'"),
         ("nowhere", "nowhere' is not the folder of a run"),

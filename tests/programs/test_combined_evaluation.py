@@ -38,7 +38,7 @@ def test_vote_keeps_common_errors():
 def test_runs_with_different_rewards_or_problems_are_refused():
     first = JudgedAnswers(make_answers("7", "1"), [Problem("3+4=", TRUE)] * 2, 0, "exact", [1], [], [])
     check_comparable("b", first, first)
-    with pytest.raises(InputError, match="'b' reads and judges answers by the reward 'math', and the first run by 'exact'"):
+    with pytest.raises(InputError, match="'b' are judged by the reward 'math', and those of the first run by 'exact'"):
         check_comparable("b", first._replace(judged_by="math"), first)
     with pytest.raises(InputError, match="'b' accepts only 1 of the 2 problems"):
         check_comparable("b", first._replace(problems=first.problems[:1]), first)

@@ -30,7 +30,7 @@ def test_complete_experiment_has_no_note(name):
 
 
 def test_experiment_with_several_arms_has_a_note():
-    assert "calculator.py` makes all runs of the experiment" in str(check_complete("calculator", []))
+    assert "calculator.py` starts all runs of the experiment" in str(check_complete("calculator", []))
 
 
 @pytest.mark.parametrize("flag", ["--experiment", "--config"])

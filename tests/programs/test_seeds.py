@@ -84,7 +84,7 @@ def test_seeds_of_sft_report_perplexity(settings, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--seeds 1 1", "each seed must be at least 0 and occur once"),
+        ("--seeds 1 1", "each seed must be at least 0, and no seed may occur twice"),
         ("--seeds 1 2 --seed 3", "cannot be used together; leave one of them out"),
         ("--seeds 1 2 --coordinator auto", "trains on one host"),
     ],

@@ -175,7 +175,7 @@ def test_runs_that_cannot_continue_are_refused(sft_result, tmp_path):
     with pytest.raises(InputError, match=r"run of `rljax sft` without a reward\. Start RL from its model"):
         rljax.train(TINY.replace(run=str(sft_result.run), steps=2), resume=sft_result.run)
     run = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=1, prompts=4, group_size=2), even_length).run
-    with pytest.raises(InputError, match="run with 1 RL steps; continue it with `rljax train --resume`"):
+    with pytest.raises(InputError, match="run with 1 RL step; continue it with `rljax train --resume`"):
         rljax.sft(reward=even_length, resume=run)
 
 

@@ -44,7 +44,7 @@ def test_absent_compiler_is_named(name, requirement, monkeypatch):
     monkeypatch.setattr(topology, "version", version)
     with pytest.raises(InputError) as caught:
         topology_of(name)
-    assert f"install it with pip install '{requirement}'" in str(caught.value)
+    assert f"run `pip install '{requirement}'`" in str(caught.value)
 
 
 def test_topology_excludes_other_device_flags(capsys):

@@ -150,7 +150,9 @@ def test_new_weights_may_have_too_few_heldout_problems(run, tmp_path):
         assert answer.json() == {"weights_version": 1}
 
 
-@pytest.mark.parametrize("words", ["needs the held-out problems of a run", "at least 50 held-out problems; the run has 8"])
+@pytest.mark.parametrize(
+    "words", ["needs the held-out problems of a run", "at least 50 held-out problems, but the run has 8"]
+)
 def test_too_few_heldout_problems_are_rejected(tmp_path, words):
     folder = make_model(tmp_path / NAME) if "needs" in words else make_run(tmp_path / "run", heldout_problems=8)
     with pytest.raises(InputError, match=words), serve_with_drift(folder, 0):
