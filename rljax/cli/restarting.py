@@ -38,7 +38,7 @@ class Process(Protocol):
 
 
 def start_process(words: Sequence[str]) -> Process:
-    """Start `rljax` with these arguments in its own session; in ours, a terminal would send it every signal a second time."""
+    """Start `rljax` with these arguments in its own session; in this one, a terminal's Ctrl-C would reach it twice."""
     return subprocess.Popen([sys.executable, "-m", "rljax", *words], start_new_session=True)
 
 

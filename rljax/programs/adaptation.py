@@ -140,8 +140,8 @@ class Attempt(NamedTuple):
 def sequences_of(examples: Sequence[Example], setup: Setup) -> Sequences:
     """Pad the prompts and responses of a batch.
 
-    All prompts are padded to the run's usual length or, if one of them is longer, to its maximum length, so that only two programs
-    are compiled.
+    All prompts are padded to the run's usual length or, if one of them is longer, to its maximum length, so that each program is
+    compiled at most twice.
     """
     config, pad = setup.config, setup.tokenizer.pad_token_id
     longest = max(len(example.prompt) for example in examples)

@@ -97,7 +97,7 @@ def can_continue(path: Path) -> bool:
 
 
 def adapt_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConfig:
-    """Make the settings of the adapted run: those of the served run, except settings of its algorithm and of its phases."""
+    """Make the settings of the adapted run: those of the served run, without what belongs to its algorithm and its environment."""
     optimization, rate = served.optimization, config.learning_rate
     return replace(
         served,

@@ -38,7 +38,7 @@ def parts_for_chat(opened: OpenPolicy) -> tuple[HuggingFaceTokenizer, DecodingEn
         )
     if not isinstance(engine, DecodingEngine) or jax.process_count() > 1:
         raise InputError(
-            "a conversation needs the built-in engine in one process; use `rljax sample` for your own engine or several hosts."
+            "a conversation needs the built-in engine in one process; with your own engine, use `rljax sample`."
         )
     return tokenizer, engine
 
