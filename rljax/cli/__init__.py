@@ -23,7 +23,7 @@ from rljax.cli.ablate import Ablate, as_train, run_ablate
 from rljax.cli.adapt import Adapt, run_adapt
 from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.average import Average, run_average
-from rljax.cli.chat import Chat, Serve, run_chat, run_serve
+from rljax.cli.chat_and_serve import Chat, Serve, run_chat, run_serve
 from rljax.cli.claims import Claims, run_claims
 from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
@@ -47,7 +47,7 @@ from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.relocate import Relocate, run_relocate
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.run_settings import Settings, flags_in, start_from_flags, starting_config
-from rljax.cli.runs import Runs, Show, run_runs, run_show
+from rljax.cli.runs_and_show import Runs, Show, run_runs, run_show
 from rljax.cli.sample_and_export import Export, Sample, run_export, run_sample
 from rljax.cli.search import SearchCommand, run_search
 from rljax.cli.shell_completion import Completion

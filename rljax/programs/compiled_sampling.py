@@ -1,4 +1,4 @@
-"""Bytes that devices send each other while a run samples and scores, as counted by the compiler, without the devices.
+"""The compiled programs that sample and score, and the bytes that devices send each other in them; no device is needed.
 
 Every prompt and every response is assumed to have its maximum length, as in the rest of a plan.
 `rljax.programs.compiled_updates` explains what the counts of the CPU compiler mean.

@@ -7,7 +7,7 @@ import pytest
 from chat_models import save_chat_model
 from small_cli import printed, refused
 
-from rljax.cli.chat import Chat
+from rljax.cli.chat_and_serve import Chat
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.programs.conversation import stream_reply
