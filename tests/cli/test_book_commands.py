@@ -134,7 +134,7 @@ def test_query_names_words_that_no_entry_combines(capsys):
 def test_query_without_matches_is_refused(capsys):
     error = refused(capsys, "equations", "clippedd")
     assert "; did you mean clipped or dual_clipped? `rljax equations` without a query lists all equations." in error
-    assert "all of them are listed" in refused(capsys, "equations", "qqqqqqqqqqqq")
+    assert "lists all equations" in refused(capsys, "equations", "qqqqqqqqqqqq")
 
 
 def test_bibtex_of_all_and_of_a_query(capsys):
