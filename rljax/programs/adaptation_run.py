@@ -47,7 +47,7 @@ from rljax.programs.adaptation_folder import (
     settings_of,
     update_row,
 )
-from rljax.programs.feedback_log import Log, NewLines, read_next_lines, line_numbers, read_log
+from rljax.programs.feedback_log import Log, NewLines, line_numbers, read_log, read_next_lines
 from rljax.rollout.groups import correctness_masks
 from rljax.text import counted, json_lines, printable
 from rljax.tracking.plain_display import PlainDisplay

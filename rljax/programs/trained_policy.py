@@ -177,8 +177,8 @@ class OpenPolicy(NamedTuple):
             raise InputError(f"prompts is {prompts!r:.80}; give a list of texts, such as ['1+1='].")
         split = Problems([], [Problem(prompt, "") for prompt in prompts])
         problems = with_environment_prompts(split, self.worker.environment, self.tokenizer).heldout
-        found = _encode_prompts(self.config, problems, self.tokenizer)
-        if found.dropped:
+        encoded = _encode_prompts(self.config, problems, self.tokenizer)
+        if encoded.dropped:
             limit = self.config.data.max_prompt_tokens
             verb = "is" if encoded.dropped == 1 else "are"
             raise InputError(

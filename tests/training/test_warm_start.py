@@ -12,7 +12,13 @@ from small_runs import even_length
 import rljax
 from rljax.errors import InputError
 from rljax.programs import warm_start as module
-from rljax.programs.warm_start import key_of, local_cache_folder, read_cache, rows_of_warm_start, sequences_of_demonstrations
+from rljax.programs.warm_start import (
+    key_of,
+    local_cache_folder,
+    read_cache,
+    rows_of_warm_start,
+    sequences_of_demonstrations,
+)
 from rljax.rollout import lay_out_examples, pack_one_per_row
 from rljax.tracking.rows import read_metrics
 from rljax.training.update import make_supervised_step
