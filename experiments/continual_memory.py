@@ -55,7 +55,7 @@ from continual_anchor import FIRST, SECOND, finish_run, measure_accuracies
 
 import rljax
 from lab.rows import Comparison, add_missing_rows, format_percent, format_points, verdict_table, write_page
-from rljax.data.dataset import load_problems
+from rljax.data.problem_datasets import load_problems
 from rljax.files import settings_hash
 from rljax.programs.synthetic_data import generate
 from rljax.training.objective.algorithm import resolved_settings

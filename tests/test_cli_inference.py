@@ -12,8 +12,8 @@ from small_cli import printed, refused
 from small_runs import SMALL
 
 import rljax
-from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import load_problems
 from rljax.errors import InputError
 from rljax.evaluation.statistics import Estimate
 from rljax.programs import combined_evaluation, synthetic_data

@@ -1,10 +1,10 @@
 """Verifiable arithmetic problems whose chains of thought have very different lengths.
 
-A problem is `7+5+9=` and its demonstration `7+5=12;12+9=21;#21`: every intermediate step, then the answer after `#`, with
-one token per character. More operands mean more steps, and more digits mean longer steps.
+For example, the demonstration of the problem `7+5+9=` is `7+5=12;12+9=21;#21`: every intermediate step, then the answer after `#`.
+More operands mean more steps, and more digits mean longer steps. Each character is one token.
 
-Only a hash of the prompt's text decides whether a prompt is held out. The two splits are therefore disjoint for all seeds and
-difficulties: a training problem of one setting is never a held-out problem of another.
+Only a hash of the prompt's text decides whether a prompt is held out. The two splits are therefore disjoint, even across seeds and
+difficulties.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from rljax.errors import InputError
 ALPHABET = "0123456789+-*()=;#"
 """Every character that a prompt or a demonstration can contain."""
 
-LARGEST_COUNTED = 16_384  # sets of up to this many prompts are listed in full; larger sets are sampled
+MAX_LISTED = 16_384  # sets of up to this many prompts are listed in full; larger sets are sampled
 
 _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
@@ -55,16 +55,17 @@ class _Difficulty:
         return values * len(self.operators) ** (operands - 1) * _count_groupings(operands, self.nesting)
 
     def count_available(self, split: str, operands: int) -> int:
-        """Count the prompts in a split exactly if they can be listed; otherwise return a safe lower bound."""
+        """Count the prompts in a split exactly if they can be listed; otherwise return a lower bound."""
         size = self.size(operands)
-        if size <= LARGEST_COUNTED:
+        if size <= MAX_LISTED:
             return len(_list_prompts(self, operands)[split == "heldout"])
-        # The hash holds out size/8 to within a few per mille. Taking at most half of a split keeps rejected samples rare.
+        # The hash holds out an eighth, to within a few per mille. Half of that (or of all prompts) is surely in the split, and
+        # with no more problems than that, few samples repeat an earlier one.
         return size // (2 * HELDOUT_PERIOD) if split == "heldout" else size // 2
 
     def sample(self, split: str, operands: int, count: int, rng: np.random.Generator) -> list[Problem]:
         """Sample `count` different problems from the split."""
-        if self.size(operands) <= LARGEST_COUNTED:
+        if self.size(operands) <= MAX_LISTED:
             prompts = _list_prompts(self, operands)[split == "heldout"]
             return [_make_problem(*prompts[i]) for i in rng.choice(len(prompts), count, replace=False)]
         found: dict[str, Problem] = {}
@@ -81,7 +82,7 @@ class _Difficulty:
 
 @lru_cache(maxsize=8)
 def _list_prompts(difficulty: _Difficulty, operands: int) -> dict[bool, list[tuple]]:
-    """List every prompt with this many operands, and its parts. The key tells whether the prompts are held out."""
+    """List every prompt with this many operands, and its parts, under a key that is True if the prompts are held out."""
     combinations = itertools.product(
         itertools.product(range(difficulty.smallest, difficulty.beyond), repeat=operands),
         itertools.product(difficulty.operators, repeat=operands - 1),
@@ -152,7 +153,7 @@ def _make_problem(prompt: str, values: Sequence[int], signs: Sequence[str], span
 
 
 def _split_count(count: int, supplies: dict[int, int]) -> dict[int, int]:
-    """Split `count` as evenly as the supplies allow; larger supplies make up for the ones that run out."""
+    """Split `count` as evenly as the supplies allow; larger supplies make up for supplies that are too small."""
     shares = {}
     for served, key in enumerate(sorted(supplies, key=supplies.__getitem__)):
         shares[key] = min(supplies[key], (count - sum(shares.values())) // (len(supplies) - served))
@@ -203,7 +204,7 @@ def arithmetic(
         seed: the same seed gives the same problems in the same order.
         operands: minimum and maximum number of operands.
         digits: number of digits of each operand; the first is not 0.
-        operators: the operators that occur, from `+`, `-` and `*`; products bind tighter than sums.
+        operators: the operators that occur: one or more of `+`, `-` and `*`; products bind tighter than sums.
         nesting: number of pairs of parentheses, each inside the previous pair; the innermost is solved first.
 
     Returns:
@@ -265,7 +266,9 @@ def unfinished(
     def shorten(problem: Problem) -> Problem:
         size, demonstration = problem.columns.get("operands"), problem.demonstration
         if not isinstance(size, int) or demonstration is None:
-            raise InputError(f"the problem {problem.prompt!r} needs the column 'operands' and a demonstration; add both.")
+            raise InputError(
+                f"the problem {problem.prompt!r} needs the column 'operands' (an integer) and a demonstration; add what is missing."
+            )
         is_cut = size >= operands and hash_to_unit_interval(f"unfinished {problem.prompt}") < share
         if not is_cut and (never is None or size < never):
             return problem

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 OnError = Literal["fatal", "drop", "keep"]
-"""What to do with bad rows: stop with an error, drop them, or keep those whose prompt is usable. A bad answer becomes empty."""
+"""What to do with bad rows: stop with an error, drop them, or keep those with a usable prompt (a bad answer becomes empty)."""
 
 
 class Fault(NamedTuple):
-    """A defect of one row, which cannot be used unchanged."""
+    """A defect because of which a row cannot be used unchanged."""
 
     source: str
     """The file, or the hub dataset and its split."""
@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 class BadRowError(ValueError):
-    """The error for a row that cannot be used. A caller that knows the row's location turns it into a `Fault`."""
+    """The error for a row that cannot be used. A caller that knows the row's location turns the error into a `Fault`."""
 
     def __init__(self, problem: str, remedy: str, *, column: str | None = None):
         super().__init__(problem)
@@ -41,7 +41,7 @@ class BadRowError(ValueError):
         return Fault(source, place, self.column, self.problem, self.remedy, kept)
 
 
-def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
+def describe_faults(faults: Sequence[Fault], *, shown: int = 3) -> str:
     """Summarize faults in one paragraph: how many rows were dropped and kept, and the first few in full.
 
     Args:
@@ -52,7 +52,7 @@ def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
         Text without line breaks; empty if there are no faults.
 
     Example:
-        >>> describe([Fault("a.jsonl", "line 3", "answer", "the answer is empty", "fill it in")])
+        >>> describe_faults([Fault("a.jsonl", "line 3", "answer", "the answer is empty", "fill it in")])
         "1 bad row left out. a.jsonl, line 3, column 'answer': the answer is empty; fill it in."
     """
     if not faults:
@@ -76,7 +76,7 @@ def describe_value(value: object) -> str:
 
 
 def short_repr(value: object) -> str:
-    """Write a value as `repr` does, cut after 80 characters.
+    """Write a value as `repr` does; a text of more than 80 characters is cut.
 
     Example:
         >>> short_repr("a" * 100) == repr("a" * 100)[:80] + "…"

@@ -12,13 +12,13 @@ from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.records import is_finite_number
 
 MAX_CHARACTERS = 1_000_000
-"""The longest prompt, answer or demonstration that is accepted. A longer text is treated as a mistake in the file."""
+"""Maximum length of a prompt, answer or demonstration. A longer text is treated as a mistake in the file."""
 
-LARGEST_INTEGER = 10**4300
-"""Integers must be smaller, because Python refuses to convert more than 4,300 digits to text."""
+INTEGER_LIMIT = 10**4300
+"""Integers must be below this, because Python refuses to convert integers of more than 4,300 digits to text."""
 
 Messages = tuple[Mapping[str, Any], ...]
-WITHOUT_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+CONTENT_SUBSTITUTES = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
 """Entries that a message may have in place of content."""
 
 MISSING = object()
@@ -106,7 +106,7 @@ def _check_text(text: str, column: str, noun: str) -> str:
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Read an answer that is text or a number, NumPy numbers included; a number becomes text, and 27.0 becomes `27`.
+    """Read an answer that is text or a number, also NumPy's; a number becomes text, for example 27.0 becomes `27`.
 
     Raises:
         BadRowError: the value is null, a list, an object, a number that is not finite or has over 4,300 digits, or text that
@@ -121,7 +121,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
         value = shortest_decimal(value) if isinstance(value, np.floating) else value.item()
     if isinstance(value, bool):
         return str(value)
-    if isinstance(value, int) and abs(value) < LARGEST_INTEGER:
+    if isinstance(value, int) and abs(value) < INTEGER_LIMIT:
         return str(value)
     if is_finite_number(value) and not isinstance(value, int):
         return str(int(value)) if value == int(value) else repr(value)
@@ -137,7 +137,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
 def shortest_decimal(value: np.floating) -> float:
     """Convert a half- or single-precision number to its shortest decimal form, such as 0.1 instead of 0.10000000149011612.
 
-    An integer keeps all of its digits.
+    A number without a fractional part keeps all of its digits.
 
     Example:
         >>> shortest_decimal(np.float32(0.1)), shortest_decimal(np.float16(0.1)), float(np.float32(0.1))
@@ -167,14 +167,14 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
         raise BadRowError(
             "the chat ends with the assistant's turn, which the policy must generate", "remove that message", column=column
         )
-    return _check_text(joined(messages), column, "prompt"), messages
+    return _check_text(join_contents(messages), column, "prompt"), messages
 
 
 def chat_of(value: object, column: str) -> Messages:
     """Read chat messages with all entries that a chat template may use: `role`, `content`, `tool_calls`, `name`, ...
 
-    Null entries are left out, inside tool calls too, because tables fill missing entries with null. Content in several parts
-    is joined into one text; content that is null or missing becomes an empty text if the message has a tool call or reasoning.
+    Null entries are left out at any depth, because tables fill missing entries with null. Content in several parts is joined
+    into one text; content that is null or missing becomes an empty text if the message has a tool call or reasoning.
 
     Raises:
         BadRowError: the value is not a list, is empty, or has a message whose role or content is not text.
@@ -192,7 +192,7 @@ def chat_of(value: object, column: str) -> Messages:
 
 def _message(message: object, column: str) -> Mapping[str, Any]:
     entries = without_nulls(message) if isinstance(message, Mapping) else {}
-    content = entries.get("content", "" if any(entries.get(name) for name in WITHOUT_CONTENT) else None)
+    content = entries.get("content", "" if any(entries.get(name) for name in CONTENT_SUBSTITUTES) else None)
     if isinstance(content, (list, tuple)):
         other = next((part for part in content if not _is_text_part(part)), None)
         if other is not None:
@@ -235,11 +235,11 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
-def joined(messages: Sequence[Mapping[str, Any]]) -> str:
+def join_contents(messages: Sequence[Mapping[str, Any]]) -> str:
     """Join the contents of a chat with newlines; a message without content contributes its tool calls, as JSON.
 
     Example:
-        >>> joined([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}])
+        >>> join_contents([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}])
         'Add.\\n1+1?'
     """
     return "\n".join(
@@ -254,7 +254,7 @@ def after_hashes(solution: str, column: str) -> str:
     """Read the answer after the last `####` of a GSM8K solution.
 
     Raises:
-        BadRowError: there is no answer.
+        BadRowError: there is no `####`, or no text after it.
 
     Example:
         >>> after_hashes("48 + 24 = 72 clips.\\n#### 72", "answer")

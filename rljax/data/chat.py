@@ -13,10 +13,11 @@ from rljax.errors import InputError
 from rljax.text import one_line, parse_json
 
 RENDER_SECONDS = 10.0
-"""Maximum time that a template may take for one chat, in seconds."""
+"""Time limit for rendering one chat, in seconds."""
 CHAT_COLUMNS: Mapping[str, type] = {"tools": list, "chat_template_kwargs": dict}
 """Columns that the chat template reads, with their types: the available tools, and the row's template options."""
-EXPECTED = {"tools": "a list of objects, each the JSON schema of a function,", "chat_template_kwargs": "an object"}
+DESCRIPTIONS = {"tools": "a list of objects, each the JSON schema of a function,", "chat_template_kwargs": "an object"}
+"""Chat column -> a description of its type, for error messages."""
 THINK, THINK_END = "<think>", "</think>"
 
 _STRFTIME = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
@@ -32,12 +33,12 @@ class ChatFormat:
     options: Mapping[str, object] = field(default_factory=dict)
     """Variables that are passed to the template, such as `enable_thinking`."""
     date: str | None = None
-    """The date that the template uses as today's date, as YYYY-MM-DD; None for the actual date."""
+    """The date that the template takes for today's, as YYYY-MM-DD; None for the actual date."""
     prefill: str = ""
     """Beginning of each answer. It is appended to the prompt instead of being sampled."""
 
     def __post_init__(self):
-        """Reject an invalid date, and options that would replace what the library itself passes."""
+        """Reject an invalid date, and options that would replace arguments that rljax passes to the template."""
         if self.date is not None:
             try:
                 datetime.strptime(self.date, "%Y-%m-%d")
@@ -63,14 +64,14 @@ def chat_columns(row: Mapping[str, object]) -> dict[str, object]:
     return {name: row[name] for name in CHAT_COLUMNS if row.get(name)}
 
 
-def parsed_chat_columns(columns: Mapping[str, object]) -> dict[str, Any]:
+def parse_chat_columns(columns: Mapping[str, object]) -> dict[str, Any]:
     """Return the non-empty columns of a row that the chat template reads, with JSON text parsed and nulls removed.
 
     Raises:
         InputError: the tools are not a list of objects, or the options are not an object.
 
     Example:
-        >>> parsed_chat_columns({"tools": '[{"type": "function", "strict": null}]', "answer": "1"})
+        >>> parse_chat_columns({"tools": '[{"type": "function", "strict": null}]', "answer": "1"})
         {'tools': [{'type': 'function'}]}
     """
     found: dict[str, Any] = {}
@@ -87,7 +88,7 @@ def parsed_chat_columns(columns: Mapping[str, object]) -> dict[str, Any]:
             continue
         value = without_nulls(value)
         if not isinstance(value, kind) or (kind is list and not all(isinstance(tool, Mapping) for tool in value)):
-            raise InputError(f"the column {name!r} contains {value!r:.80}; {EXPECTED[name]} is expected.")
+            raise InputError(f"the column {name!r} contains {value!r:.80}; {DESCRIPTIONS[name]} is expected.")
         found[name] = value
     return found
 
@@ -158,7 +159,7 @@ def _fix_date(template: str, date: str | None, name: str) -> str:
     if date is None or "strftime_now(" not in template:
         return template
     day = datetime.strptime(date, "%Y-%m-%d")
-    dated = _STRFTIME.sub(lambda found: repr(day.strftime(found[2])), template)
+    dated = _STRFTIME.sub(lambda match: repr(day.strftime(match[2])), template)
     if "strftime_now(" in dated:
         raise InputError(
             f"the chat template of {name!r} calls strftime_now with a format that is not a literal string, so the "
@@ -193,12 +194,12 @@ def run_within(seconds: float, function: Callable[[], Value]) -> Value:
     return results[0]
 
 
-def unclosed_thought(opened: str) -> str:
+def unclosed_thought(prompt: str) -> str:
     """Return the unclosed reasoning tag at the end of a prompt, and the text after the tag; empty if no tag is open.
 
     Example:
         >>> unclosed_thought("<|im_start|>assistant\\n<think>\\n"), unclosed_thought("<think>\\n\\n</think>\\n\\n")
         ('<think>\\n', '')
     """
-    start = opened.rfind(THINK)
-    return "" if start < 0 or THINK_END in opened[start:] else opened[start:]
+    start = prompt.rfind(THINK)
+    return "" if start < 0 or THINK_END in prompt[start:] else prompt[start:]

@@ -58,8 +58,8 @@ def distinct_share(texts: Sequence[str], *, n: int = 2) -> float:
     return len(set(runs)) / len(runs) if runs else math.nan
 
 
-def different(texts: Sequence[str], *, most: int, threshold: float | int) -> list[int]:
-    """Choose texts in order, skipping each one that is too similar to a text already chosen.
+def choose_different(texts: Sequence[str], *, most: int, threshold: float | int) -> list[int]:
+    """Choose texts in order, skipping each text that is too similar to one already chosen.
 
     Args:
         texts: the texts.
@@ -73,7 +73,7 @@ def different(texts: Sequence[str], *, most: int, threshold: float | int) -> lis
         ValueError: `most` is below 1, or the threshold is out of range.
 
     Example:
-        >>> different(["4+3=7;#7", "4+3=7;#7", "3+4=7;#7"], most=2, threshold=0.8)
+        >>> choose_different(["4+3=7;#7", "4+3=7;#7", "3+4=7;#7"], most=2, threshold=0.8)
         [0, 2]
     """
     if most < 1:

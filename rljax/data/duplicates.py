@@ -1,8 +1,8 @@
 """Near-duplicate texts, found by exact set similarity of shingles. Unlike MinHash, this never misses a pair by chance.
 
 A text is represented by its shingles, the set of its three-word runs. Shingles are sorted by frequency, rarest first. If the
-Jaccard similarity of two sets is at least t, their prefixes of `n - ceil(t n) + 1` shingles (n is the size of each set) have at
-least one shingle in common. So only these prefixes are looked up, and every candidate is then compared in full.
+Jaccard similarity of two sets is at least t, their prefixes have at least one shingle in common; the prefix of a set of n shingles
+has `n - ceil(t n) + 1` of them. So candidates are found by their prefixes alone, and only candidates are compared in full.
 """
 
 import math
@@ -41,7 +41,7 @@ def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
     rank = {shingle: position for position, shingle in enumerate(order)}
     limit = max(BOILERPLATE_TEXTS, BOILERPLATE_SHARE * len(texts))
     rare_sets = [{shingle for shingle in shingles if counts[shingle] <= limit} for shingles in split]
-    # If a text is nothing but boilerplate, all of it is compared.
+    # A text that is nothing but boilerplate keeps all of its shingles.
     return [
         tuple(sorted(rank[shingle] for shingle in (rare if rare else shingles)))
         for rare, shingles in zip(rare_sets, split, strict=True)
@@ -127,7 +127,7 @@ def find_leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float
 
 
 def jaccard(left: Shingles, right: Shingles) -> float:
-    """Divide the number of shingles in both texts by the number of distinct shingles in either.
+    """Jaccard similarity: the number of shingles that two texts share, divided by the number in at least one of them.
 
     Example:
         >>> jaccard((1, 2, 3), (2, 3, 4))

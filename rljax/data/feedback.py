@@ -1,8 +1,8 @@
 """Feedback on a served model's responses, read from a queue of JSON lines that another process writes.
 
 A queue is a file that grows; a source is a queue, or a folder of `*.jsonl` queues. For each line already read, a `LineLocation`
-records the line's number, the byte at which the line ended, and a digest of the bytes before that. So it can be
-detected that a file was rotated, truncated or replaced.
+records the line's number, the position of its end in bytes, and a digest of the bytes before that position. The digests reveal
+that a file was rotated, truncated or replaced.
 """
 
 import hashlib
@@ -53,9 +53,9 @@ class LineLocation(NamedTuple):
     """Position of the end of a line."""
 
     queue: str
-    """Name of the queue's file, even if the file that contains the line has since been rotated."""
+    """Name of the queue's file, even if the line is in a rotated file."""
     file: str
-    """Path of the file when the line was read; the name of a rotated file differs from its queue's."""
+    """Path of the file that contained the line when it was read: the queue itself or a rotated file."""
     line: int
     """Number of the line, counted from 1."""
     end: int
@@ -98,8 +98,8 @@ def list_queues(source: Path) -> list[Path]:
     return sorted(file for file in source.glob("*.jsonl") if file.is_file()) if source.is_dir() else [source]
 
 
-def new_lines(source: Path, taken: Mapping[str, Sequence[LineLocation]]) -> Iterator[Line | str]:
-    """Read the complete lines after those already taken; a line without a newline is still being written, and is not read.
+def read_new_lines(source: Path, taken: Mapping[str, Sequence[LineLocation]]) -> Iterator[Line | str]:
+    """Read the complete lines after those already taken. A line without a newline is still being written, so it is not read yet.
 
     Args:
         source: a file, which need not exist yet, or a folder.
@@ -116,7 +116,7 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[LineLocation]]) -> Iter
 
 
 def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
-    """Return the files that contain the lines after the last location, the oldest first.
+    """Return the files that contain the lines after the last location, oldest first.
 
     Usually this is the queue file itself. If the queue was rotated, these are the rotated file that contains the last location,
     the rotated files that changed later, and the queue file from its beginning. Without a location, all rotated files and the
@@ -147,14 +147,14 @@ def list_parts(queue: Path, places: Sequence[LineLocation]) -> list[FilePart]:
             )
             return [FilePart(queue, place.end, place.line, note)]
     note = (
-        f"{queue} was replaced after its line {last.line} was read, and no rotated file next to it contains that line. Later "
-        "lines that were not read are lost; the new file is read from its beginning."
+        f"{queue} was replaced after its line {last.line} was read, and no rotated file next to it contains that line. Lines after "
+        "it that had not been read are lost; the new file is read from its beginning."
     )
     return [FilePart(queue, note=note)]
 
 
 def list_rotated(queue: Path) -> list[Path]:
-    """Return the rotated files next to a queue, the oldest first.
+    """Return the rotated files next to a queue, oldest first.
 
     Their names are `NAME.DIGITS` or `NAME.DATE`, or have `-` instead of the dot: `queue.jsonl.1`, `queue.jsonl-20261122`,
     `queue.jsonl.2026-11-22_10-30-00`. Files with other names, such as backups and compressed files, are ignored.
@@ -177,7 +177,7 @@ def contains_line(file: Path, place: LineLocation) -> bool:
 
 
 def digest_of(content: bytes) -> str:
-    """Compute a digest of the last `WINDOW` bytes.
+    """Compute a digest of the last `WINDOW` bytes of the content.
 
     Example:
         >>> digest_of(b"1") == digest_of(b"0" * WINDOW + b"1"), digest_of(b"2" + b"1" * WINDOW) == digest_of(b"1" * WINDOW)
@@ -218,7 +218,7 @@ def _read_lines(part: FilePart, queue: str) -> Iterator[Line]:
 
 
 def read_line(line: bytes) -> Feedback | BadRowError:
-    """Return the feedback in a line, or an error that says why the line cannot be used.
+    """Return the feedback in a line, or the error for a line that cannot be used.
 
     Example:
         >>> read_line(b'{"prompt": "1+1=", "response": "2", "thumbs": true}').reward

@@ -16,7 +16,7 @@ from rljax.data.cells import (
     after_hashes,
     answer_of,
     chat_of,
-    joined,
+    join_contents,
     last_boxed,
     lookup,
     prompt_of,
@@ -31,8 +31,8 @@ ANSWER_COLUMNS = (
     "reward_model.ground_truth",
 )
 DEMONSTRATION_COLUMN = "demonstration"
-PROCESSED = "length_bin"
-"""A column that `rljax preprocess` writes. Rows with it have their prompt and answer in the columns `prompt` and `answer`."""
+PREPROCESS_COLUMN = "length_bin"
+"""A column that `rljax preprocess` writes. In rows with this column, the prompt and answer are in `prompt` and `answer`."""
 
 Row = Mapping[str, object]
 
@@ -83,12 +83,12 @@ def recognize(row: Row) -> Format | None:
         >>> recognize({"question": "1+1?", "answer": "2"}) is None
         True
     """
-    candidates = (_tests,) if PROCESSED in row and "prompt" in row else _ALL
+    candidates = (_tests,) if PREPROCESS_COLUMN in row and "prompt" in row else _ALL
     return next((form for candidate in candidates if (form := candidate(row)) is not None), None)
 
 
 def columns_except(*names: str) -> Callable[[Row], dict[str, object]]:
-    """Return a function that keeps all columns except these and `answer`, which rewards receive separately."""
+    """Return a function that keeps all columns except the named ones and `answer`, which rewards receive separately."""
     return lambda row: {name: value for name, value in row.items() if name not in (*names, "answer")}
 
 
@@ -98,7 +98,7 @@ def optional_demonstration(column: str = DEMONSTRATION_COLUMN) -> Callable[[Row]
     def read(row: Row) -> str | None:
         value = row.get(column)
         if isinstance(value, (list, tuple)) and value:
-            return text_of({column: joined(chat_of(value, column))}, column, "demonstration")
+            return text_of({column: join_contents(chat_of(value, column))}, column, "demonstration")
         return None if value in (None, "") else text_of(row, column, "demonstration")
 
     return read
@@ -140,8 +140,8 @@ def _answer_of_verl(row: Row) -> str:
 def _inputs_of_verl(row: Row) -> dict[str, object]:
     """Return the tests of a programming task, which verl stores as JSON; an empty dict for any other row.
 
-    For tasks that call a function (`fn_name`) the dict is empty, because their inputs are arguments; a run reports that it cannot
-    judge them.
+    The dict is also empty for tests that call a function (`fn_name`), because their inputs are arguments; a run reports that it
+    cannot judge such a task.
     """
     truth = lookup(row, "reward_model.ground_truth")
     try:
@@ -203,7 +203,7 @@ def _mbpp(first: Row) -> Format | None:
 
 
 def _tests(first: Row) -> Format | None:
-    """Recognize any other task with `tests`, a `test` with assertions, or `stdin` and `stdout`. The answer is optional."""
+    """Recognize other programming tasks: `tests`, a `test` with assertions, or `stdin` and `stdout`. The answer is optional."""
     test = first.get("test")
     if "prompt" not in first:
         return None
@@ -435,7 +435,7 @@ def _messages(first: Row) -> Format | None:
         return prompt_of({"messages": opening}, "messages")[0], opening
 
     def response(row: Row) -> str:
-        return text_of({"messages": joined(turns(row)[-1:])}, "messages", "demonstration")
+        return text_of({"messages": join_contents(turns(row)[-1:])}, "messages", "demonstration")
 
     return Format(
         "TRL messages",
@@ -448,7 +448,7 @@ def _messages(first: Row) -> Format | None:
 
 
 def rich_turns(turns: Messages) -> Messages | None:
-    """Return the turns if plain text cannot represent them (several, or a tool call or reasoning); otherwise None."""
+    """Return the turns if plain text cannot represent them (several turns, tool calls or reasoning); otherwise None."""
     return turns if len(turns) > 1 or any(set(turn) != {"role", "content"} for turn in turns) else None
 
 
@@ -464,20 +464,20 @@ def _completion(first: Row) -> Format | None:
         other = next((role for role in roles if role != "assistant"), None)
         if other is not None:
             raise BadRowError(
-                f"the completion begins or ends with a message with role {other!r}",
-                "begin and end it with the assistant",
+                f"the completion begins or ends with a message of role {other!r}",
+                "begin and end it with messages of the assistant",
                 column="completion",
             )
         return messages
 
     def response(row: Row) -> str:
         messages = turns(row)
-        text = require(row, "completion") if messages is None else joined(messages)
+        text = require(row, "completion") if messages is None else join_contents(messages)
         return text_of({"completion": text}, "completion", "demonstration")
 
     def answer(row: Row) -> str:
         messages = turns(row)
-        return response(row) if messages is None else joined(messages[-1:])
+        return response(row) if messages is None else join_contents(messages[-1:])
 
     return Format(
         "TRL completion",
@@ -494,7 +494,7 @@ _ALL = (_verl, *_CODE, _aime, _commonsense_qa, _folio, _strategy_qa, _gsm8k, _ma
 
 
 def _answer_or(first: Row, otherwise: Callable[[Row], str]) -> Callable[[Row], str]:
-    """Return a function that reads an answer column; without one, the worked response is the reference answer."""
+    """Return a function that reads an answer column, or `otherwise` if the first row has none."""
     column = next((name for name in ANSWER_COLUMNS if lookup(first, name) is not MISSING), None)
     return otherwise if column is None else lambda row: answer_of(row, column)
 

@@ -1,4 +1,4 @@
-"""Selection of held-out prompts. Only a hash of the text decides, so a prompt never changes its split with seed or difficulty."""
+"""Selection of held-out prompts. Only a hash of its text decides, so a prompt has the same split for all seeds and difficulties."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from rljax.errors import InputError
 
 HELDOUT_PERIOD = 8  # one prompt in eight is held out
 TRIES = 40
-"""Samples per wanted problem before a generator counts as exhausted. A held-out problem takes eight times as many."""
+"""Samples per requested problem before a generator counts as exhausted; eight times as many per held-out problem."""
 
 Parts = tuple[list[Problem], list[Problem]]
 """The training problems, and the held-out problems."""
@@ -55,7 +55,7 @@ def sample_parts(make: Callable[[Random], Problem], *, train: int, heldout: int,
         seed: the same seed gives the same problems in the same order.
 
     Returns:
-        The training problems and the held-out problems. `is_heldout` decides, so they share no prompt, whatever the seeds.
+        The training problems and the held-out problems. `is_heldout` decides, so no prompt is in both, whatever the seed.
 
     Raises:
         InputError: the generator has too few different problems.

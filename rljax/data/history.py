@@ -1,7 +1,7 @@
 """The pass-rate history of the training prompts, and the choice of the next prompts from this history.
 
-Every function is pure and works on NumPy arrays. A checkpoint needs only the history and the stream position, because these two
-determine the next choice.
+Every function is pure and works on NumPy arrays. The history and the stream position determine the next choice, so a checkpoint
+stores only these two.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from rljax.errors import InputError
 
 
 class History(NamedTuple):
-    """Response counts of N prompts; older counts may be decayed."""
+    """Counts of the responses to N prompts; earlier responses may count less (see `decay` in `record_responses`)."""
 
     attempts: Float32[np.ndarray, "N"]
     """Number of judged responses to each prompt."""
@@ -65,7 +65,7 @@ def no_history(prompts: int) -> History:
     return History(*(np.zeros(prompts, np.float32) for _ in History._fields))
 
 
-def record(
+def record_responses(
     history: History,
     problems: Int[np.ndarray, "P"],
     rewards: Float[np.ndarray, "P G"],
@@ -88,8 +88,8 @@ def record(
         lengths: tokens of each response, `[P, G]`.
         valid: whether each response has a reward, `[P, G]`; None means that all have one. Responses without a reward are ignored.
         threshold: a response passes if its reward is above this.
-        decay: factor on the earlier counts of this step's prompts, in (0, 1]. Below 1, the pass rate follows the changing
-            policy.
+        decay: factor by which the earlier counts of this step's prompts are multiplied, in (0, 1]. Below 1, the pass rate
+            follows the changing policy.
 
     Returns:
         The new history.
@@ -98,7 +98,7 @@ def record(
         ValueError: shapes do not match, an index is out of range, or `decay` is out of range.
 
     Example:
-        >>> history = record(no_history(2), np.array([1]), np.array([[1.0, 0.0]]), np.array([[5, 7]]))
+        >>> history = record_responses(no_history(2), np.array([1]), np.array([[1.0, 0.0]]), np.array([[5, 7]]))
         >>> history.attempts.tolist(), history.passes.tolist(), history.tokens.tolist()
         ([0.0, 2.0], [0.0, 1.0], [0.0, 12.0])
 
@@ -169,7 +169,7 @@ def mean_lengths(
 
 
 def curriculum(begin: Window, end: Window, *, step: int, steps: int) -> Window:
-    """Compute the pass-rate window of a step; it moves during the run, for example from easy to hard prompts.
+    """Compute the pass-rate window of a step. The window moves during the run, for example from easy to hard prompts.
 
     ::
 
@@ -197,7 +197,7 @@ def curriculum(begin: Window, end: Window, *, step: int, steps: int) -> Window:
     return Window(*(round(float(a + done * (b - a)), 9) for a, b in zip(begin, end, strict=True)))
 
 
-def choose(
+def choose_prompts(
     history: History,
     stream: PromptStream,
     position: int,
@@ -224,7 +224,7 @@ def choose(
         seed: the seed of the random choices, 0 or more.
         revisit: probability of choosing a prompt outside the window, in [0, 1].
         least_attempts: prompts with fewer attempts are always chosen.
-        patience: the number of prompts considered per chosen prompt, at least 1.
+        patience: the maximum number of prompts considered per chosen prompt, at least 1.
 
     Returns:
         The prompts in the order of the stream, and where the next choice begins.
@@ -238,11 +238,12 @@ def choose(
         >>> stream = PromptStream(range(3), seed=0)
         >>> stream.indices(0, 6)
         [2, 0, 1, 1, 2, 0]
-        >>> choose(history, stream, 0, 3, window=Window(0.2, 0.8), seed=0, revisit=0.0)
+        >>> choose_prompts(history, stream, 0, 3, window=Window(0.2, 0.8), seed=0, revisit=0.0)
         Choice(problems=array([2, 1, 1]), position=4, passed_over=1)
 
     Source:
-        Bae et al., arXiv:2504.03380 (online difficulty filtering). Its thresholds could not be confirmed, so there is no default.
+        Bae et al., arXiv:2504.03380 (online difficulty filtering). Its thresholds could not be confirmed, so `window` has no
+        default.
     """
     _check_window(window, revisit)
     if patience < 1:

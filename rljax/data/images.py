@@ -1,6 +1,6 @@
 """Black-and-white images as text, with one Braille character per patch of 4 x 2 pixels.
 
-Unicode has a Braille character for each of the 256 patterns of 4 x 2 dots. So an image can be stored without loss wherever
+Unicode has a Braille character for each of the 256 patterns of 4 x 2 dots. So an image can be stored or shown without loss wherever
 text can: in prompts, datasets, run folders and terminals. Bit i of a pattern's number is dot i + 1 of the Braille cell::
 
     dots   1 4        bits   0 3
@@ -8,7 +8,7 @@ text can: in prompts, datasets, run folders and terminals. Bit i of a pattern's 
            3 6               2 5
            7 8               6 7
 
-The characters of an image follow one another from left to right and from top to bottom, without line ends.
+The characters of an image are written from left to right and from top to bottom, without line breaks.
 """
 
 import re
@@ -36,7 +36,7 @@ def patch_counts(height: int, width: int) -> tuple[int, int]:
         width: the image's width in pixels, a positive multiple of 2.
 
     Raises:
-        InputError: the height or width is not such a multiple.
+        InputError: the height is not a positive multiple of 4, or the width is not a positive multiple of 2.
 
     Example:
         >>> patch_counts(8, 6)
@@ -119,7 +119,7 @@ def check_complete_images(text: str, *, height: int, width: int) -> None:
     """Reject a text with an incomplete image: each run of Braille characters must consist of complete images.
 
     Raises:
-        InputError: a run of Braille characters is not a whole number of images.
+        InputError: the length of a run is not a multiple of the number of patches in an image.
 
     Example:
         >>> check_complete_images("⣇⣀+⣿⣿=", height=4, width=4)

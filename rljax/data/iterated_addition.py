@@ -39,7 +39,7 @@ def solve(first: int, second: int, steps: int) -> list[int]:
 
 
 def repeats_late(first: int, second: int) -> bool:
-    """Return True if a chain visits all 60 digit pairs of the longest cycle modulo 10, so that it repeats as late as possible.
+    """Return True if a chain is on the longest cycle modulo 10, whose 60 digit pairs all differ, so it repeats as late as possible.
 
     Example:
         >>> repeats_late(0, 1), repeats_late(0, 5)

@@ -9,14 +9,14 @@ from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.cells import MISSING, Messages, columns_of, lookup, prompt_of, require
 from rljax.data.chat import chat_columns
 from rljax.data.formats import PROMPT_COLUMNS
-from rljax.data.preferences import OnBadPair
+from rljax.data.preferences import OnBadRow
 from rljax.data.prompts import COLUMNS_NOT_IN_PROMPTS
 from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.errors import InputError
 from rljax.records import is_finite_number
 
 STEPS, LABELS = "completions", "labels"
-"""TRL's names of the columns with a solution's steps and with the steps' labels."""
+"""TRL's column names for the steps of a solution, and for the labels of the steps."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LabeledSolution:
         steps: the texts of the steps, in order.
         labels: for each step a number from 0 (wrong) to 1 (right).
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
-        columns: the row's columns that the chat template reads, and the columns that other programs write into prompts.
+        columns: those columns of the row that the chat template reads, or that other programs write into prompts.
     """
 
     prompt: str
@@ -48,7 +48,7 @@ class LoadedSolutions(NamedTuple):
 
 
 def read_solutions(
-    path_or_id: str | Path, *, split: str = "train", prompt_column: str | None = None, on_error: OnBadPair = "fatal"
+    path_or_id: str | Path, *, split: str = "train", prompt_column: str | None = None, on_error: OnBadRow = "fatal"
 ) -> LoadedSolutions:
     """Read solutions with labeled steps: rows with a prompt, `completions` (the steps) and `labels`.
 
@@ -59,11 +59,11 @@ def read_solutions(
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows.
 
     Raises:
-        InputError: the file or a package is missing, the dataset is empty or has bad rows (the message locates them), or `on_error`
-            is neither of the two.
+        InputError: the file or a required package is missing, the dataset is empty or has bad rows (the message locates them), or
+            `on_error` is neither `fatal` nor `drop`.
     """
-    if on_error not in get_args(OnBadPair):
-        raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnBadPair))}.")
+    if on_error not in get_args(OnBadRow):
+        raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnBadRow))}.")
     source, rows = open_rows(path_or_id, split)
     solutions: list[LabeledSolution] = []
     faults: list[Fault] = []

@@ -1,7 +1,7 @@
 """Batches by length under a token budget: prompts sampled from length bins, and smaller groups for longer responses.
 
-The size of a rollout is its number of tokens, not its number of responses. Both mappings are pure: `LengthStream` maps a
-position to a record, as every `PromptStream` does, and `group_sizes` maps expected lengths to group sizes.
+The budget limits the tokens of a rollout, not the number of its responses. `LengthStream` maps a position to a record, as every
+`PromptStream` does, and `group_sizes` maps expected lengths to group sizes; neither has any other state.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class LengthStream(PromptStream):
         if len(lengths) != len(records) or min(lengths) < 1:
             raise InputError(
                 f"batches by length need a length of 1 or more for each record; got {len(lengths)} lengths for "
-                f"{len(records)} records, the smallest of them {min(lengths, default=0)}."
+                f"{len(records)} records, and the smallest length is {min(lengths, default=0)}."
             )
         bins = np.asarray(bins_of(lengths)[0])
         sizes = np.bincount(bins, minlength=BINS)
@@ -61,7 +61,7 @@ class LengthStream(PromptStream):
         if not valid:
             raise InputError(
                 f"the weights of the length bins are {tuple(weights)}; give {BINS} numbers of 0 or more, with one above 0 for a "
-                f"bin that has prompts (the bins have {sizes.tolist()})."
+                f"bin that has prompts (the bins have {sizes.tolist()} prompts)."
             )
         members = tuple(np.flatnonzero(bins == number) for number in range(BINS))
         self._order = _Order(members, np.where(sizes > 0, shares, 0.0), seed)
@@ -107,8 +107,8 @@ def group_sizes(lengths: Float[np.ndarray, "P"], *, budget: int, most: int, floo
     Args:
         lengths: ℓ, the expected number of tokens of a response to each of the P prompts, at least 1.
         budget: B, the number of response tokens for all P prompts.
-        most: the largest group. The document has no such limit and would give 409 responses to a prompt whose ℓ is 10 tokens.
-        floor: the smallest group. The document has 1, but a group of one response has no advantage.
+        most: the largest group size. Eq. 27 has no maximum, and would give 409 responses to a prompt whose ℓ is 10 tokens.
+        floor: the smallest group size. Eq. 27 allows 1, but a group of one response has no advantage.
 
     Returns:
         `[P]`, group sizes.

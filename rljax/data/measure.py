@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from rljax.data.cells import joined
+from rljax.data.cells import join_contents
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
 from rljax.ops.unpublished.length import length_bins, length_percentiles
@@ -44,21 +44,21 @@ def bins_of(lengths: Sequence[int]) -> tuple[list[int], list[float]]:
     return length_bins(array, edges).tolist(), edges.tolist()
 
 
-def numbers_in(text: str) -> int:
-    """Count the distinct numbers in a text; only numbers written in digits count.
+def count_numbers(text: str) -> int:
+    """Count the distinct numbers in a text that are written in digits.
 
     Example:
-        >>> numbers_in("Buy 3 pens and 3 cups for $1,200.50 in 2 days.")
+        >>> count_numbers("Buy 3 pens and 3 cups for $1,200.50 in 2 days.")
         3
     """
     return len(set(_NUMBER.findall(text)))
 
 
-def steps_in(text: str) -> int:
+def count_steps(text: str) -> int:
     """Count the steps of a worked response: lines, sentences, and parts separated by semicolons.
 
     Example:
-        >>> steps_in("7+5=12;12+9=21;#21"), steps_in("We add. Then we halve it.\\n#### 3")
+        >>> count_steps("7+5=12;12+9=21;#21"), count_steps("We add. Then we halve it.\\n#### 3")
         (3, 3)
     """
     return sum(bool(part.strip()) for part in _STEP_END.split(text))
@@ -69,7 +69,7 @@ def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> 
 
     The score is the mean of two or three ranks: the fraction of problems with a shorter prompt, with fewer numbers in the prompt,
     and, for a problem with a demonstration, the fraction of demonstrations with fewer steps. Ties count half. The score uses
-    no model, so it does not measure how hard a problem is for a model; a history of pass rates does.
+    no model, so it does not measure how hard a problem is for a model; pass rates do.
 
     Args:
         problems: N problems.
@@ -87,9 +87,11 @@ def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> 
         Unpublished: step 11 of Algorithm 11 of the design document requires a complexity but does not define it; the
         definition is this library's.
     """
-    steps = {i: steps_in(problem.demonstration) for i, problem in enumerate(problems) if problem.demonstration is not None}
+    steps = {
+        i: count_steps(problem.demonstration) for i, problem in enumerate(problems) if problem.demonstration is not None
+    }
     worked = list(steps)
-    total = _ranks(prompt_tokens) + _ranks([numbers_in(problem.prompt) for problem in problems])
+    total = _ranks(prompt_tokens) + _ranks([count_numbers(problem.prompt) for problem in problems])
     parts = np.full(len(problems), 2.0)
     if worked:
         total[worked] += _ranks(list(steps.values()))
@@ -122,11 +124,11 @@ def reword(problem: Problem, wording: str) -> Problem:
         return replace(problem, prompt=wording.replace("{prompt}", problem.prompt))
     *before, last = problem.messages
     messages = (*before, {**last, "content": wording.replace("{prompt}", last["content"])})
-    return replace(problem, prompt=joined(messages), messages=messages)
+    return replace(problem, prompt=join_contents(messages), messages=messages)
 
 
 def response_length(problem: Problem, tokenizer: Tokenizer) -> int | None:
-    """Count the tokens of a problem's demonstration as a response, with its end token; None without a demonstration.
+    """Count the tokens of a problem's demonstration, with its end token; None without a demonstration.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -136,11 +138,11 @@ def response_length(problem: Problem, tokenizer: Tokenizer) -> int | None:
     return None if problem.demonstration is None else len(tokenizer.encode(problem.demonstration)) + 1
 
 
-def summary(lengths: Sequence[int]) -> dict[str, float | int] | None:
+def summarize(lengths: Sequence[int]) -> dict[str, float | int] | None:
     """Compute minimum, median, 95th percentile and maximum of lengths, for a report; None if there are no lengths.
 
     Example:
-        >>> summary([1, 2, 3])
+        >>> summarize([1, 2, 3])
         {'least': 1, 'median': 2.0, 'p95': 2.9, 'most': 3}
     """
     if not lengths:

@@ -7,43 +7,43 @@ from dataclasses import replace
 from itertools import permutations
 from types import MappingProxyType
 
-from rljax.data.cells import joined
+from rljax.data.cells import join_contents
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
-_MINUS = r"(?<=[\d)}\]])(?=-(?![^\W\d_]{2}))|(?<=[\d)}\]]-)(?![^\W\d_]{2})(?=.)"  # no hyphens in words, no signs
+_MINUS = r"(?<=[\d)}\]])(?=-(?![^\W\d_]{2}))|(?<=[\d)}\]]-)(?![^\W\d_]{2})(?=.)"  # a minus, but not a hyphen or a sign
 _GAP = re.compile(rf"(?<=\s)(?=\S)|(?=[+*/=<>])|(?<=[+*/=<>])(?=.)|{_MINUS}")
 _WORD = re.compile(r"(?<![\\\w])[^\W\d_]{3,}(?!\w)")
 _SUM = re.compile(r"(?<![\w+*/^.(){}\[\]-])\d+(?:\+\d+){1,4}(?![\w+*/^.(){}\[\]-])")
-_SHARE = 0.5
-_TYPO_SHARE = 0.1
+_SHARE = 0.5  # of the gaps or words
+_TYPO_SHARE = 0.1  # of the words
 
 
-def spaces(text: str, rng: random.Random) -> str:
+def add_spaces(text: str, rng: random.Random) -> str:
     """Add a space at about half of the positions between words and around operators.
 
     Example:
-        >>> spaces("What is 3+4= ?", random.Random(0))
+        >>> add_spaces("What is 3+4= ?", random.Random(0))
         'What is 3 + 4=  ?'
     """
     return _GAP.sub(lambda _: " " * (rng.random() < _SHARE), text)
 
 
-def case(text: str, rng: random.Random) -> str:
+def change_case(text: str, rng: random.Random) -> str:
     r"""Write about half of the words with at least three letters in upper case. One-letter names and LaTeX commands stay unchanged.
 
     Example:
-        >>> case(r"Find the value of x in \frac{x}{2} = 3.", random.Random(0))
+        >>> change_case(r"Find the value of x in \frac{x}{2} = 3.", random.Random(0))
         'Find the VALUE of x in \\frac{x}{2} = 3.'
     """
     return _WORD.sub(lambda word: word.group().upper() if rng.random() < _SHARE else word.group(), text)
 
 
-def typos(text: str, rng: random.Random) -> str:
+def add_typos(text: str, rng: random.Random) -> str:
     """Swap two adjacent inner letters in about a tenth of the words with at least four letters, and in at least one word.
 
     Example:
-        >>> typos("Find the value of this sum", random.Random(0))
+        >>> add_typos("Find the value of this sum", random.Random(0))
         'Find the vaule of this sum'
     """
     words = [word for word in _WORD.finditer(text) if _swappable_indices(word.group())]
@@ -61,18 +61,18 @@ def typos(text: str, rng: random.Random) -> str:
     return _WORD.sub(swap_letters, text)
 
 
-def order(text: str, rng: random.Random) -> str:
+def shuffle_sums(text: str, rng: random.Random) -> str:
     """Shuffle the terms of every sum of whole numbers that is not part of a longer expression; no character is added.
 
     Example:
-        >>> order("3+4+12=", random.Random(0)), order("2*3+4=", random.Random(0))
+        >>> shuffle_sums("3+4+12=", random.Random(0)), shuffle_sums("2*3+4=", random.Random(0))
         ('12+3+4=', '2*3+4=')
     """
 
-    def shuffle(found: re.Match[str]) -> str:
-        summands = found.group().split("+")
+    def shuffle(match: re.Match[str]) -> str:
+        summands = match.group().split("+")
         others = [new for new in permutations(summands) if list(new) != summands]
-        return "+".join(rng.choice(others)) if others else found.group()
+        return "+".join(rng.choice(others)) if others else match.group()
 
     return _SUM.sub(shuffle, text)
 
@@ -83,7 +83,7 @@ def _swappable_indices(word: str) -> list[int]:
 
 
 PERTURBATIONS: MappingProxyType[str, Callable[[str, random.Random], str]] = MappingProxyType(
-    {"spaces": spaces, "case": case, "typos": typos, "order": order}
+    {"spaces": add_spaces, "case": change_case, "typos": add_typos, "order": shuffle_sums}
 )
 """Name of a perturbation -> function of a text and a random source that returns the changed text; the answer stays the same."""
 
@@ -144,4 +144,4 @@ def _perturb_one(problem: Problem, name: str, seed: int) -> Problem:
         {**message, "content": write(message["content"])} if message["role"] == "user" else message
         for message in problem.messages
     )
-    return replace(problem, prompt=joined(messages), messages=messages)
+    return replace(problem, prompt=join_contents(messages), messages=messages)

@@ -10,10 +10,10 @@ from pathlib import Path
 from rljax.errors import InputError
 from rljax.files import TEXT
 
-ROWS = (".jsonl", ".json", ".parquet")
+ROW_SUFFIXES = (".jsonl", ".json", ".parquet")
 """Suffixes of files that contain rows instead of plain text."""
 HELDOUT_DIVISOR = 10
-"""The last 1/10 of each file, by characters, is held out."""
+"""The last tenth of each file's characters is held out."""
 
 
 def text_dataset(files: Iterable[str | Path]) -> str:
@@ -41,8 +41,8 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
         split: "train" or "test".
 
     Raises:
-        InputError: the names are not quoted as in a shell, there is no file, or one of them does not exist, is not in UTF-8, or is
-            too short to hold a tenth out.
+        InputError: the names are not quoted as in a shell, no file is named, or a file does not exist, contains rows, is not in
+            UTF-8, or has too little text.
     """
     try:
         files = [Path(file).expanduser() for file in shlex.split(name.removeprefix(TEXT))]
@@ -54,8 +54,8 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
         raise InputError("there is no text to learn; name at least one file: `rljax pretrain FILE.txt`.")
     for number, file in enumerate(files):
         if not file.is_file():
-            raise InputError(f"the text {str(file)!r} does not exist, or is not a file; name an existing one.")
-        if file.suffix in ROWS:
+            raise InputError(f"the text {str(file)!r} does not exist, or is not a file; name an existing file.")
+        if file.suffix in ROW_SUFFIXES:
             raise InputError(
                 f"{file} contains rows, and their braces and column names would be learned as text; write the texts to a .txt file."
             )

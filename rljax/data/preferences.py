@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_che
 import numpy as np
 
 from rljax.data.bad_rows import BadRowError, Fault, describe_value
-from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, require, text_of
+from rljax.data.cells import MISSING, Messages, chat_of, columns_of, join_contents, lookup, prompt_of, require, text_of
 from rljax.data.chat import chat_columns
 from rljax.data.formats import PROMPT_COLUMNS, rich_turns
 from rljax.data.prompts import CHATS_NOT_IN_PROMPTS, COLUMNS_NOT_IN_PROMPTS, SCORE_COLUMNS, WEIGHT_COLUMNS
@@ -21,13 +21,13 @@ from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.errors import InputError
 from rljax.records import is_finite_number
 
-NOTED_COLUMNS = (
+REPORTED_COLUMNS = (
     *(*COLUMNS_NOT_IN_PROMPTS, *CHATS_NOT_IN_PROMPTS, *WEIGHT_COLUMNS),
     *(name for names in SCORE_COLUMNS for name in names),
 )
-"""Columns that `rljax.data.prompts.list_columns_left_out` checks for content that is not used."""
-OnBadPair = Literal["fatal", "drop"]
-"""Bad rows stop the reading, or are dropped. They are never kept: a pair without one of its responses is useless."""
+"""Columns in which `rljax.data.prompts.list_columns_left_out` looks for content that is not used."""
+OnBadRow = Literal["fatal", "drop"]
+"""What to do with bad rows: stop with an error, or drop them. None is kept: a pair without one of its responses is useless."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Preference:
         chosen: the preferred response.
         rejected: the other response.
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
-        margin: by how much the preferred response is better, in the unit of the score, not negative.
+        margin: by how much the preferred response is better, in the unit of the score, at least 0.
         columns: the row's columns that the chat template reads in addition to the messages (`tools` and `chat_template_kwargs`),
-            and the columns that other programs use (`NOTED_COLUMNS`).
+            and the columns that other programs use (`REPORTED_COLUMNS`).
         turns: each response as messages, if plain text cannot represent it (several turns, tool calls or reasoning). None means
             that the response is one message of the assistant.
         gold: a third response, better than both, for losses that imitate it; None if there is none.
@@ -114,7 +114,7 @@ def read_preferences(
     chosen_column: str = "chosen",
     rejected_column: str = "rejected",
     gold_column: str | None = None,
-    on_error: OnBadPair = "fatal",
+    on_error: OnBadRow = "fatal",
 ) -> LoadedPreferences:
     """Read preference pairs from a file, a folder, or a dataset on the Hugging Face hub.
 
@@ -133,11 +133,11 @@ def read_preferences(
         One pair per usable row, with the row's `margin` if it has one; the pairs' locations; and the bad rows.
 
     Raises:
-        InputError: the file or a package is missing, the dataset is empty or has bad rows (the message locates them), or
-            `on_error` is neither of the two.
+        InputError: the file or a required package is missing, the dataset is empty or has bad rows (the message locates them), or
+            `on_error` is neither `fatal` nor `drop`.
     """
-    if on_error not in get_args(OnBadPair):
-        raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnBadPair))}.")
+    if on_error not in get_args(OnBadRow):
+        raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnBadRow))}.")
     source, rows = open_rows(path_or_id, split)
     columns: PreferenceColumns | None = None
     preferences: list[Preference] = []
@@ -209,7 +209,7 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
     if better == worse:
         raise BadRowError("both responses are the same, so neither is preferred", "remove the row", column=columns.rejected)
     turns = better[1], worse[1]
-    extra = chat_columns(row) | {name: row[name] for name in NOTED_COLUMNS if row.get(name) is not None}
+    extra = chat_columns(row) | {name: row[name] for name in REPORTED_COLUMNS if row.get(name) is not None}
     gold = (
         (None, None)
         if columns.gold is None
@@ -268,7 +268,7 @@ def _shared_length(first: Sequence, second: Sequence) -> int:
 
 
 def _split_chats(chosen: Messages, rejected: Messages, prompt: Prompt | None, columns: PreferenceColumns) -> Pieces:
-    """Split chats at the prompt, which each chat may repeat, or else after the messages that both chats begin with."""
+    """Split chats after the prompt, which each chat may repeat; without a prompt, after the messages that both chats begin with."""
     if prompt is None:
         # The last message of each chat is in its response and never part of the prompt, even if the other chat continues it.
         opening = chosen[: min(_shared_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)]
@@ -280,7 +280,7 @@ def _split_chats(chosen: Messages, rejected: Messages, prompt: Prompt | None, co
             )
         if opening[-1]["role"] == "assistant":
             raise BadRowError("the shared beginning ends with the assistant's turn", "rewrite it", column=columns.chosen)
-        text, messages = joined(opening), opening
+        text, messages = join_contents(opening), opening
     else:
         text, messages = prompt
         opening = ({"role": "user", "content": text},) if messages is None else messages
@@ -291,14 +291,14 @@ def _split_chats(chosen: Messages, rejected: Messages, prompt: Prompt | None, co
 def _answer(messages: Messages, column: str) -> Response:
     roles = [message["role"] for message in messages]
     twice = any(pair == ("assistant", "assistant") for pair in pairwise(roles))
-    if not roles or {roles[0], roles[-1]} != {"assistant"} or twice or not joined(messages).strip():
+    if not roles or {roles[0], roles[-1]} != {"assistant"} or twice or not join_contents(messages).strip():
         raise BadRowError(
-            "after the prompt there must be a non-empty message of the assistant, or several that begin and end with it and answer "
-            f"others in between, but the roles are: {', '.join(roles) if roles else 'none'}",
+            "after the prompt, there must be messages that begin and end with one of the assistant, are not all empty, and have no two "
+            f"messages of the assistant in a row, but the roles are: {', '.join(roles) if roles else 'none'}",
             "rewrite it, or remove the row",
             column=column,
         )
-    return joined(messages), rich_turns(messages)
+    return join_contents(messages), rich_turns(messages)
 
 
 def _margin(row: Mapping[str, object]) -> float:
@@ -319,7 +319,7 @@ def split_pairs(examples: Sequence[Example], count: int, *, seed: int) -> tuple[
 
     Args:
         examples: all pairs. If a prompt is empty, the preferred response is used as the prompt.
-        count: the maximum number of held-out pairs. At most a tenth of the prompts are held out, and at least one.
+        count: the maximum number of held-out pairs. At most a tenth of the prompts, but at least one, are held out.
         seed: the seed of the random choice.
 
     Returns:

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 import rljax
-from rljax.data.dataset import LoadedProblems, read_problems
 from rljax.data.preprocess import REASONS, Prepared, Verify, prepare_rows
 from rljax.data.preprocess_options import Preprocess
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import LoadedProblems, read_problems
 from rljax.data.reading import locate
 from rljax.data.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from rljax.errors import InputError
@@ -27,11 +27,11 @@ MANIFEST, REPORT, DROPPED = "manifest.json", "report.json", "dropped.jsonl"
 def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
     """Read a dataset, prepare it and write the folder.
 
-    The same recipe on the same input gives the same bytes, so a folder that already contains the result is written again.
+    The same recipe on the same input gives the same bytes, so a folder that already contains the result may be overwritten.
 
     Args:
         recipe: the options of the command.
-        verify: `(problems, completions) -> (rewards, whether there is a verdict)`; a function that judges the answers.
+        verify: the function that judges the answers; see `rljax.data.preprocess.Verify`.
 
     Returns:
         The rows, the dropped rows and the report, as written.
@@ -48,7 +48,7 @@ def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
         demonstration_column=recipe.demonstration_column,
         on_error=recipe.on_error,
     )
-    # A held-out question must not leak even if its answer is bad.
+    # Keep held-out questions with bad answers, because they must not leak either.
     heldout = [read_problems(name, split="test", on_error="keep") for name in recipe.heldout]
     source = _identity(recipe.input, recipe.split, loaded)
     _refuse_foreign_folder(recipe, source)
@@ -91,13 +91,13 @@ def progress_bar(items: Sequence, what: str) -> Iterable:
 
 
 def report_table(report: dict) -> Table:
-    """Make a table of the numbers of rows: read, dropped for each reason, and written.
+    """Make a table of row counts: rows read, dropped for each reason, checked and written.
 
     Args:
         report: the report of `prepare_rows`.
 
     Returns:
-        A `rich` table with one line per number.
+        A `rich` table with one line per count.
     """
     table = Table(title=Text(f"{report['source']} ({report['format']})"))
     table.add_column("rows", justify="right")
@@ -112,7 +112,7 @@ def report_table(report: dict) -> Table:
     for reason, counted in report["dropped"].items():
         add_line(-counted["rows"], f"{reason}: {REASONS[reason]}", f"{counted['first']}: {counted['detail']}")
     if report["kept_with_faults"]:
-        add_line(report["kept_with_faults"], "kept although faulty")
+        add_line(report["kept_with_faults"], "kept despite a bad answer or demonstration")
     add_line(report["answers_checked"], "answers checked")
     add_line(report["rows_out"], "written")
     return table

@@ -1,8 +1,8 @@
-"""Preprocessing of a raw dataset for training. Each stage is a function that also returns the rows it drops.
+"""Preprocessing of a raw dataset for training. Each stage is a function that returns the rows it keeps and the rows it drops.
 
-The stages run in this order: reading, identical rows, answers, repeated prompts, near-duplicates, leaks, wordings and lengths.
-Because answers are checked first, a row is dropped for repeating another row's prompt only if that row passed the check.
-Length bins and complexity are measured on the remaining rows.
+The stages check the following, in this order: identical rows, answers, repeated prompts, near-duplicates, leaks, and lengths (in
+each wording). Answers are checked before repeated prompts, so that a row is dropped as a repetition only if the other row passed.
+Length bins and complexity are computed from the remaining rows.
 """
 
 from collections import defaultdict
@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32
 
-from rljax.data.dataset import LoadedProblems
 from rljax.data.duplicates import find_leaks, near_duplicates
-from rljax.data.measure import bins_of, complexity_of, response_length, reword, summary
+from rljax.data.measure import bins_of, complexity_of, response_length, reword, summarize
 from rljax.data.preprocess_options import Preprocess
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import LoadedProblems
 from rljax.data.prompts import prompt_tokens
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
@@ -25,14 +25,16 @@ Verify = Callable[
     [Sequence[Problem], Sequence[str]],
     tuple[Sequence[float] | Float32[np.ndarray, "N"], *tuple[Sequence[bool] | Bool[np.ndarray, "N"], ...]],
 ]
-"""`(problems, completions) -> (rewards, whether there is a verdict)`, optionally followed by whether a completion states no
-answer in the form that the reward reads. A completion with a reward above 0 is right."""
+"""`(problems, completions) -> (rewards, is_judged)` or `(rewards, is_judged, is_unread)`.
 
-Watch = Callable[[Sequence, str], Iterable]
-"""`(items, description) -> the same items`, for a progress bar."""
+A completion with a reward above 0 is right. `is_judged`: whether there is a verdict. `is_unread`: whether the completion states no
+answer in the form that the reward reads."""
 
-BATCH = 512  # number of answers judged in one call
-MEASURED = ("prompt_tokens", "response_tokens", "length_bin", "complexity", "source_row", "wording")
+Progress = Callable[[Sequence, str], Iterable]
+"""`(items, description) -> the same items`, while a progress bar is shown."""
+
+BATCH = 512  # the maximum number of answers judged in one call
+ADDED_COLUMNS = ("prompt_tokens", "response_tokens", "length_bin", "complexity", "source_row", "wording")
 """The columns that preprocessing adds to every row."""
 
 REASONS = {
@@ -53,12 +55,12 @@ REASONS = {
 
 
 class Example(NamedTuple):
-    """A problem as passed from one stage to the next."""
+    """A problem and its location, as passed from one stage to the next."""
 
     problem: Problem
-    """The problem after the latest stage."""
+    """The problem."""
     place: str
-    """Location of its row in the input, such as `line 3`."""
+    """Location of the problem's row in the input, such as `line 3`."""
 
 
 class MeasuredProblem(NamedTuple):
@@ -84,7 +86,7 @@ class DroppedRow(NamedTuple):
     reason: str
     """One of `REASONS`."""
     detail: str
-    """What exactly is wrong, in words."""
+    """What exactly is wrong with the row, in words."""
 
 
 class Verdict(NamedTuple):
@@ -109,7 +111,7 @@ class Prepared(NamedTuple):
     """Counts, lengths and bin edges, as JSON."""
 
 
-def _watch_nothing(items: Sequence, what: str) -> Iterable:
+def _no_progress(items: Sequence, what: str) -> Iterable:
     """Return the items and show no progress."""
     del what
     return items
@@ -122,7 +124,7 @@ def prepare_rows(
     verify: Verify,
     heldout: Sequence[Problem] = (),
     *,
-    watch: Watch = _watch_nothing,
+    watch: Progress = _no_progress,
 ) -> Prepared:
     """Run a dataset through all stages.
 
@@ -135,7 +137,7 @@ def prepare_rows(
         watch: a function that wraps the items of slow stages, to show progress.
 
     Returns:
-        The rows, the dropped rows, and the report. Without wordings, every input row is either kept or dropped.
+        The rows, the dropped rows, and the report. With several wordings, a row may be kept in some and dropped in others.
 
     Raises:
         InputError: no row is left, or the verifier raises and `recipe.on_error` is `fatal`.
@@ -156,7 +158,7 @@ def prepare_rows(
     examples = [Example(problem, place) for problem, place in zip(loaded.problems, loaded.places, strict=True)]
     examples, identical = _drop_identical(examples)
     kept_faults = {fault.place for fault in loaded.faults if fault.kept}
-    to_check = [  # every row if the user named a reward, otherwise only those with an answer
+    to_check = [  # if the user named a reward, every row without a fault; otherwise only those that also have an answer
         example.place not in kept_faults and (recipe.reward is not None or example.problem.answer != "")
         for example in examples
     ]
@@ -197,7 +199,7 @@ def _drop_identical(examples: Sequence[Example]) -> tuple[list[Example], list[Dr
 
 
 def _drop_wrong(
-    examples: Sequence[Example], to_check: Sequence[bool], verify: Verify, *, fatal: bool, watch: Watch = _watch_nothing
+    examples: Sequence[Example], to_check: Sequence[bool], verify: Verify, *, fatal: bool, watch: Progress = _no_progress
 ) -> tuple[list[Example], list[DroppedRow], int]:
     r"""Drop rows whose demonstration is judged wrong, or whose answer is not recognized in `\boxed{answer}`.
 
@@ -217,7 +219,7 @@ def _drop_wrong(
     judged = [example for example, check in zip(examples, to_check, strict=True) if check]
     verdicts: list[Verdict] = []
     for start in watch(range(0, len(judged), BATCH), "Checking answers"):
-        verdicts += _verdicts(judged[start : start + BATCH], verify, fatal=fatal)
+        verdicts += _judge_batch(judged[start : start + BATCH], verify, fatal=fatal)
     dropped = [
         DroppedRow(example.place, verdict.reason, verdict.detail)
         for example, verdict in zip(judged, verdicts, strict=True)
@@ -228,7 +230,7 @@ def _drop_wrong(
     return kept, dropped, sum(verdict.is_judged for verdict in verdicts)
 
 
-def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[Verdict]:
+def _judge_batch(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[Verdict]:
     """Judge a batch. If the verifier fails, judge the halves of the batch, down to the rows that cause the failure."""
     problems = [example.problem for example in batch]
     completions = [_completion(problem) for problem in problems]
@@ -240,7 +242,7 @@ def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[
         if len(batch) == 1:
             return [Verdict(False, "not judged", str(error))]
         middle = len(batch) // 2
-        return [verdict for half in (batch[:middle], batch[middle:]) for verdict in _verdicts(half, verify, fatal=False)]
+        return [verdict for half in (batch[:middle], batch[middle:]) for verdict in _judge_batch(half, verify, fatal=False)]
     unread_flags = unread[0] if unread else [False] * len(problems)
     return [
         _rejection(problem, is_unread=bool(is_unread)) if is_judged and not reward > 0 else Verdict(bool(is_judged))
@@ -266,7 +268,7 @@ def _rejection(problem: Problem, *, is_unread: bool) -> Verdict:
 
 
 def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[DroppedRow]]:
-    """Drop repeated prompts: all rows but the first if their answers agree, all rows if their answers differ."""
+    """Drop rows with the same prompt: all but one if their answers agree, all if their answers differ."""
     groups: dict[tuple, list[Example]] = defaultdict(list)
     for example in examples:
         groups[_key(example.problem)].append(example)
@@ -317,7 +319,7 @@ def _split(
 def _measure(
     examples: Iterable[Example], recipe: Preprocess, tokenizer: Tokenizer
 ) -> tuple[list[MeasuredProblem], list[DroppedRow]]:
-    """Write every prompt in every wording, count the tokens, and drop prompts and demonstrations that are too long."""
+    """Write every prompt in every wording, count the tokens, and drop problems that are too long or not tokenizable."""
     kept, dropped = [], []
     wordings = recipe.wordings if recipe.wordings else ("{prompt}",)
     for problem, place in examples:
@@ -356,8 +358,8 @@ def _make_rows(measured: Sequence[MeasuredProblem]) -> tuple[list[dict], list[di
         row["answer"] = problem.answer
         if problem.demonstration is not None:
             row["demonstration"] = problem.demonstration if problem.turns is None else list(problem.turns)
-        row |= {name: value for name, value in problem.columns.items() if name not in (*row, *MEASURED)}
-        row |= dict(zip(MEASURED, (prompt_length, length, bin_index, score, place, wording), strict=True))
+        row |= {name: value for name, value in problem.columns.items() if name not in (*row, *ADDED_COLUMNS)}
+        row |= dict(zip(ADDED_COLUMNS, (prompt_length, length, bin_index, score, place, wording), strict=True))
         rows.append(row)
     bins = [
         {"up_to_tokens": round(edge, 2), "rows": bin_indices.count(bin_index)}
@@ -379,20 +381,20 @@ def _report(
         "format": loaded.format,
         **counts,
         "dropped": _count_reasons(dropped),
-        "prompt_tokens": summary([row["prompt_tokens"] for row in rows]),
-        "response_tokens": summary(response_lengths),
+        "prompt_tokens": summarize([row["prompt_tokens"] for row in rows]),
+        "response_tokens": summarize(response_lengths),
         "length_bins": bins,
     }
 
 
 def _key(problem: Problem) -> tuple:
-    """Return the key by which prompts are compared: the roles of a chat, and the words."""
+    """Return the key by which prompts are compared: the words, and the roles of a chat."""
     roles = () if problem.messages is None else tuple(message["role"] for message in problem.messages)
     return roles, " ".join(problem.prompt.split())
 
 
 def _count_reasons(dropped: Sequence[DroppedRow]) -> dict[str, dict]:
-    """Count the dropped rows per reason, and report the first of them."""
+    """Count the dropped rows per reason, with the first row and what is wrong with it."""
     rows_by_reason = {reason: [item for item in dropped if item.reason == reason] for reason in REASONS}
     return {
         reason: {"rows": len(items), "first": items[0].place, "detail": items[0].detail}

@@ -49,7 +49,7 @@ class Preprocess:
     heldout: tuple[str, ...] = ()
     """Files or hub ids of evaluation data. Training rows that contain one of their prompts are dropped."""
     leak: float = 0.8
-    """A training row is a leak if its prompt contains at least this fraction of a held-out prompt."""
+    """A training row is dropped as a leak if its prompt contains at least this fraction of a held-out prompt."""
     wordings: tuple[str, ...] = ()
     """Write each prompt once per wording, such as '{prompt}' or 'Think first. {prompt}'. By default, prompts are unchanged."""
 

@@ -13,7 +13,7 @@ class Problem:
 
     Args:
         prompt: the question as text; for a chat, the contents of its messages joined by newlines.
-        answer: the reference that a reward compares a completion with.
+        answer: the reference answer, with which a reward compares a completion.
         demonstration: a worked response to imitate in supervised training, if there is one.
         columns: all other data about the question; a reward receives each column by its name.
         messages: the question as a chat, `{"role": ..., "content": ...}` each; None for plain text. The chat template also reads
@@ -80,5 +80,5 @@ def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:
 
 
 def chats_of(problems: Sequence[Problem]) -> dict[str, tuple[Mapping[str, Any], ...]]:
-    """Map the text of each chat prompt to its messages."""
+    """Map each chat prompt's text to its messages; plain prompts are left out."""
     return {problem.prompt: problem.messages for problem in problems if problem.messages is not None}

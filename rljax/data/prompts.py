@@ -9,8 +9,8 @@ import grain
 import numpy as np
 from jaxtyping import Bool, Int32
 
-from rljax.data.cells import joined
-from rljax.data.chat import CHAT_COLUMNS, parsed_chat_columns
+from rljax.data.cells import join_contents
+from rljax.data.chat import CHAT_COLUMNS, parse_chat_columns
 from rljax.data.problem import Problem, TokenizedProblem
 from rljax.data.tokenizer import ChatTokenizer, HuggingFaceTokenizer, Tokenizer, prefix_ids
 from rljax.errors import InputError
@@ -50,7 +50,7 @@ class Demonstrations(NamedTuple):
     response_mask: Bool[np.ndarray, "N T"]
     """Whether each response token is trained on; only tokens that the assistant wrote are."""
     dropped: int
-    """Number of problems left out because their prompt or response is too long."""
+    """Number of problems left out because the prompt or response is too long."""
 
 
 def encode_prompts(
@@ -143,7 +143,7 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
             f"a {type(tokenizer).__name__} has no chat template; leave out --chat (and use `rljax sample --prompt` in place of "
             "`rljax chat`), or use the tokenizer of a chat model."
         )
-    return tokenizer.apply_chat_template(chat_messages(problem), **parsed_chat_columns(problem.columns))
+    return tokenizer.apply_chat_template(chat_messages(problem), **parse_chat_columns(problem.columns))
 
 
 def chat_messages(problem: Problem) -> tuple[Mapping[str, Any], ...]:
@@ -154,12 +154,12 @@ def chat_messages(problem: Problem) -> tuple[Mapping[str, Any], ...]:
 def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False) -> tuple[list[int], list[bool]]:
     """Tokenize the demonstration of a problem, and end it with the end token.
 
-    If a chat template is used, the template writes the turns and their ends instead.
+    With a chat template, the template writes the turns, and the token that ends a turn replaces the end token.
 
     Args:
         problem: the problem, with a demonstration.
-        tokenizer: encodes prompt and response.
-        chat: whether the prompt is formatted with the chat template.
+        tokenizer: the tokenizer.
+        chat: whether to use the tokenizer's chat template.
 
     Returns:
         Token ids, and whether each is trained on: the assistant wrote it, in a message whose `weight` is not 0.
@@ -177,7 +177,7 @@ def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = Fals
     text = required(problem.demonstration, "problem.demonstration")
     if chat and isinstance(tokenizer, HuggingFaceTokenizer):
         turns = problem.turns or ({"role": "assistant", "content": text},)
-        pieces = tokenizer.encode_turns(chat_messages(problem), turns, **parsed_chat_columns(problem.columns))
+        pieces = tokenizer.encode_turns(chat_messages(problem), turns, **parse_chat_columns(problem.columns))
         return [i for ids, _ in pieces for i in ids], [is_own for ids, is_own in pieces for _ in ids]
     if problem.turns is not None:
         roles = ", ".join(turn["role"] for turn in problem.turns)
@@ -226,7 +226,9 @@ def move_turns_to_demonstration(problem: Problem) -> Problem:
     if first is None or problem.demonstration is None:
         return problem
     last = problem.turns or ({"role": "assistant", "content": problem.demonstration},)
-    return replace(problem, prompt=joined(messages[:first]), messages=messages[:first], turns=(*messages[first:], *last))
+    return replace(
+        problem, prompt=join_contents(messages[:first]), messages=messages[:first], turns=(*messages[first:], *last)
+    )
 
 
 WEIGHT_COLUMNS = ("weight", "weights", "sample_weight", "loss_weight")
@@ -246,7 +248,7 @@ COLUMNS_NOT_IN_PROMPTS = (
     ),
     *("starter_code", "image", "images", "video", "videos", "audio", "audios"),
 )
-"""Columns that other programs write into prompts. rljax only passes them to the rewards, as it does all columns."""
+"""Columns that other programs write into prompts. rljax does not; it passes them to the rewards, like all other columns."""
 
 
 CHATS_NOT_IN_PROMPTS = ("messages", "conversation", "conversations", "history")
@@ -256,7 +258,7 @@ SCORE_COLUMNS = tuple(
 )
 """Columns with the scores of the two responses of a pair."""
 MAX_SHAPES = 64
-"""Maximum number of chats that are checked against the template's output; chats with the same fields and roles count once."""
+"""Maximum number of different chats that are compared with the template's output; chats with equal fields and roles are one."""
 
 
 def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
@@ -268,8 +270,8 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
         chat: whether the prompts are formatted with the tokenizer's chat template.
 
     Returns:
-        The sentences of `list_columns_left_out`. If chat is off, also sentences about the roles or columns that are lost. If it
-        is on, also a sentence about the fields of messages and tools that the template omits.
+        The sentences of `list_columns_left_out`; then, if chat is off, a sentence per lost column, or one about the lost roles; if
+        chat is on, a sentence about the fields that the template omits.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -376,18 +378,18 @@ def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, c
         return [
             f"{count} (roles: {roles}), but chat is off: the texts are joined by newlines without {without}; use --chat"
         ]
-    chats = [problem for problem in problems if problem.messages is not None or parsed_chat_columns(problem.columns)]
+    chats = [problem for problem in problems if problem.messages is not None or parse_chat_columns(problem.columns)]
     if not isinstance(tokenizer, HuggingFaceTokenizer):
         return []
     unread: set[str] = set()
     seen: set[tuple[str, ...]] = set()
     for problem in chats:
-        messages, columns = (*chat_messages(problem), *(problem.turns or ())), parsed_chat_columns(problem.columns)
+        messages, columns = (*chat_messages(problem), *(problem.turns or ())), parse_chat_columns(problem.columns)
         names = {name for message in messages for name in message} | set(columns)
         shape = (*sorted(names), *(message["role"] for message in messages))
         if shape not in seen and len(seen) < MAX_SHAPES:
             seen.add(shape)
-            unread |= tokenizer.ignored_by_template(messages, **columns)
+            unread |= tokenizer.list_ignored_parts(messages, **columns)
     names = ", ".join(sorted(unread))
     note = f"the chat template omits these fields of the chats in the data, so the model does not see them: {names}"
     return [note] if unread else []
@@ -420,7 +422,7 @@ class PromptStream:
         if seed < 0:
             raise InputError(f"the seed of the data order is {seed}; it must be a non-negative integer.")
         self.records = records
-        # Grain shuffles epoch e with seed + e, so epoch 1 of seed 0 would be epoch 0 of seed 1; spread the seeds far apart.
+        # Grain shuffles epoch e with seed + e, so epoch 1 of seed 0 would equal epoch 0 of seed 1. Hashed seeds are far apart.
         self._order = _Shuffled(len(records), int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
     def indices(self, position: int, count: int) -> list[int]:
@@ -464,7 +466,7 @@ def _grain_order(order: _Shuffled) -> grain.MapDataset[int]:
 
 @lru_cache(maxsize=1 << 16)
 def _index(order: _Shuffled, position: int) -> int:
-    """Look up an index in Grain's order. The index is cached for all streams, because Grain takes 8 ms even with seven records."""
+    """Look up an index in Grain's order; all streams share the cache, because Grain takes 8 ms even for seven records."""
     return int(required(_grain_order(order)[position], "index"))
 
 
@@ -546,12 +548,12 @@ def encode_demonstrations(
         prompt_length: P, the maximum number of tokens of a prompt.
         response_length: T, the maximum number of tokens of a response, its end token included.
         chat: format the prompts with the tokenizer's chat template.
-        dialogues: train on all of the assistant's turns, not only the last; see `move_turns_to_demonstration`. For a dialogue
-            with several assistant turns, the limit is then P + T tokens in total, as it always is for rows of token ids.
+        dialogues: train on all of the assistant's turns, not only the last; see `move_turns_to_demonstration`. If a dialogue then
+            has several assistant turns, prompt and response share a limit of P + T tokens, as in rows of token ids.
 
     Returns:
         The arrays, and the number of problems whose prompt or response was too long. Prompts are padded to P tokens, responses to
-        the longest that fits.
+        the length of the longest one that fits.
 
     Raises:
         InputError: a problem has no demonstration, or none fits.

@@ -21,7 +21,7 @@ SUFFIXES = (".jsonl", ".json", ".parquet")
 _LISTED = ".jsonl, .json or .parquet"
 
 Row = tuple[str, object]
-"""The location of a row ("line 3"), and its content: usually a dict, or a `BadRowError` if it cannot be read."""
+"""The location of a row ("line 3"), and its content: usually a dict, but a `BadRowError` if the row cannot be read."""
 
 
 def open_rows(dataset: str | Path | Iterable[object], split: str) -> tuple[str, Iterator[Row]]:
@@ -76,7 +76,7 @@ def check_loaded(source: str, noun: str, loaded: Sequence[object], faults: Seque
 
 
 def locate(path_or_id: str | Path, split: str) -> Path | None:
-    """Find the file of a dataset; None for a dataset on the hub. The errors are those of `open_rows`."""
+    """Find the file of a dataset; None for a dataset on the hub. It raises the errors of `open_rows`."""
     check_local(path_or_id, "dataset")
     path = Path(path_or_id).expanduser()
     name = str(path_or_id)
@@ -99,7 +99,7 @@ def locate(path_or_id: str | Path, split: str) -> Path | None:
 
 
 def _read_json_lines(path: Path) -> Iterator[Row]:
-    # Read as bytes: only b"\n" ends a line, JSON text may contain U+2028, and a single line may be in another encoding.
+    # Read as bytes, because only b"\n" ends a line (JSON text may contain U+2028), and a single line may be in another encoding.
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():

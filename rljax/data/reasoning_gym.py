@@ -1,7 +1,7 @@
 """Problems of the package reasoning-gym: about a hundred generators of puzzles, each with its own scorer.
 
 The problems are generated in a separate process with a fixed hash seed, because some generators iterate over sets of texts, whose
-order otherwise differs between processes. With the fixed hash seed, a problem seed always gives the same problems.
+order otherwise differs between processes. With it, the seed of a run always gives the same problems.
 """
 
 import math
@@ -30,7 +30,7 @@ OPTIONS_OF_THE_RUN = ("seed", "size")
 LIST_GENERATORS = 'python -c "from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))"'
 """Command that prints the names of all generators."""
 TRIES = 5
-"""Number of samples per wanted problem; several, because generators repeat themselves."""
+"""Number of samples per requested problem; more than one, because generators repeat problems."""
 
 Option = int | float | str
 Entry = Mapping[str, Any]
@@ -53,8 +53,8 @@ def reasoning_gym(
         it has one. The column `reasoning_gym` contains what the reward of that name needs.
 
     Raises:
-        InputError: the package is not installed, there is no such generator or option, the generator rejects an option, or it
-            has too few different problems.
+        InputError: the package is not installed, there is no such generator or option, the generator rejects an option, or the
+            generator has too few different problems.
     """
     check_optional(PACKAGE, "reasoning-gym")
     request = {"name": name, "train": train, "heldout": heldout, "seed": seed, "options": dict(options)}
@@ -168,7 +168,7 @@ def fit_options(name: str, settings_type: type, options: Mapping[str, Option]) -
         The values by name.
 
     Raises:
-        InputError: the generator has no such option, or the value does not have its type.
+        InputError: the generator has no such option, or a value does not have the option's type.
 
     Example:
         >>> from dataclasses import dataclass
@@ -226,7 +226,7 @@ def _as_type_of(example: object, value: Option) -> object:
         return _number(float, value, "a number")
     if isinstance(example, str):
         return str(value)
-    raise ValueError("this option is not a number, a text or a list of these, so it cannot be set here")
+    raise ValueError("only numbers, texts, booleans and lists of these can be set here, and this option is none of them")
 
 
 def _number(kind: type[int] | type[float], value: Option, expected: str) -> int | float:

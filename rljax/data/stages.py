@@ -9,7 +9,7 @@ from rljax.errors import InputError
 class StagedStream(PromptStream):
     """An endless order of records in stages. Each stage has its own epochs, reshuffled each time; the last stage never ends.
 
-    The index at a position depends only on the stages, `prompts` and the seed.
+    The index of the record at a position depends only on the stages, `prompts` and the seed.
 
     Args:
         records: the records, for instance `range(n)`.

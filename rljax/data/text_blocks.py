@@ -16,7 +16,7 @@ def cut_blocks(problems: Sequence[Problem], tokenizer: Tokenizer, length: int) -
 
         stream = start, document 1, end, start, document 2, end, ...        block i = stream[iT], predicts stream[iT+1 ... (i+1)T]
 
-    Each token after the first is predicted once, from the tokens before it in its block; these may belong to another document.
+    Each token of the stream except the first is predicted once, from the earlier tokens of its block, even from another document's.
 
     Args:
         problems: the documents, in the column `text`.

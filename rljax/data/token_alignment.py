@@ -21,7 +21,7 @@ def token_ends(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) ->
         tokens: the token ids.
 
     Returns:
-        One number per token; None if a token ends inside a character, or if later tokens change the text up to here.
+        One number per token; None if the token ends inside a character, or if later tokens change the text up to its end.
 
     Example:
         >>> token_ends(lambda ids: bytes(ids).decode(errors="replace"), list("né".encode()))
@@ -48,7 +48,7 @@ def align(ours: Sequence[int | None], theirs: Sequence[int | None]) -> list[Span
         [Span(ours=(0, 2), theirs=(0, 2)), Span(ours=(2, 3), theirs=(2, 4))]
 
     Source:
-        GOLD (TRL's `GOLDTrainer`), which aligns the tokens of student and teacher where both tokenizers end a token.
+        GOLD (TRL's `GOLDTrainer`), which aligns the tokens of student and teacher at the characters where both end a token.
     """
     our_last, their_last = (
         {end: index + 1 for index, end in enumerate(ends) if end is not None} for ends in (ours, theirs)

@@ -10,13 +10,13 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTE_LETTERS = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + index): byte for index, byte in enumerate(_OTHER)}
-"""Letter that represents a byte in GPT-2's vocabulary -> the byte."""
+"""Letter that represents a byte in GPT-2's vocabulary -> the byte's value."""
 MAX_TOKENS_PER_CHARACTER = 4
 """Maximum number of tokens that one UTF-8 character may be split into."""
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the text of each token. Joined, these are the full text with special tokens, unless it has a replacement character.
+    """Return the text of each token. Joined, they are the full text with special tokens, unless it has a replacement character.
 
     A token that contains part of a character gets an empty text; the token that completes the character gets the character.
 
@@ -100,7 +100,7 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
 
 
 def token_name(content: bytes) -> str:
-    """Write the bytes of a token as text; bytes that are not UTF-8 are written as escapes, as OpenAI does.
+    """Write the bytes of a token as text, or as escapes if they are not UTF-8 (as in OpenAI's API).
 
     Example:
         >>> token_name(b" the"), token_name(bytes([226, 130]))

@@ -13,9 +13,9 @@ LABELS = "labels"
 IGNORED = -100
 """Label of a token that is not trained on."""
 MASKS = ("assistant_masks", "completion_mask", "loss_mask")
-"""Columns with 1 for each token to train on and 0 for others. If a row has several, a token needs 1 in all of them."""
+"""Columns with 1 for each token to train on and 0 for the others. If a row has several of these columns, a token needs 1 in all."""
 ATTENTION, POSITIONS, LENGTHS = "attention_mask", "position_ids", "seq_lengths"
-READ = (IDS, LABELS, *MASKS, ATTENTION, POSITIONS, LENGTHS)
+TOKEN_COLUMNS = (IDS, LABELS, *MASKS, ATTENTION, POSITIONS, LENGTHS)
 
 
 def is_tokenized(row: Mapping[str, object]) -> bool:
@@ -34,8 +34,8 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
     The first token of a row is never predicted, so it is part of the prompt even if its mask is 1.
 
     Args:
-        row: `input_ids`, and `labels` (the same ids, and -100 where a token is not trained on) or columns of `MASKS`. Further
-            columns may be `attention_mask`, which is 0 at padding, and `position_ids` or `seq_lengths` of one sequence.
+        row: a row with `input_ids`, and with `labels` (the same ids, but -100 for a token that is not trained on) or columns of
+            `MASKS`. It may also have `attention_mask`, which is 0 at padding, and `position_ids` or `seq_lengths` of one sequence.
 
     Raises:
         BadRowError: the columns differ in length or have invalid values, no token is trained on, or the row has several sequences.
@@ -53,7 +53,7 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
         index = next((i for i, label in enumerate(labels) if label not in (IGNORED, ids[i])), None)
         if index is not None:
             raise BadRowError(
-                f"the label at index {index} is {labels[index]}, which is neither {IGNORED} nor the token there, {ids[index]}",
+                f"the label at index {index} is {labels[index]}, but it must be {IGNORED} or the token at that index, {ids[index]}",
                 "write labels that are not shifted",
                 column=LABELS,
             )
@@ -67,7 +67,7 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
 
 
 def _unpadded_slice(row: Mapping[str, object], length: int) -> slice:
-    """Return the slice of a row that is not padding."""
+    """Return the slice of a row's tokens that contains no padding."""
     attention = _read_flags(row, ATTENTION, length) if ATTENTION in row else [1] * length
     positions = [i for i, flag in enumerate(attention) if flag]
     kept = slice(positions[0], positions[-1] + 1) if positions else slice(0, 0)
@@ -78,7 +78,7 @@ def _unpadded_slice(row: Mapping[str, object], length: int) -> slice:
         found = None if name not in row else _read_numbers(row, name)
         found = found[kept] if found is not None and name == POSITIONS else found
         if found not in (None, wanted):
-            fault = "do not count from 0" if name == POSITIONS else "are not the number of its tokens"
+            fault = "do not count up from 0" if name == POSITIONS else "are not the number of its tokens"
             raise BadRowError(
                 f"the row contains several sequences, or its {name} {fault}",
                 "write one sequence per row; rljax packs them itself",
@@ -122,7 +122,7 @@ TOKENIZED = Format(
     lambda row: (_as_text(read_tokens(row).prompt), None),
     lambda row: "" if row.get("answer") in (None, "") else answer_of(row, "answer"),
     lambda row: _as_text(read_tokens(row).response),
-    columns_except(*READ),
+    columns_except(*TOKEN_COLUMNS),
     lambda row: None,
     read_tokens,
 )

@@ -18,7 +18,7 @@ from rljax.files import check_local
 from rljax.text import one_line
 
 UNKNOWN = "�"
-"""Text for an id outside the vocabulary, which can occur because a model may have more logits than its tokenizer has ids."""
+"""Text of an id outside the vocabulary. Such ids occur because a model may have more logits than its tokenizer has ids."""
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -31,9 +31,9 @@ _TOKENIZER_FILES = (
 )
 
 IDS = "ids"
-"""Value of `--tokenizer` if prompts and responses are written as token ids."""
+"""Value of `--tokenizer` for prompts and responses that are written as token ids."""
 OWN_NAME = "rljax_tokenizer"
-"""Key in tokenizer_config.json that stores the value of `--tokenizer`, in a folder written with one of rljax's own tokenizers."""
+"""Key in tokenizer_config.json whose value is that of `--tokenizer`, if rljax wrote the folder with a built-in tokenizer."""
 
 
 @runtime_checkable
@@ -140,7 +140,7 @@ def _check_utf8(text: str) -> None:
 
 
 class ByteTokenizer:
-    """A tokenizer with one token per UTF-8 byte, so that it can encode any text.
+    """A tokenizer with one token per UTF-8 byte; it can encode any text.
 
     Id 0 pads, 1 starts a prompt, 2 ends a response, and byte b has id b + 3.
 
@@ -215,7 +215,7 @@ class HuggingFaceTokenizer:
         inner: the `transformers` tokenizer; its files are written next to exported weights.
         name: folder or hub id of the tokenizer, for messages.
         chat: how chats become text.
-        keeps_special: whether decoded text includes special tokens; trailing padding and end tokens are always removed.
+        keeps_special: whether decoded text includes special tokens, except padding and end tokens at the end of the text.
 
     Raises:
         InputError: `inner` has no end-of-sequence token, so a response could never end.
@@ -234,13 +234,13 @@ class HuggingFaceTokenizer:
         self.eos_token_id = inner.eos_token_id
         # Padding is masked everywhere, so the end token can replace a missing pad token.
         self.pad_token_id = inner.eos_token_id if inner.pad_token_id is None else inner.pad_token_id
-        # Many tokenizers define a bos token that their models never saw. Encode a text to find out which ids are added before it.
+        # Many tokenizers define a bos token that their models never saw, so encode a text to find the ids that are really added.
         self.prefix_ids = _prefix(inner)
         self.bos_token_id = inner.bos_token_id if self.prefix_ids == [inner.bos_token_id] else None
-        # If ids have gaps, the largest id exceeds the number of tokens.
+        # The ids may have gaps, so the largest id may exceed the number of tokens.
         self.vocab_size = max(len(inner), 1 + max(inner.get_vocab().values(), default=0))
 
-    def configured(self, chat: ChatFormat, *, keeps_special: bool) -> "HuggingFaceTokenizer":
+    def with_settings(self, chat: ChatFormat, *, keeps_special: bool) -> "HuggingFaceTokenizer":
         """Return the same tokenizer with the settings of a run."""
         return HuggingFaceTokenizer(self.inner, self.name, chat=chat, keeps_special=keeps_special)
 
@@ -336,7 +336,7 @@ class HuggingFaceTokenizer:
         prefixes[0] += self.chat.prefill
         full = self.render([*messages, *turns], opens_turn=False, **columns)
         if len(turns) == 1 and not full.startswith(prefixes[0]):
-            # The prompt opens a thought, which the template omits from turns that have ended.
+            # The prompt opens a thought, but the template omits the thoughts of completed turns.
             content = turns[0]["content"].removeprefix(self.opening).removeprefix(self.chat.prefill)
             return [(self._encode_turn(content + end), learned[0])]
         pieces: list[tuple[list[int], bool]] = []
@@ -353,7 +353,7 @@ class HuggingFaceTokenizer:
         return pieces
 
     def _clean(self, turn: Mapping[str, Any], end: str, *, is_first: bool) -> Mapping[str, Any]:
-        """Remove end tokens, which the template adds, from an assistant's turn; add a missing prefill to the first turn."""
+        """Remove end tokens from an assistant's turn, because the template adds them; add a missing prefill to the first turn."""
         content = turn["content"]
         while turn["role"] == "assistant" and content.rstrip().endswith(end):
             content = content.rstrip().removesuffix(end)
@@ -361,8 +361,8 @@ class HuggingFaceTokenizer:
             content = self.chat.prefill + content
         return {**turn, "content": content}
 
-    def ignored_by_template(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
-        """Return the names of the message fields, roles' contents and columns that the template ignores."""
+    def list_ignored_parts(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
+        """Name what the template ignores: message fields, the content of messages with some role, and columns."""
         text = self.render(messages, opens_turn=True, **columns)
         names = {name for message in messages for name in message} - {"role", "content", "weight"}
         without = {
@@ -372,7 +372,7 @@ class HuggingFaceTokenizer:
         by_role: dict[str, list[int]] = {}
         for index, message in enumerate(messages):
             by_role.setdefault(message["role"], []).append(index)
-        # A dialogue may be long, so at most three messages per role are tried.
+        # Try at most three messages per role, because a dialogue may be long.
         for index in sorted({index for indices in by_role.values() for index in (*indices[:2], indices[-1])}):
             message = messages[index]
             changed = [*messages[:index], {**message, "content": message["content"] + UNKNOWN}, *messages[index + 1 :]]
@@ -389,7 +389,7 @@ class HuggingFaceTokenizer:
 
 
 def _prefix(inner: Any) -> list[int]:
-    """Return the ids that a tokenizer adds before a text; ids that it adds after the text are omitted."""
+    """Return the ids that a tokenizer adds before a text, without those that it adds after the text."""
     if not inner("", add_special_tokens=True)["input_ids"]:
         return []
     plain, full = (inner("a", add_special_tokens=special)["input_ids"] for special in (False, True))
@@ -409,7 +409,7 @@ def turn_end(tokenizer: Tokenizer) -> int | None:
 
 
 def completion_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return an answer's text as rewards and environments read it, including the beginning that is part of the prompt."""
+    """Return a response's text as rewards and environments read it; its beginning may be part of the prompt."""
     opening = tokenizer.opening if isinstance(tokenizer, HuggingFaceTokenizer) else ""
     return opening + tokenizer.decode(ids)
 
@@ -426,7 +426,7 @@ def check_vocab_size(tokenizer: Tokenizer, size: int) -> None:
     """
     if tokenizer.vocab_size > size:
         raise InputError(
-            f"The tokenizer has ids up to {tokenizer.vocab_size - 1} and the model only {size} tokens; use the tokenizer that "
+            f"The tokenizer has ids up to {tokenizer.vocab_size - 1}, but the model has only {size} tokens; use the tokenizer that "
             "belongs to the model."
         )
 
@@ -506,7 +506,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def _own_name(folder: Path) -> str | None:
-    """Return the value of `--tokenizer` for an unmodified folder that was written with a built-in tokenizer; else None."""
+    """Return the value of `--tokenizer` stored in a folder that rljax wrote with a built-in tokenizer, if unmodified; else None."""
     files = folder / "tokenizer_config.json", folder / "tokenizer.json"
     if not all(file.is_file() for file in files):
         return None
@@ -533,7 +533,7 @@ def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokeni
 
 
 def _check_end_is_stored(inner: Any, source: str, name: str) -> None:
-    """Refuse an end token outside the vocabulary, because `transformers` gives it the next free id, which no model has learned."""
+    """Refuse an end token outside the vocabulary: `transformers` would give it the next free id, which no model has learned."""
     file, added = Path(source) / "tokenizer.json", Path(source) / "added_tokens.json"
     if inner.eos_token_id is None or inner.eos_token_id < len(inner) - 1 or not file.is_file() or added.is_file():
         return  # a token that `transformers` added would have the largest id

@@ -21,17 +21,17 @@ PATTERNS = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
     *("spiece.model", "sentencepiece*.model", "tekken.json", "chat_template*", "additional_chat_templates/*"),
 )
-"""Name patterns of the files of a tokenizer and of its chat templates in a model's folder."""
+"""Name patterns of a tokenizer's files in a model's folder, chat templates included."""
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 """Texts of the special tokens in the files of rljax's own tokenizers."""
 
 
 def save_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> list[str]:
-    """Write a tokenizer so that `AutoTokenizer.from_pretrained(folder)` gives the same ids.
+    """Write a tokenizer, so that `AutoTokenizer.from_pretrained(folder)` loads one with the same ids.
 
     The files of a Hugging Face tokenizer, with its chat templates, are copied unchanged. rljax's own tokenizers become a
-    tokenizer.json and a tokenizer_config.json, with which `AutoTokenizer` also refuses characters outside the alphabet.
+    tokenizer.json and a tokenizer_config.json; loaded from these, a character tokenizer still refuses unknown characters.
 
     Args:
         tokenizer: the tokenizer that the model was trained with.
@@ -125,7 +125,7 @@ def _backend(tokenizer: Tokenizer) -> Any:
 
 
 def _copy_files(tokenizer: HuggingFaceTokenizer, folder: Path) -> list[str]:
-    """Copy the files that the tokenizer was loaded from; a tokenizer that was built in Python has none, so it saves new ones."""
+    """Copy the files that the tokenizer was loaded from; a tokenizer built in Python has no files, so it writes new ones."""
     source = tokenizer.inner.name_or_path
     if not source:
         return sorted(Path(file).name for file in tokenizer.inner.save_pretrained(folder) if Path(file).is_file())

@@ -1,4 +1,4 @@
-"""The file that records the tokenizer and the prompt format of a model that was trained on pairs."""
+"""The file that records the tokenizer and the prompt format of a model trained on preference pairs or labeled steps."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ from rljax.errors import InputError
 from rljax.text import one_line
 
 MODEL_PREFIX = "model:"
-"""Prefix of the names of learned rewards: `--reward model:FOLDER`."""
+"""Prefix of a learned reward's name: `--reward model:FOLDER`."""
 REWARD_NOTE, MODEL_NOTE = "rljax_reward.json", "rljax_model.json"
 NOTES = (REWARD_NOTE, MODEL_NOTE)
-"""Names of the file with the `Note`: in the folder of a reward model, and in the folder of a language model."""
+"""File names of the `Note`: in a reward model's folder, and in a language model's folder."""
 
 
 class Note(NamedTuple):
@@ -48,7 +48,7 @@ def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool,
     (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def check_named(tokenizer: Tokenizer) -> None:
+def check_recordable(tokenizer: Tokenizer) -> None:
     """Refuse a tokenizer that a `Note` cannot record.
 
     Raises:
@@ -58,7 +58,7 @@ def check_named(tokenizer: Tokenizer) -> None:
 
 
 def read_note(folder: Path) -> Note | None:
-    """Read the `Note` of a folder; None for a model that was not trained on pairs by rljax.
+    """Read the `Note` of a model's folder; None if the folder has none.
 
     Raises:
         InputError: the file cannot be read.
@@ -76,7 +76,7 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer that a model's folder names or contains.
 
     Raises:
-        InputError: the folder neither names nor contains a tokenizer, or its files cannot be read.
+        InputError: the folder neither names nor contains a tokenizer, or a file cannot be read.
     """
     note = read_note(folder)
     return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)

@@ -16,7 +16,7 @@ from rljax.errors import InputError
 from rljax.text import one_line
 
 EPISODE_STATE = "episode_state"
-"""Parameter of a tool that receives the state kept by its previous call in the episode. The model does not pass it."""
+"""Parameter through which a tool receives the state that its previous call in the episode kept. The model does not pass it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Turn(str):
         text: the text, with the special tokens of tool calls.
         content: the text outside the calls.
         calls: the calls that can be read, in order.
-        malformed: for each call that cannot be read, what is wrong with it.
+        malformed: what is wrong with each call that cannot be read.
     """
 
     content: str
@@ -144,7 +144,7 @@ def read_turn(tokenizer: Tokenizer, ids: Sequence[int], *, is_first: bool) -> Tu
         is_first: whether the turn follows the prompt directly; the prompt may already contain the turn's first tokens.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        tokenizer = tokenizer.configured(tokenizer.chat, keeps_special=True)
+        tokenizer = tokenizer.with_settings(tokenizer.chat, keeps_special=True)
     text = completion_text(tokenizer, ids) if is_first else tokenizer.decode(ids)
     return parse_turn(text, dialect_of(tokenizer))
 

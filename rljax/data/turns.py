@@ -1,7 +1,7 @@
-"""Encode the messages between the turns of an episode as tokens, following the chat template.
+"""Encode the messages between the policy's turns of an episode as tokens, following the chat template.
 
-Sampled text is never rendered again: only the text between a turn's end and the beginning of the next turn is taken from the
-template. A template for which this differs from rendering the full dialogue is rejected.
+Sampled text is never rendered again: the template writes only the text between the end of a turn and the beginning of the next. A
+template is rejected if the result differs from rendering the full dialogue.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rljax.data.chat import THINK_END, parsed_chat_columns
+from rljax.data.chat import THINK_END, parse_chat_columns
 from rljax.data.problem import Problem
 from rljax.data.prompts import chat_messages
 from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
@@ -35,7 +35,7 @@ def encode_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages:
         messages: the messages after the turn.
 
     Raises:
-        InputError: the template rejects the messages, or writes the text before the messages differently once they follow.
+        InputError: the template rejects the messages, or it writes the text before them differently once they follow.
     """
     if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.chat.is_used):
         return tokenizer.encode(encodable("".join(f"{message['content']}\n" for message in messages)))
@@ -57,7 +57,7 @@ def text_between(
     Raises:
         InputError: the template rejects the messages, or writes the text before the messages differently once they follow.
     """
-    prompt, columns = chat_messages(problem), parsed_chat_columns(problem.columns)
+    prompt, columns = chat_messages(problem), parse_chat_columns(problem.columns)
     messages = _adapt_messages(tokenizer, messages)
     has_tool_results = any(message["role"] == "tool" for message in messages)
     prompt_text = tokenizer.render(prompt, opens_turn=True, **columns)
@@ -114,7 +114,7 @@ def _adapt_messages(tokenizer: HuggingFaceTokenizer, messages: Sequence[Message]
 
 
 def with_tools(problems: Sequence[Problem], tools: Sequence[Any], tokenizer: Tokenizer) -> list[Problem]:
-    """Return problems whose prompts offer tools.
+    """Add tools to the prompts of problems.
 
     The tools go into the column `tools` if the chat template writes it, and otherwise into instructions before the first message.
     Without a chat template, the problems are returned unchanged.

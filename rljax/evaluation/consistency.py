@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from rljax.data.diversity import different
+from rljax.data.diversity import choose_different
 from rljax.data.problem import Problem
 from rljax.evaluation.comparison import row_is_right
 from rljax.rewards.votes import canonical_form
@@ -113,7 +113,7 @@ def keep_responses(
         candidates = [row for row in group if not row["truncated"] and _is_accepted(row, keep, agreed)]
         sound = [row for row in candidates if (row["problem"], row["sample"]) not in false_steps]
         false, candidates = false + len(candidates) - len(sound), sound
-        indices = different([row["completion"] for row in candidates], most=most, threshold=threshold)
+        indices = choose_different([row["completion"] for row in candidates], most=most, threshold=threshold)
         chosen = [candidates[index] for index in indices]
         found += [row_of(problem, row["completion"], problem.answer if agreed is None else agreed) for row in chosen]
         chosen_rows += chosen

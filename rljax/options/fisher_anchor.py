@@ -15,8 +15,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from rljax.caching import cache_results
-from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import load_problems
 from rljax.data.prompts import left_pad
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Scores

@@ -6,8 +6,8 @@ The training problems do not change; the run reports how many prompts of each se
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rljax.data.dataset import read_problems
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import read_problems
 from rljax.data.prompts import EncodedPrompts, list_prompt_omissions
 from rljax.errors import InputError
 from rljax.models.huggingface import check_length, locate

@@ -20,7 +20,7 @@ from rljax.data.cells import Messages
 from rljax.data.problem import Problem
 from rljax.data.prompts import padded_length, prompt_tokens, response_tokens, right_pad
 from rljax.data.tokenizer import Tokenizer
-from rljax.data.tokenizer_note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
+from rljax.data.tokenizer_note import REWARD_NOTE, Note, check_recordable, folder_tokenizer, read_note, save_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.models.huggingface import locate
@@ -166,7 +166,7 @@ def save_reward_model(folder: Path, trained: RewardModel) -> None:
         InputError: the tokenizer has no name to record.
     """
     tokenizer = trained.tokenizer
-    check_named(tokenizer)
+    check_recordable(tokenizer)
     ends = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
     contents = value_contents(trained.model, trained.params, **ends)
     config = with_token_ids(contents.config, **ends, pad=tokenizer.pad_token_id)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rljax.data.bad_rows import BadRowError, Fault
-from rljax.data.feedback import Feedback, Line, LineLocation, new_lines
+from rljax.data.feedback import Feedback, Line, LineLocation, read_new_lines
 from rljax.data.images import PATTERNS
 from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens
@@ -148,7 +148,7 @@ def read_next_lines(
     lines: list[Example | BadLine] = []
     notes, named, good = [], log.by_id(), 0
     encode = partial(example_of, config=config, tokenizer=tokenizer)
-    for line in new_lines(source, log.places()):
+    for line in read_new_lines(source, log.places()):
         if isinstance(line, str):
             notes.append(line)
             continue

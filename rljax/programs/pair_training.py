@@ -21,7 +21,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from rljax.data.bad_rows import Fault, describe
+from rljax.data.bad_rows import Fault, describe_faults
 from rljax.data.history import no_history
 from rljax.data.preferences import Example, Preference, read_preferences, split_pairs
 from rljax.data.prompts import PromptStream, list_prompt_omissions
@@ -178,7 +178,7 @@ def make_split(
     if config.dataset is None:
         raise InputError("pass the pairs to train on (a file, a folder or a hub id), or --resume FOLDER.")
     rows, faults = read(config.dataset, "train")
-    warnings = [describe(faults)] if faults else []
+    warnings = [describe_faults(faults)] if faults else []
     if config.heldout_dataset is None:
         return *split_pairs(rows, config.heldout_pairs, seed=config.seed), warnings
     separate, more_faults = read(config.heldout_dataset, "test")
@@ -189,7 +189,7 @@ def make_split(
         raise InputError(
             f"Every prompt of {config.dataset!r} is also in {config.heldout_dataset!r}; nothing is left to train on."
         )
-    return train, heldout, warnings + ([describe(more_faults)] if more_faults else [])
+    return train, heldout, warnings + ([describe_faults(more_faults)] if more_faults else [])
 
 
 def encode_split(

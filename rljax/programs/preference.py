@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from rljax.data.preferences import Preference
 from rljax.data.tokenizer import Tokenizer, check_vocab_size
-from rljax.data.tokenizer_note import MODEL_NOTE, check_named, save_tokenizer
+from rljax.data.tokenizer_note import MODEL_NOTE, check_recordable, save_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.huggingface import load_tensor, locate
@@ -133,7 +133,7 @@ def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, T
     if folder is not None and load_tensor(folder, HEAD) is not None:
         raise InputError(f"The model in {str(folder)!r} is a reward model or a critic; give a language model.")
     tokenizer = make_tokenizer(config, folder)
-    check_named(tokenizer)
+    check_recordable(tokenizer)
     policy = make_policy(model_config(config), tokenizer, mesh)
     check_fits(count_parameters(required(policy.shapes, "policy.shapes")()), device_bytes(mesh))
     check_vocab_size(tokenizer, policy.vocab_size)

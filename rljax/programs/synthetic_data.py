@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem, reward_columns
+from rljax.data.problem_datasets import load_problems
 from rljax.data.tokenizer_note import MODEL_PREFIX
 from rljax.errors import InputError
 from rljax.evaluation.consistency import CleanedDemonstrations, KeptResponses, clean_demonstrations, keep_responses

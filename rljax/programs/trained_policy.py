@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import load_problems
 from rljax.data.prompts import EncodedPrompts, list_columns_left_out, list_prompt_omissions
 from rljax.data.tokenizer import Tokenizer, check_no_special_token, has_chat_template
 from rljax.errors import InputError

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from prometheus_client import CollectorRegistry
 
-from rljax.data.cells import joined
+from rljax.data.cells import join_contents
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
 from rljax.serving.batching import ResponseSampling
@@ -63,7 +63,7 @@ def problem_of(prompt: Prompt, tokenizer: Tokenizer) -> Problem:
     if content is None:
         return Problem(tokenizer.decode(prompt.tokens), "")
     columns = {name: value for name, value in prompt.written.items() if name != "prompt"}
-    return Problem(joined(content), "", columns=columns, messages=tuple(content))
+    return Problem(join_contents(content), "", columns=columns, messages=tuple(content))
 
 
 class Extension:

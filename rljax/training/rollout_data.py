@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from rljax.algorithms import Algorithm, Batch, EarlierRewards, Rollout, prepare
 from rljax.algorithms.algorithm import ROLLOUT_FIELDS, outcomes
 from rljax.caching import cache_results
-from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
+from rljax.data.history import Choice, History, Window, choose_prompts, curriculum, mean_lengths, record_responses
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
@@ -53,7 +53,7 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
 
     def within_window(history: History, step: int, position: int, count: int) -> Choice:
         window = curriculum(begin, end, step=step, steps=steps)
-        return choose(history, stream, position, count, window=window, seed=config.run.seed)
+        return choose_prompts(history, stream, position, count, window=window, seed=config.run.seed)
 
     return within_window
 
@@ -120,7 +120,7 @@ def next_rollout(
         position = put(np.asarray(choice.position, np.int32), state.position.sharding)
         (right, known), lengths = correctness_masks(groups.rollout), groups.attention.sum(-1)
         passed, decay = right.astype(np.float32), config.data.history_decay
-        history = record(history, groups.prompt_ids, passed, lengths, valid=known, decay=decay)
+        history = record_responses(history, groups.prompt_ids, passed, lengths, valid=known, decay=decay)
         return (state._replace(draws=state.draws + 1, position=position), history), groups
 
     (state, history), collected = collect(

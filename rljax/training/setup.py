@@ -9,7 +9,7 @@ import optax
 from jax.sharding import Mesh
 
 from rljax.algorithms import Algorithm
-from rljax.data.bad_rows import describe as describe_faults
+from rljax.data.bad_rows import describe_faults
 from rljax.data.problem import Problem
 from rljax.data.prompts import (
     Demonstrations,

@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from rljax.data import chat
 from rljax.data.cells import chat_of
 from rljax.data.chat import ChatFormat
-from rljax.data.dataset import load_problems, read_problems
 from rljax.data.feedback import feedback_of
 from rljax.data.preferences import PreferenceColumns, read_preference
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import load_problems, read_problems
 from rljax.data.prompts import (
     encode_demonstrations,
     list_columns_left_out,
@@ -126,7 +126,7 @@ def test_completion_trains_only_assistant_turns(rows):
     assert 0 < arrays.response_mask.sum() < arrays.response_attention.sum()
     with pytest.raises(InputError, match=r"roles: assistant, tool, assistant\).*turn chat on \(--chat\)"):
         encode_demonstrations([problem], tokenizer, 400, 400)
-    with pytest.raises(InputError, match="begins or ends with a message with role 'tool'"):
+    with pytest.raises(InputError, match="begins or ends with a message of role 'tool'"):
         rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT]})
 
 

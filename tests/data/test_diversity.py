@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljax.data.diversity import different, similarity
+from rljax.data.diversity import choose_different, similarity
 
 
 def test_similarity_is_fraction_of_common_word_triples():
@@ -13,9 +13,9 @@ def test_similarity_is_fraction_of_common_word_triples():
 
 def test_different_skips_similar_texts():
     texts = ["a b c d e", "a b c d e", "a b c d f", "x y z", "u v w"]
-    assert different(texts, most=9, threshold=1.0) == [0, 2, 3, 4]
-    assert different(texts, most=9, threshold=0.4) == [0, 3, 4]
-    assert different(texts, most=2, threshold=0.4) == [0, 3]
+    assert choose_different(texts, most=9, threshold=1.0) == [0, 2, 3, 4]
+    assert choose_different(texts, most=9, threshold=0.4) == [0, 3, 4]
+    assert choose_different(texts, most=2, threshold=0.4) == [0, 3]
     for wrong in ({"most": 0, "threshold": 0.5}, {"most": 1, "threshold": 1.5}):
         with pytest.raises(ValueError, match="must be"):
-            different(texts, **wrong)
+            choose_different(texts, **wrong)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax.data.bad_rows import BadRowError
-from rljax.data.feedback import Line, list_parts, list_queues, list_rotated, list_unfinished, new_lines, read_line
+from rljax.data.feedback import Line, list_parts, list_queues, list_rotated, list_unfinished, read_line, read_new_lines
 
 
 def row(number, **entries):
@@ -46,61 +46,61 @@ def make_older(file, seconds):
     os.utime(file, (file.stat().st_mtime - seconds,) * 2)
 
 
-def test_new_lines_waits_for_the_line_end(queue):
+def test_read_new_lines_waits_for_the_line_end(queue):
     line = row(3)
     with queue.open("a") as file:
         file.write(line[:20])
         file.flush()
-        first = [*new_lines(queue, {})]
+        first = [*read_new_lines(queue, {})]
         assert rewards(first) == [0, 1, 2]
         assert list_unfinished(queue) == [queue]
         file.write(line[20:])
     assert list_unfinished(queue) == []
-    second = [*new_lines(queue, add_places({}, first))]
+    second = [*read_new_lines(queue, add_places({}, first))]
     assert rewards(second) == [3]
     assert (second[0].place.line, second[0].place.end) == (4, queue.stat().st_size)
 
 
-def test_new_lines_of_missing_file(tmp_path):
-    assert [*new_lines(tmp_path / "queue.jsonl", {})] == []
+def test_read_new_lines_of_missing_file(tmp_path):
+    assert [*read_new_lines(tmp_path / "queue.jsonl", {})] == []
     assert list_unfinished(tmp_path / "queue.jsonl") == []
 
 
-def test_new_lines_finishes_rotated_file_first(queue):
-    taken = add_places({}, [*new_lines(queue, {})][:2])
+def test_read_new_lines_finishes_rotated_file_first(queue):
+    taken = add_places({}, [*read_new_lines(queue, {})][:2])
     queue.rename(queue.with_name("queue.jsonl.1"))
-    assert rewards(new_lines(queue, taken)) == [2]
+    assert rewards(read_new_lines(queue, taken)) == [2]
     queue.write_text(row(3))
-    lines = [*new_lines(queue, taken)]
+    lines = [*read_new_lines(queue, taken)]
     assert rewards(lines) == [2, 3]
     assert [line.place.file for line in lines] == [str(queue.with_name("queue.jsonl.1")), str(queue)]
     assert {line.place.queue for line in lines} == {"queue.jsonl"}
     taken = add_places(taken, lines)
     with queue.open("a") as file:
         file.write(row(4))
-    assert rewards(new_lines(queue, taken)) == [4]
+    assert rewards(read_new_lines(queue, taken)) == [4]
 
 
-def test_new_lines_rotated_before_first_read(queue):
+def test_read_new_lines_rotated_before_first_read(queue):
     rotation = queue.with_name("queue.jsonl.1")
     queue.rename(rotation)
-    assert rewards(new_lines(queue, {})) == [0, 1, 2]
+    assert rewards(read_new_lines(queue, {})) == [0, 1, 2]
     queue.write_text(row(3))
     make_older(rotation, 60)
     queue.with_name("queue.jsonl.2").write_text(row(4))
     make_older(queue.with_name("queue.jsonl.2"), 120)
-    assert rewards(new_lines(queue, {})) == [4, 0, 1, 2, 3]
-    taken = add_places({}, [*new_lines(queue, {})][:2])
-    assert rewards(new_lines(queue, taken)) == [1, 2, 3]
+    assert rewards(read_new_lines(queue, {})) == [4, 0, 1, 2, 3]
+    taken = add_places({}, [*read_new_lines(queue, {})][:2])
+    assert rewards(read_new_lines(queue, taken)) == [1, 2, 3]
 
 
-def test_new_lines_rotated_new_file_in_folder(queue):
-    taken = add_places({}, [*new_lines(queue.parent, {})])
+def test_read_new_lines_rotated_new_file_in_folder(queue):
+    taken = add_places({}, [*read_new_lines(queue.parent, {})])
     new = queue.with_name("second.jsonl")
     new.write_text(row(5))
     new.rename(queue.with_name("second.jsonl.1"))
     new.write_text(row(6))
-    assert rewards(new_lines(queue.parent, taken)) == [5, 6]
+    assert rewards(read_new_lines(queue.parent, taken)) == [5, 6]
 
 
 def test_list_rotated_names(queue):
@@ -112,8 +112,8 @@ def test_list_rotated_names(queue):
     assert {file.name for file in list_rotated(queue)} == {queue.name + end for end in ends}
 
 
-def test_new_lines_after_two_rotations(queue):
-    taken = add_places({}, [*new_lines(queue, {})][:1])
+def test_read_new_lines_after_two_rotations(queue):
+    taken = add_places({}, [*read_new_lines(queue, {})][:1])
     first, second = (queue.with_name(f"queue.jsonl.{number}") for number in (2, 1))
     queue.rename(first)
     make_older(first, 60)
@@ -121,65 +121,65 @@ def test_new_lines_after_two_rotations(queue):
     make_older(second, 30)
     queue.write_text(row(4))
     assert list_rotated(queue) == [first, second]
-    assert rewards(new_lines(queue, taken)) == [1, 2, 3, 4]
+    assert rewards(read_new_lines(queue, taken)) == [1, 2, 3, 4]
 
 
-def test_new_lines_copy_and_truncate_rotation(queue):
-    taken = add_places({}, [*new_lines(queue, {})])
+def test_read_new_lines_copy_and_truncate_rotation(queue):
+    taken = add_places({}, [*read_new_lines(queue, {})])
     queue.with_name("queue.jsonl-20261122").write_bytes(queue.read_bytes())
     queue.write_text("")
-    assert [*new_lines(queue, taken)] == []
+    assert [*read_new_lines(queue, taken)] == []
     queue.write_text(row(3))
-    assert rewards(new_lines(queue, taken)) == [3]
+    assert rewards(read_new_lines(queue, taken)) == [3]
 
 
-def test_new_lines_prefers_the_newer_rotated_file(queue):
-    taken = add_places({}, [*new_lines(queue, {})])
+def test_read_new_lines_prefers_the_newer_rotated_file(queue):
+    taken = add_places({}, [*read_new_lines(queue, {})])
     copy, old = queue.with_name("queue.jsonl.2"), queue.with_name("queue.jsonl.1")
     copy.write_bytes(queue.read_bytes())
     make_older(copy, 60)
     queue.rename(old)
     queue.write_text(row(3))
-    assert rewards(new_lines(queue, taken)) == [3]
+    assert rewards(read_new_lines(queue, taken)) == [3]
 
 
-def test_new_lines_after_truncation(queue):
-    taken = add_places({}, [*new_lines(queue, {})])
+def test_read_new_lines_after_truncation(queue):
+    taken = add_places({}, [*read_new_lines(queue, {})])
     queue.write_text(row(0) + row(7))
-    lines = [*new_lines(queue, taken)]
+    lines = [*read_new_lines(queue, taken)]
     assert notes(lines) == [
         f"{queue} was truncated after line 1, although 3 lines had been read; reading continues after line 1."
     ]
     assert rewards(lines) == [7]
-    assert rewards(new_lines(queue, add_places(taken, lines))) == []
+    assert rewards(read_new_lines(queue, add_places(taken, lines))) == []
 
 
-def test_new_lines_after_replacement(queue):
-    taken = add_places({}, [*new_lines(queue, {})])
+def test_read_new_lines_after_replacement(queue):
+    taken = add_places({}, [*read_new_lines(queue, {})])
     queue.write_text(row(5) + row(6))
-    (note, *lines) = new_lines(queue, taken)
+    (note, *lines) = read_new_lines(queue, taken)
     assert note.startswith(f"{queue} was replaced after its line 3 was read, and no rotated file next to it contains")
     assert rewards(lines) == [5, 6]
     queue.unlink()
     assert list_parts(queue, taken["queue.jsonl"]) == []
 
 
-def test_new_lines_folder_has_one_queue_per_file(tmp_path):
+def test_read_new_lines_folder_has_one_queue_per_file(tmp_path):
     for name, numbers in (("b.jsonl", [2, 3]), ("a.jsonl", [0, 1]), ("notes.txt", [9])):
         (tmp_path / name).write_text("".join(map(row, numbers)))
     assert [file.name for file in list_queues(tmp_path)] == ["a.jsonl", "b.jsonl"]
-    lines = [*new_lines(tmp_path, {})]
+    lines = [*read_new_lines(tmp_path, {})]
     assert rewards(lines) == [0, 1, 2, 3]
     taken = add_places({}, lines)
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write(row(4))
     (tmp_path / "c.jsonl").write_text(row(5))
     (tmp_path / "b.jsonl").unlink()
-    assert rewards(new_lines(tmp_path, taken)) == [4, 5]
+    assert rewards(read_new_lines(tmp_path, taken)) == [4, 5]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_new_lines_random_writes_and_rotations(tmp_path, seed):
+def test_read_new_lines_random_writes_and_rotations(tmp_path, seed):
     queue, random = tmp_path / "queue.jsonl", np.random.default_rng(seed)
     written, read, pending, taken, rotations = 0, [], b"", {}, 0
     queue.touch()
@@ -197,12 +197,12 @@ def test_new_lines_random_writes_and_rotations(tmp_path, seed):
             queue.rename(tmp_path / f"queue.jsonl.{rotations:03}")
             queue.touch()
         elif action == 3:
-            lines = [*new_lines(queue, taken)][: int(random.integers(3))]
+            lines = [*read_new_lines(queue, taken)][: int(random.integers(3))]
             taken = add_places(taken, lines)
             read += rewards(lines)
     with queue.open("ab") as file:
         file.write(pending)
-    read += rewards(new_lines(queue, taken))
+    read += rewards(read_new_lines(queue, taken))
     assert rotations > 3
     assert read == list(range(written))
 
@@ -257,12 +257,12 @@ def test_read_line_ignores_writer_columns():
     assert found.reward == 1.0
 
 
-def test_new_lines_continues_after_bad_line(tmp_path):
+def test_read_new_lines_continues_after_bad_line(tmp_path):
     queue = tmp_path / "queue.jsonl"
     queue.write_bytes(
         b"\xef\xbb\xbf" + row(0).encode() + b"{\n\n" + row(1).strip().encode() + b"\r\n" + row(2, note="\u2028").encode()
     )
-    lines = [*new_lines(queue, {})]
+    lines = [*read_new_lines(queue, {})]
     assert [isinstance(line.content, BadRowError) for line in lines] == [False, True, False, False]
     assert [line.place.line for line in lines] == [1, 2, 4, 5]
     assert [lines[1].text, lines[2].text] == ["{", row(1).strip()]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from rljax.data.dataset import load_problems, read_problems
 from rljax.data.formats import recognize
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import load_problems, read_problems
 from rljax.errors import InputError
 from rljax.rewards.choice import multiple_choice
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.data.measure import bins_of, complexity_of, numbers_in, response_length, reword, steps_in, summary
+from rljax.data.measure import bins_of, complexity_of, count_numbers, count_steps, response_length, reword, summarize
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import ByteTokenizer
 
@@ -17,14 +17,14 @@ def test_bins_of_matches_percentiles(lengths):
     assert bins == [sum(edge < length for edge in edges) for length in lengths]
 
 
-def test_numbers_in():
-    assert numbers_in("3 pens, 3 cups, 1,200.50 dollars and x2") == 3
-    assert numbers_in("no number") == 0
+def test_count_numbers():
+    assert count_numbers("3 pens, 3 cups, 1,200.50 dollars and x2") == 3
+    assert count_numbers("no number") == 0
 
 
-def test_steps_in():
-    assert steps_in("a=1\n\nb=2; c=3. So d.") == 4
-    assert steps_in("0.5 is half") == 1
+def test_count_steps():
+    assert count_steps("a=1\n\nb=2; c=3. So d.") == 4
+    assert count_steps("0.5 is half") == 1
 
 
 def test_complexity_is_the_mean_percentile_rank():
@@ -65,8 +65,8 @@ def test_response_length_includes_end_token():
 
 
 def test_summary():
-    assert summary([4, 1, 2, 3]) == {"least": 1, "median": 2.5, "p95": 3.85, "most": 4}
-    assert summary([]) is None
+    assert summarize([4, 1, 2, 3]) == {"least": 1, "median": 2.5, "p95": 3.85, "most": 4}
+    assert summarize([]) is None
 
 
 def test_bins_of_empty_list():

@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
-from rljax.data.bad_rows import describe
+from rljax.data.bad_rows import describe_faults
 from rljax.data.cells import MAX_CHARACTERS
-from rljax.data.dataset import load_problems, read_problems
+from rljax.data.problem_datasets import load_problems, read_problems
 from rljax.errors import InputError
 
 GOOD = '{"prompt": "a", "answer": "1"}'
@@ -53,7 +53,7 @@ def test_on_error_drop(write, name):
     assert (len(loaded.problems), loaded.rows, loaded.places) == (2, 3, ["line 1", "line 3"])
     (fault,) = loaded.faults
     assert (fault.source, fault.place, fault.kept) == (str(path), "line 2", False)
-    assert describe(loaded.faults).startswith("1 bad row left out. ")
+    assert describe_faults(loaded.faults).startswith("1 bad row left out. ")
     assert path.read_bytes() == before
 
 
@@ -108,11 +108,11 @@ def test_on_error_keep_drops_only_bad_demonstration(write):
 
 def test_describe_summarizes_faults(write):
     loaded = read_problems(write(GOOD, *["{"] * 5, BAD["null answer"]), on_error="keep")
-    summary = describe(loaded.faults)
+    summary = describe_faults(loaded.faults)
     assert summary.startswith("5 bad rows left out, 1 bad row kept, with an empty answer")
     assert summary.endswith(" And 3 more.")
     assert summary.count("the line is not JSON") == 3
-    assert describe([]) == ""
+    assert describe_faults([]) == ""
 
 
 @pytest.mark.usefixtures("without_type_checks")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from rljax.data.dataset import read_problems
 from rljax.data.plain_text import is_text, text_dataset
 from rljax.data.problem import Problem
+from rljax.data.problem_datasets import read_problems
 from rljax.data.text_blocks import cut_blocks
 from rljax.data.tokenizer import ByteTokenizer, load_tokenizer
 from rljax.errors import InputError

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rljax.cli import main
-from rljax.data.dataset import load_problems, read_problems
 from rljax.data.prepared_folder import preprocess, report_table
-from rljax.data.preprocess import MEASURED, REASONS, prepare_rows
+from rljax.data.preprocess import ADDED_COLUMNS, REASONS, prepare_rows
 from rljax.data.preprocess_options import Preprocess
 from rljax.data.problem import Problem, reward_columns
+from rljax.data.problem_datasets import load_problems, read_problems
 from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
@@ -66,7 +66,7 @@ def test_written_row(prepare):
         "source_row": "line 1",
         "wording": 0,
     }
-    assert tuple(written)[-6:] == MEASURED
+    assert tuple(written)[-6:] == ADDED_COLUMNS
     assert prepared.report["prompt_tokens"] == {"least": 5, "median": 5.0, "p95": 5.0, "most": 5}
     assert prepared.report["answers_checked"] == 1
 
@@ -286,7 +286,7 @@ def test_output_folder_is_a_dataset(raw, tmp_path):
     problems = load_problems(tmp_path / "out")
     assert [(problem.prompt, problem.answer) for problem in problems] == [("1+1=", "2"), ("2+2=", "4")]
     assert problems[0].columns["note"] == "é"
-    assert set(MEASURED) <= set(problems[0].columns)
+    assert set(ADDED_COLUMNS) <= set(problems[0].columns)
 
 
 def test_heldout_files_are_in_manifest(raw, tmp_path):

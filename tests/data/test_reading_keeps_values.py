@@ -8,9 +8,9 @@ import pytest
 from pyarrow import parquet
 
 from rljax.data.cells import without_nulls
-from rljax.data.dataset import read_problems
 from rljax.data.feedback import new_lines
 from rljax.data.preferences import read_preferences
+from rljax.data.problem_datasets import read_problems
 
 ROWS = 1_000
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"left": 2, "right": 3}}}

@@ -8,8 +8,8 @@ from chat_models import save_chat_model
 from small_cli import printed
 
 from rljax.data.bad_rows import BadRowError
-from rljax.data.dataset import read_problems
 from rljax.data.problem import TokenizedRow
+from rljax.data.problem_datasets import read_problems
 from rljax.data.prompts import encode_demonstrations
 from rljax.data.tokenized_rows import read_tokens
 from rljax.data.tokenizer import ByteTokenizer, load_tokenizer
@@ -51,7 +51,11 @@ def test_read_tokens_first_token_is_prompt():
     [
         ({"input_ids": IDS, "assistant_masks": [0, 1]}, "assistant_masks", "2 values for 5 tokens"),
         ({"input_ids": IDS, "labels": [-100] * 6}, "labels", "6 values for 5 tokens"),
-        ({"input_ids": IDS, "labels": [6, 7, 8, 9, -100]}, "labels", "label at index 0 is 6, .* nor the token there, 5"),
+        (
+            {"input_ids": IDS, "labels": [6, 7, 8, 9, -100]},
+            "labels",
+            "label at index 0 is 6, .* or the token at that index, 5",
+        ),
         ({"input_ids": IDS, "loss_mask": [0, 0, 2, 0, 1]}, "loss_mask", "0 or 1 is expected for each token, not 2"),
         ({"input_ids": IDS, "loss_mask": [0, 0, 0.5, 0, 1]}, "loss_mask", "whole numbers .* not 0.5"),
         ({"input_ids": IDS, "loss_mask": None}, "loss_mask", "list of whole numbers is expected, not null"),

@@ -224,7 +224,8 @@ def test_character_tokenizer_unknown_character():
 
 
 def test_importing_data_skips_heavy_packages():
-    code = "import sys, rljax.data, rljax.data.tokenizer, rljax.data.dataset; print({'transformers', 'grain'} & set(sys.modules))"
+    modules = "sys, rljax.data, rljax.data.tokenizer, rljax.data.problem_datasets"
+    code = f"import {modules}; print({{'transformers', 'grain'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from rljax.data.chat import ChatFormat, parsed_chat_columns
+from rljax.data.chat import ChatFormat, parse_chat_columns
 from rljax.data.problem import Problem
 from rljax.data.prompts import chat_messages, prompt_tokens
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer
@@ -310,7 +310,7 @@ def test_deeply_nested_arguments_are_a_malformed_call(depth):
     assert not turn.calls
     assert turn.malformed
     with pytest.raises(InputError, match="nested too deeply"):
-        parsed_chat_columns({"tools": "[" * 200_000})
+        parse_chat_columns({"tools": "[" * 200_000})
 
 
 def test_parse_turn_several_calls():

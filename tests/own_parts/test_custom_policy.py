@@ -348,7 +348,7 @@ INVALID_POLICIES = {
         with_decoder(begin=lambda params, tokens: None),
         "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",
     ),
-    "a small vocabulary": (gru_policy(5), f"tokenizer has ids up to {VOCABULARY - 1} and the model only 5"),
+    "a small vocabulary": (gru_policy(5), f"tokenizer has ids up to {VOCABULARY - 1}, but the model has only 5"),
     "a module": (jnp.tanh, "^policy: expected an rljax.Policy; got "),
 }
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from rljax.data.dataset import read_problems
 from rljax.data.problem import reward_columns
+from rljax.data.problem_datasets import read_problems
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.constitution import constitution

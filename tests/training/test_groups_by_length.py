@@ -11,7 +11,7 @@ from run_states import first_state, read_checkpoint
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
-from rljax.data.history import no_history, record
+from rljax.data.history import no_history, record_responses
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.training.interrupt import Interrupted
@@ -57,7 +57,7 @@ def test_group_sizes_start_at_the_minimum(ragged):
 
 
 def test_groups_are_full_if_responses_are_expected_to_be_short():
-    history = record(no_history(3), np.array([0, 1]), np.ones((2, 2)), np.array([[3, 3], [12, 12]]))
+    history = record_responses(no_history(3), np.array([0, 1]), np.ones((2, 2)), np.array([[3, 3], [12, 12]]))
     sizes = sizes_of(TINY.replace(token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
     assert sizes.tolist() == [4, 2, 3, 4], (
         "24 tokens per prompt, at an expected 3, 12 and (unseen prompt: the mean of the others) 7.5 per response"

@@ -52,7 +52,7 @@ def make_problems(
     data, task = config.data, config.generated_task
     if task is not None:
         return Problems(*task.problems(data.heldout_problems, seed=config.run.seed))
-    from rljax.data.dataset import read_problems  # noqa: PLC0415  a generated task reads no file
+    from rljax.data.problem_datasets import read_problems  # noqa: PLC0415  a generated task reads no file
 
     options = {
         "prompt_column": data.prompt_column,

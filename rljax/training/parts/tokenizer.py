@@ -41,7 +41,7 @@ def configured(tokenizer: Tokenizer, model: ModelConfig) -> Tokenizer:
         InputError: the settings keep special tokens, but the tokenizer has none.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        return tokenizer.configured(model.chat_format(), keeps_special=model.keep_special_tokens)
+        return tokenizer.with_settings(model.chat_format(), keeps_special=model.keep_special_tokens)
     if model.keep_special_tokens:
         raise InputError(
             f"keep_special_tokens: a {type(tokenizer).__name__} has no special tokens to keep; leave it out, or use "

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rljax.data.bad_rows import describe
-from rljax.data.dataset import load_problems, read_problems
+from rljax.data.bad_rows import describe_faults
 from rljax.data.preferences import read_preferences
 from rljax.data.problem import Problem, reward_columns
+from rljax.data.problem_datasets import load_problems, read_problems
 from rljax.data.reading import open_rows
 from rljax.errors import InputError
 
@@ -317,7 +317,7 @@ def test_math_train_bad_rows(shared_data):
     assert [kept.places[i] for i, problem in enumerate(kept.problems) if problem.answer == ""] == [
         fault.place for fault in dropped.faults
     ]
-    assert "4 bad rows kept" in describe(kept.faults)
+    assert "4 bad rows kept" in describe_faults(kept.faults)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Problems from files and from the Hugging Face hub.
 
 GSM8K, MATH, AIME, HumanEval, MBPP, CodeContests, StrategyQA, CommonsenseQA, FOLIO, DAPO-Math-17k and the row formats of TRL and
-verl are recognized by their columns (see `formats`). Any other dataset is plain: a prompt, an answer, and further columns that a
-reward may use. The columns used for all rows are chosen from the first readable row.
+verl are recognized by their columns (see `formats`). In any other dataset, a row has a prompt, an answer, and further columns that
+a reward may use. The first readable row decides which columns are used for all rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,9 +63,9 @@ def load_problems(
         answer_column: the column with the answer; a dot selects a nested one. None: the recognized format's column, or the first
             of `answer`, `final_answer`, `expected_answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
         demonstration_column: the column with a worked response. None: the recognized format's column, or `demonstration` if
-            a row has it. The answer column may be named here, too.
+            a row has it. It may be the answer column.
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` drops only rows with a bad
-            prompt, while the other bad rows lose their demonstration, and a bad answer becomes empty.
+            prompt. Other bad rows are kept without their demonstration; if their answer is bad, it becomes empty.
 
     Returns:
         One problem per row. Its `columns` contain every column except the prompt column and `answer`, unchanged. An answer that
@@ -73,7 +73,7 @@ def load_problems(
         the columns include `tests` and `setup`, or `test` and `entry_point`.
 
     Raises:
-        InputError: the file or a package is missing, or the dataset is empty or has bad rows; the message locates them.
+        InputError: the file or a required package is missing, or the dataset is empty or has bad rows (the message locates them).
     """
     return read_problems(
         path_or_id,
@@ -104,15 +104,15 @@ def read_problems(
         answer_column: as in `load_problems`.
         demonstration_column: as in `load_problems`.
         on_error: as in `load_problems`.
-        tokenized: whether rows of token ids (see `rljax.data.tokenized_rows`) are read as token ids. If not, their text is
-            read, if they have text.
+        tokenized: whether rows of token ids (see `rljax.data.tokenized_rows`) are read as token ids. Otherwise the text of these
+            rows is read; without text, they are rejected.
 
     Returns:
         The problems, their locations, the faults, the number of rows, the source and the format's name.
 
     Raises:
-        InputError: for the same reasons as in `load_problems`; or `on_error` is not one of the three; or rows have only token
-            ids and `tokenized` is not set.
+        InputError: for the same reasons as in `load_problems`; or `on_error` is unknown; or rows have only token ids and
+            `tokenized` is False.
     """
     if on_error not in get_args(OnError):
         raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnError))}.")
@@ -154,7 +154,7 @@ class _NoColumnError(BadRowError):
 def _choose_format(
     first: Mapping[str, object], prompt: str | None, answer: str | None, demonstration: str | None, *, tokenized: bool
 ) -> Format:
-    """Use the first row to choose how all rows are read; columns that the user names take precedence."""
+    """Choose from the first row how all rows are read; columns that the user names take precedence."""
     if tokenized and prompt is None and demonstration is None and is_tokenized(first):
         return TOKENIZED
     form = recognize(first) if prompt is None and answer is None else None
@@ -173,7 +173,7 @@ def _plain_format(first: Mapping[str, object], prompt: str | None, answer: str |
         lambda row: prompt_of(row, prompt_column),
         lambda row: answer_of(row, answer_column),
         optional_demonstration(),
-        # Keep the answer column under its own name, too: rewards receive columns by name.
+        # Keep the answer column under its own name as well, because rewards receive columns by name.
         columns_except(prompt_column),
     )
 
@@ -193,7 +193,7 @@ def _choose_column(row: Mapping[str, object], role: str, name: str | None, defau
 
 
 def _read_row(row: Mapping[str, object], form: Format) -> tuple[Problem, BadRowError | None]:
-    """Turn a row into a problem, and also return the defect of its answer or demonstration; None if both are good."""
+    """Turn a row into a problem; also return the defect of its answer or demonstration, or None if both are good."""
     prompt, messages = form.prompt(row)
     columns = form.columns(row)
     answer, demonstration, turns, defect = "", None, None, None
