@@ -103,7 +103,7 @@ def run_runs(command: Runs) -> int:
         InputError: the folder does not exist, or contains no run.
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.tracking.summary import is_of_run, summarize  # noqa: PLC0415  as above
+    from rljax.tracking.summary import has_run_settings, summarize  # noqa: PLC0415  as above
 
     if not command.folder.is_dir():
         raise InputError(f"There is no folder {str(command.folder)!r}. Name the folder that contains the run folders.")
@@ -111,7 +111,7 @@ def run_runs(command: Runs) -> int:
     for path in sorted(file.parent for file in command.folder.glob("*/config.json")):
         try:
             folder = RunFolder.open(path)
-            if is_of_run(folder):
+            if has_run_settings(folder):
                 summaries.append(summarize(folder))
         except InputError as error:
             unreadable.append((path, str(error)))

@@ -226,7 +226,7 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
 
 def draw_trials(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
     """Plot the candidates that did not fail."""
-    from rljax.tracking.tuning_picture import draw_tuning  # noqa: PLC0415  --help need not wait for matplotlib
+    from rljax.tracking.tuning_plot import plot_tuning  # noqa: PLC0415  --help need not wait for matplotlib
 
     finished = [trial for trial in trials if trial.accuracy is not None and trial.before is not None]
     curves: dict[str, list[tuple[int, float]]] = {}
@@ -235,4 +235,4 @@ def draw_trials(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
         curves[name] = [(0, mean(trial.before for trial in mine if trial.before is not None))]
         for steps in dict.fromkeys(trial.steps for trial in mine):
             curves[name].append((steps, mean(trial.accuracy or 0.0 for trial in mine if trial.steps == steps)))
-    draw_tuning(curves, picture, winner=won, title="Successive halving")
+    plot_tuning(curves, picture, winner=won, title="Successive halving")

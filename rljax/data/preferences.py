@@ -293,8 +293,8 @@ def _answer(messages: Messages, column: str) -> Response:
     twice = any(pair == ("assistant", "assistant") for pair in pairwise(roles))
     if not roles or {roles[0], roles[-1]} != {"assistant"} or twice or not join_contents(messages).strip():
         raise BadRowError(
-            "after the prompt, there must be messages that begin and end with one of the assistant, are not all empty, and have no two "
-            f"messages of the assistant in a row, but the roles are: {', '.join(roles) if roles else 'none'}",
+            "the messages after the prompt must begin and end with one of the assistant, must not all be empty, and must not have "
+            f"two of the assistant in a row, but their roles are: {', '.join(roles) if roles else 'none'}",
             "rewrite it, or remove the row",
             column=column,
         )

@@ -166,7 +166,7 @@ def react(run: Run, checkpoint: Checkpoint, watch: AlarmState) -> Checkpoint:
     Returns:
         The checkpoint, with the changes in its journal.
     """
-    flags = copy_from_first(np.asarray([alarm in watch.seen for alarm in ADJUSTMENTS]))
+    flags = copy_from_first(np.asarray([alarm in watch.active for alarm in ADJUSTMENTS]))
     raised = {alarm for alarm, is_raised in zip(ADJUSTMENTS, flags, strict=True) if is_raised}
     made, step = remedies_of(checkpoint), int(checkpoint.state.step)
     new = choose_changes(run.config, made, select_effective(raised, own_optimizer=run.setup.own_optimizer), step)

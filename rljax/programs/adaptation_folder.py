@@ -69,9 +69,9 @@ class AdaptationFolder(RunFolder):
         return (*super().own_files, self.path / REJECTS)
 
     @property
-    def growing(self) -> tuple[Path, ...]:
+    def growing_files(self) -> tuple[Path, ...]:
         """Files to which each step appends."""
-        return (*super().growing, self.path / FEEDBACK, self.path / UPDATES)
+        return (*super().growing_files, self.path / FEEDBACK, self.path / UPDATES)
 
 
 def can_continue(path: Path) -> bool:

@@ -17,8 +17,8 @@ from rljax.text import counted
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds, seed_of
-from rljax.tracking.start_records import changes_of_inputs
-from rljax.tracking.summary import is_of_run, summarize
+from rljax.tracking.start_records import list_input_changes
+from rljax.tracking.summary import has_run_settings, summarize
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import inputs_of
 from rljax.training.lifecycle.start import settings_of
@@ -53,7 +53,9 @@ def with_common_date(config: TrainConfig, folder: Path) -> TrainConfig:
     if not config.model.chat or config.model.chat_date is not None:
         return config
     runs = [RunFolder.open(file.parent) for file in sorted(folder.rglob("config.json"))]
-    dates = {run.config.get("model", {}).get("chat_date") for run in runs if is_of_run(run)} or {date.today().isoformat()}
+    dates = {run.config.get("model", {}).get("chat_date") for run in runs if has_run_settings(run)} or {
+        date.today().isoformat()
+    }
     return config if len(dates) > 1 else config.replace(chat_date=dates.pop())
 
 
@@ -130,7 +132,7 @@ def check_inputs_of(config: TrainConfig) -> None:
     """
     path = Path(config.run.folder or "")
     settings, _, _ = settings_of(config.replace(run=None), path, BUILT_IN)
-    changes = changes_of_inputs(RunFolder.open(path), inputs_of(make_setup(settings, BUILT_IN, INSTALLERS), BUILT_IN))
+    changes = list_input_changes(RunFolder.open(path), inputs_of(make_setup(settings, BUILT_IN, INSTALLERS), BUILT_IN))
     if changes:
         raise InputError(
             f"The run {str(path)!r} is finished, and its {' and its '.join(change.name for change in changes)} changed after its "

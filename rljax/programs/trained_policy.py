@@ -35,14 +35,14 @@ from rljax.text import counted
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.tracking.start_records import (
     ENVIRONMENT,
-    OPTIONS,
+    ENVIRONMENT_FILES,
     check_inputs,
     digest_of_name,
     digest_of_options,
     evaluation_inputs,
     text_inputs,
 )
-from rljax.tracking.summary import is_of_run
+from rljax.tracking.summary import has_run_settings
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.memory_plan import check_model_fits
@@ -274,7 +274,7 @@ def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
     path = Path(target)
     if is_run(path):
         return path, which
-    if (path / CONFIG).is_file() and is_of_run(RunFolder.open(path)):
+    if (path / CONFIG).is_file() and has_run_settings(RunFolder.open(path)):
         models = [str(path / name) for name in get_args(Which) if (path / name).is_dir()]
         remedy = f"Name a model: {', '.join(models)}." if models else "Repeat the command that started the run."
         raise InputError(
@@ -462,7 +462,7 @@ def _digest_inputs(opened: OpenPolicy, *, rows: bool, judge: bool, environment: 
     inputs = evaluation_inputs(problems, digest_of_reward(config, None) if judge else None)
     if config.reward.environment and environment:
         inputs |= {ENVIRONMENT: digest_of_name(config.reward.environment, ENVIRONMENTS)}
-        inputs |= {OPTIONS: digest_of_options(config.reward.environment_options)}
+        inputs |= {ENVIRONMENT_FILES: digest_of_options(config.reward.environment_options)}
     return inputs | text_inputs(opened.tokenizer, chat=config.model.chat) if text else inputs
 
 

@@ -1,7 +1,7 @@
-"""Conditions of alarms: pure functions that detect metrics out of range in the recent metric rows of a run.
+"""Conditions of alarms: pure functions that detect problems in the recent metric rows of a run.
 
-A condition returns a description of what it detected, or None if it is not met. Values that are absent or
-not finite are ignored; without enough values, a condition is not met.
+A condition returns a description of the problem, or None if the condition is not met. Values that are absent or not finite are
+ignored; without enough values, a condition is not met.
 """
 
 import math
@@ -11,15 +11,15 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 FIRST, RECENT = 10, 100
-"""Numbers of rows that a history keeps: the first ones of the run, and the most recent ones."""
+"""Numbers of rows that a history keeps: from the start of the run, and the most recent."""
 BRIEF, LONG = 5, 10
-"""Numbers of rows whose mean is compared with a limit: for a steady metric, and for a noisy metric."""
+"""Numbers of values whose mean is compared with a limit: for a steady metric, and for a noisy metric."""
 
 Row = Mapping[str, Any]
 
 
 class History(NamedTuple):
-    """The RL rows and evaluation rows that alarms use. Their number is bounded, however long the run is."""
+    """The RL rows and evaluation rows that alarms use; a bounded number of rows, however long the run is."""
 
     first: tuple[Row, ...] = ()
     """The first RL rows."""
@@ -51,13 +51,13 @@ def values(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def last_mean(history: History, name: str, count: int) -> float | None:
-    """Mean of the last `count` values in the last `2 * count` rows; None if these rows have fewer values."""
+    """Return the mean of the last `count` values in the last `2 * count` rows; None if these rows have fewer values."""
     found = values(history.recent[-2 * count :], name)[-count:]
     return fmean(found) if len(found) == count else None
 
 
 def start_mean(history: History, name: str) -> float | None:
-    """Mean of a metric over the first RL rows; None if a value is missing, or until `BRIEF` more rows exist."""
+    """Return the mean of a metric over the first RL rows; None if a value is missing, or until `BRIEF` more rows exist."""
     found = values(history.first, name)
     return fmean(found) if len(found) == FIRST and history.steps >= FIRST + BRIEF else None
 
@@ -74,7 +74,7 @@ class Limit(NamedTuple):
     over: int = BRIEF
     """Number of values in the mean."""
     after: int = 0
-    """Number of steps that must be done before the condition can be met."""
+    """The condition cannot be met before this step."""
 
     def __call__(self, history: History) -> str | None:
         """Describe the problem; None if the mean is within the limit."""

@@ -1,8 +1,8 @@
 """Alarms: what is wrong with a run, what that means, and which setting to change. They depend only on metric rows.
 
-An alarm is raised when its condition is met, and cleared when the condition has not been met for `QUIET` rows, so a problem is
-reported once, and again only if it has disappeared and returned. Because alarms depend only on the rows, a resumed run, and a
-report on a finished run, raise the same alarms.
+An alarm is raised when its condition is met, and cleared when the condition has not been met for `QUIET` rows. So a problem is
+reported once, and again only if it disappears and returns. Because alarms depend only on the rows, a resumed run and a report on a
+finished run raise the same alarms.
 """
 
 import shlex
@@ -38,7 +38,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 
 QUIET = 10
-"""An alarm is cleared after its condition has not been met for this number of rows."""
+"""An alarm is cleared once its condition has not been met in this number of consecutive rows."""
 
 
 class Remedy(NamedTuple):
@@ -66,7 +66,7 @@ class Alarm(NamedTuple):
     remedy: Remedy
     """What to change."""
     needed: tuple[tuple[str, ...], ...] | None = None
-    """Sets of metrics; the alarm can be raised only if a run measures every metric of at least one set. None: all of `metrics`."""
+    """Sets of metrics; the alarm can be raised only if a run measures all metrics of one set. None: all of `metrics`."""
     phase: Literal["rl", "eval"] = "rl"
     """Phase of the rows that the metrics are in: RL steps, or held-out evaluations."""
 
@@ -114,7 +114,7 @@ ALARMS = (
         "The policy gets worse on problems that it is not trained on: it exploits the reward, or memorizes the training "
         "problems.",
         Remedy("--steps", "stop here, or lower --steps, and use the best checkpoint",
-               "later ones are worse on everything but the training problems"),
+               "later checkpoints are worse on everything but the training problems"),
         phase="eval",
     ),
     Alarm(
@@ -136,7 +136,7 @@ ALARMS = (
         "The policy has moved away from its initial model by more than 0.1 nats per token. It may have lost abilities of "
         "that model.",
         Remedy("--algorithm-options", "double beta in --algorithm-options",
-               "beta is the weight of the penalty on the distance from it"),
+               "beta is the weight of the penalty on the distance from the reference"),
     ),
     Alarm(
         "large_steps", ("kl",), above("kl", 0.1),
@@ -147,7 +147,7 @@ ALARMS = (
     ),
     Alarm(
         "advantage_jumps", ("advantage_variance",), spiked("advantage_variance", 10.0),
-        "The scale of the advantages has changed within a few steps, because the scale of the rewards or critic values has.",
+        "The scale of the rewards or critic values, and with it that of the advantages, has changed within a few steps.",
         Remedy("--reward", "look in samples.jsonl for very large values of --reward; with a critic, lower "
                "--critic-learning-rate",
                "one huge reward outweighs all others"),
@@ -271,7 +271,7 @@ ALARMS = (
     ),
     Alarm(
         "sampler_gap", ("sampler_gap", "staleness"), Either(above("sampler_gap", 0.01), above("staleness", 4.0)),
-        "The policy that samples differs from the policy that learns: its weights are stale, or its numerics differ.",
+        "The policy that samples differs from the policy that learns: the sampler's weights are stale, or its numerics differ.",
         Remedy("--correction", "use --correction capped, or a sampler with the newest weights",
                "the correction weights each token by how much the two policies disagree"),
         needed=(("sampler_gap",), ("staleness",)),
@@ -337,7 +337,7 @@ class AlarmState(NamedTuple):
     """Name of each raised alarm -> number of rows since its condition was last met."""
 
     @property
-    def seen(self) -> frozenset[str]:
+    def active(self) -> frozenset[str]:
         """Names of the raised alarms whose condition was met at the last row."""
         return frozenset(name for name, rows in self.quiet.items() if rows == 0)
 
@@ -345,7 +345,7 @@ class AlarmState(NamedTuple):
         """Add a row of `metrics.jsonl`; return the new state, and the alarms that the row raises and clears.
 
         Args:
-            row: has "phase" and "step"; metrics that are None or not finite count as absent.
+            row: the row; metrics that are None or not finite count as absent.
         """
         history = self.history.after_row(row)
         if row["phase"] not in ("rl", "eval"):
@@ -400,7 +400,7 @@ def unmeasured_alarms(history: History, events: Sequence[Event]) -> dict[str, tu
     return {name: metrics for name, metrics in missing.items() if metrics}
 
 
-def alarms_raised(folder: RunFolder) -> list[str]:
+def list_raised_alarms(folder: RunFolder) -> list[str]:
     """List the alarms that were raised, and the command that explains them; empty if none was raised."""
     _, found = watch_rows(read_metrics(folder.metrics))
     names = [f"{event.alarm.name.replace('_', ' ')} (step {event.step})" for event in found if event.what == "raised"]

@@ -33,7 +33,7 @@ class Display(Protocol):
         """Show a description of the run, once."""
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
-        """Show the current activity, such as "sampling"; `compiles` means that JAX compiles it the first time."""
+        """Show the current activity, such as "sampling"; `compiles` means that its first occurrence includes compilation."""
 
     def compiling(self, function: str | None) -> None:
         """Show that a function is being compiled; None means that compilation has ended."""
@@ -47,7 +47,7 @@ class Display(Protocol):
         Args:
             name: "warm_start", "value", "rl", or any other name.
             total_steps: the step at which the phase ends.
-            done: steps done before, in a resumed run.
+            done: number of steps done before the run was resumed.
         """
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -90,7 +90,7 @@ class Display(Protocol):
 
 
 class ScreenStream(io.TextIOBase):
-    """A stream to a screen that may become unavailable because the stream, pipe or terminal is closed, or the disk is full.
+    """A stream to a screen, which may become unavailable because the stream, pipe or terminal is closed, or the disk is full.
 
     Writing raises only if the stream cannot encode the text. Once a write has failed, all further output is discarded.
 
@@ -171,7 +171,7 @@ def make_display(quiet: bool, stream: TextIO | ScreenStream) -> Display:
     """
     file = cast(TextIO, stream)
     console = Console(file=file, highlight=False)
-    # isatty is checked too: FORCE_COLOR makes rich take a pipe for a terminal.
+    # Check isatty as well, because FORCE_COLOR makes rich mistake a pipe for a terminal.
     is_capable = stream.isatty() and console.is_interactive and console.encoding.startswith("utf")
     if is_capable and not quiet:
         from rljax.tracking.rich_display import RichDisplay  # noqa: PLC0415  not needed for files and pipes

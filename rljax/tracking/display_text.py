@@ -32,9 +32,9 @@ class Metric(NamedTuple):
     scale: float = 1.0
     """Factor that converts the value to the unit."""
     is_in_plain_lines: bool = False
-    """Whether the metric is also included in the plain lines written to a pipe."""
+    """Whether the plain lines that are written to a pipe include the metric."""
     is_count: bool = False
-    """Whether the metric counts events; a count is hidden while it is 0, and summed instead of averaged."""
+    """Whether the metric counts events; a count is hidden while all its values are 0, and summed instead of averaged."""
 
     def format_value(self, value: float) -> str:
         """Format a value in the metric's unit, without the unit's name."""
@@ -150,7 +150,7 @@ class Progress:
         started: time at which the phase began, in seconds on any clock; all other times use the same clock.
         step: the last finished step.
         at: time at which `step` was finished.
-        first_step: the first step that this process finished; None before that.
+        first_step: the first step that this process finished; None until then.
         first_at: time at which `first_step` was finished.
         compiled: seconds that compilation took.
     """
@@ -184,7 +184,7 @@ class Progress:
         return self.elapsed(now) + (f", {format_duration(self.compiled)} of it compiling" if self.compiled >= 1 else "")
 
     def completes_tenth(self, step: int) -> bool:
-        """True if `step`, the next one, completes another tenth of the phase."""
+        """True if `step`, the next step, completes another tenth of the phase."""
         return step >= self.total or step * 10 // self.total > self.step * 10 // self.total
 
     def remaining(self, now: float) -> str | None:
@@ -195,7 +195,7 @@ class Progress:
         return format_duration(max(0.0, seconds_per_step * (self.total - self.step) - (now - self.at)))
 
 
-def required_phase(progress: Progress | None) -> Progress:
+def require_phase(progress: Progress | None) -> Progress:
     """Return the phase in progress.
 
     Raises:
@@ -306,7 +306,7 @@ def check_judged(rows: Sequence[Mapping[str, Any]]) -> None:
         rows: the RL rows of metrics.jsonl.
 
     Raises:
-        InputError: there were steps, but none of them had a reward.
+        InputError: there are rows, but none of them has a reward.
     """
     if rows and all(row.get("reward") is None for row in rows):
         raise InputError(

@@ -37,7 +37,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = MappingProxyType(
 )
 """Part of a step -> the metrics that describe it."""
 GLOSSARY = tuple(entry for entries in GROUPS.values() for entry in entries)
-"""Every metric that `metrics.jsonl` can contain, in addition to `phase` and `step`."""
+"""Every metric of `metrics.jsonl`, and `judge_share`, which only the display has."""
 LABELS = {metric.key: metric.label for metric in METRICS}
 LABELS["accuracy"] = f"{CORRECT}, {POSITIVE}, {IN_ORDER} or {STEPS_RIGHT}"
 """Metric -> its label on the screen."""

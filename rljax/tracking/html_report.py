@@ -1,4 +1,4 @@
-"""The report on a run as one HTML file without scripts or network access. Text that a model wrote is escaped."""
+"""The report on a run as one HTML file that has no scripts and needs no network. Text that a model wrote is escaped."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ from rljax.tracking.alarms import BY_NAME, Event, advice
 from rljax.tracking.summary import EvaluationPoint, Summary
 
 LONGEST = 600
-"""Maximum number of characters of a table cell; longer texts are shortened."""
+"""Maximum number of characters in a table cell; longer texts are shortened."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """What a browser may load: the pictures and the style in the file, and nothing else."""
 STYLE = """
@@ -49,7 +49,7 @@ class ReportContents(NamedTuple):
     overrides: Sequence[str]
     """Names of the settings that differ from the defaults."""
     notes: Sequence[str]
-    """Why the settings are shown unchanged from `config.json`; empty if this version of rljax can interpret them."""
+    """Why the settings are shown exactly as in `config.json`; empty if this version of rljax can interpret them."""
     starts: Sequence[Mapping[str, Any]]
     """Rows of `starts.jsonl`."""
     time: str

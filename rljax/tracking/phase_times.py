@@ -1,7 +1,7 @@
 """The time that a run spends in each phase of an RL step, measured on the host, and notification of JAX compilation.
 
-The host fetches responses, scores and metrics from the devices in any case, so a phase's time includes the devices' work, and
-measuring adds no synchronization.
+The host fetches responses, scores and metrics from the devices anyway, so a phase's time includes the devices' work, and measuring
+adds no synchronization.
 """
 
 import threading

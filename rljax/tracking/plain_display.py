@@ -20,19 +20,19 @@ from rljax.tracking.display_text import (
     Progress,
     accuracies_by_set,
     label_of,
-    required_phase,
+    require_phase,
     verdict,
     with_judge_share,
 )
 
 LONGEST_SILENCE = 60.0
-"""Maximum time without a line while steps are running, in seconds."""
+"""Maximum time between lines while steps are running, in seconds."""
 
 
 class PlainDisplay:
     """A display that writes one plain line at a time.
 
-    It writes a line for the first step of a phase, for every tenth of the phase, and after a minute without a line.
+    Within a phase, it writes a line for the first step, for every tenth of the phase, and after a minute without a line.
 
     Args:
         stream: where to write.
@@ -94,11 +94,11 @@ class PlainDisplay:
         self._write([f"{self._progress.title}: {steps}{'; the first includes compilation' if total_steps > 1 else ''}"])
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the step's metrics on one line, if a line is due."""
+        """Write the step's metrics on one line, if the step gets one."""
         now = self._clock()
-        before = required_phase(self._progress)
+        before = require_phase(self._progress)
         self._progress = before.after_step(step, now)
-        if not self._is_due(before, step, now):
+        if not self._gets_line(before, step, now):
             return
         metrics = with_judge_share(metrics)
         left = self._progress.remaining(now)
@@ -112,8 +112,8 @@ class PlainDisplay:
         ]
         self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *shown])])
 
-    def _is_due(self, before: Progress, step: int, now: float) -> bool:
-        """True if the step should get a line."""
+    def _gets_line(self, before: Progress, step: int, now: float) -> bool:
+        """Return whether a line is written for the step."""
         if before.completes_tenth(step):
             return True
         if self._quiet:
@@ -177,7 +177,7 @@ class PlainDisplay:
 
 
 class _LogFile(io.TextIOBase):
-    """A stream to a file that buffers its lines while the disk is full. It is thread-safe."""
+    """A thread-safe stream to a file; while the disk is full, it buffers the lines."""
 
     def __init__(self, path: Path):
         self._file = AppendFile(path)
@@ -225,22 +225,22 @@ def _call_both(name: str) -> Callable[..., None]:
 
     def call(self: "LoggedDisplay", *arguments: object, **options: object) -> None:
         getattr(self.log, name)(*arguments, **options)
-        getattr(self.shown, name)(*arguments, **options)
+        getattr(self.screen, name)(*arguments, **options)
 
     return call
 
 
 class LoggedDisplay:
-    """A display that also writes to a file. Its context manager closes only the file; the caller closes the screen's display.
+    """A display that also writes a log. Its context manager closes only the log; the caller closes the display on the screen.
 
     Args:
-        shown: the display on the screen.
+        screen: the display on the screen.
         path: the file; lines are appended.
         clock: returns the time.
     """
 
-    def __init__(self, shown: Display, path: Path, *, clock: Callable[[], datetime] = datetime.now):
-        self.shown = shown
+    def __init__(self, screen: Display, path: Path, *, clock: Callable[[], datetime] = datetime.now):
+        self.screen = screen
         self._file = _LogFile(path)
         self.log = _StampedDisplay(cast(TextIO, self._file), clock)
 
@@ -249,7 +249,7 @@ class LoggedDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Record the exception that ended the run, if any, and close the file."""
+        """If an exception ended the run, record it; then close the file."""
         if exception and exception[0] is not None:
             reason = f": {exception[1]}" if str(exception[1]) else ""
             self.log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}{reason}")
@@ -269,13 +269,13 @@ class LoggedDisplay:
     finish = _call_both("finish")
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
-        """Show the current activity; nothing is written."""
-        self.shown.activity(name, compiles=compiles)
+        """Show the current activity only on the screen."""
+        self.screen.activity(name, compiles=compiles)
 
     def stopping(self) -> None:
-        """Show that the run will stop; nothing is written."""
-        self.shown.stopping()
+        """Show only on the screen that the run will stop."""
+        self.screen.stopping()
 
     def judging(self, done: int, total: int) -> None:
-        """Show how many responses have been judged; nothing is written."""
-        self.shown.judging(done, total)
+        """Show only on the screen how many responses have been judged."""
+        self.screen.judging(done, total)

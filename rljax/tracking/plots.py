@@ -28,12 +28,12 @@ from rljax.tracking.seeds import SeedMean, over_seeds
 INK, MUTED, GRID, WARM = "#1b1f24", "#6b7280", "#e5e7eb", "#fdf1dc"
 HELD_OUT = "#1f5fbf"
 COLORS = ("#1f5fbf", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#5f3dc4", "#866118")
-OVERLAY = (*COLORS, "#e8a700", "#74b816", "#4dabf7", INK)
+OVERLAY_COLORS = (*COLORS, "#e8a700", "#74b816", "#4dabf7", INK)
 """Colors of runs in one plot."""
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 """Line styles of runs in one plot; once all colors have been used, the colors repeat with the next style."""
-FEW, SHORT = 6, 24
-"""Maximum number of labels in a legend above a plot, and of characters in each; a larger legend is placed to the plot's right."""
+MAX_LABELS_ABOVE, MAX_LABEL_LENGTH = 6, 24
+"""Maximum number and length of labels in a legend above a plot; a larger legend is placed to the right of the plot."""
 PANELS = {
     "rl": {
         "reward": COLORS[2],
@@ -68,7 +68,7 @@ TITLES = {
     "episode_malformed_calls": "malformed calls per episode",
     "judge_seconds": "waiting for the environment (s)",
 }
-"""Metric -> title of its panel, for metrics of an environment, whose titles are not their labels."""
+"""Metric -> title of its panel, for metrics of an environment, whose panel titles differ from their labels."""
 STEP_LABELS = {"rl": "RL step", "value": "step of value pretraining", "warm_start": "warm-start step"}
 COLUMNS = 4
 WARM_SHARE = 0.25
@@ -124,7 +124,7 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     come first. A supervised run without evaluations has no top panel.
 
     Args:
-        metrics: a `metrics.jsonl`, or its rows.
+        metrics: a `metrics.jsonl` file, or its rows.
         out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
         title: title of the plot.
 
@@ -135,8 +135,8 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     last = "rl" if any(row["phase"] == "rl" for row in rows) else "warm_start"
     by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
     named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
-    curves = {name: curve for name, curve in named.items() if _shows_something(name[1], curve)}
-    if (last, "turns") not in curves:  # without an environment, judging time has no panel of its own
+    curves = {name: curve for name, curve in named.items() if _needs_panel(name[1], curve)}
+    if (last, "turns") not in curves:  # without an environment, judging time is shown only among the times of a step
         curves.pop((last, "judge_seconds"), None)
     phases = phase_curves(by_phase[last])
     columns = max(1 + bool(phases), min(COLUMNS, len(curves)))
@@ -170,7 +170,7 @@ def plot_metrics(rows: Sequence[Row], names: Sequence[str], out_path: Path | str
     """
     trained = [row for row in rows if row["phase"] == "rl"]
     found = {name: curve_of(trained, name) for name in names}
-    curves = {name: curve for name, curve in found.items() if _shows_something(name, curve)}
+    curves = {name: curve for name, curve in found.items() if _needs_panel(name, curve)}
     if not curves:
         return False
     panel_rows = -(-len(curves) // COLUMNS)
@@ -209,9 +209,9 @@ def draw_overlay(axes: Axes, runs: Mapping[str, Path | str | Sequence[Path]]) ->
     for index, paths in enumerate(runs.values()):
         several = [paths] if isinstance(paths, Path | str) else paths
         curves = [_accuracy_of(path) for path in several]
-        color, dashes = OVERLAY[index % len(OVERLAY)], DASHES[index // len(OVERLAY) % len(DASHES)]
+        color, dashes = OVERLAY_COLORS[index % len(OVERLAY_COLORS)], DASHES[index // len(OVERLAY_COLORS) % len(DASHES)]
         if len(curves) == 1:
-            lines += _draw_held_out(axes, curves[0], color, band=len(runs) <= FEW)
+            lines += _draw_held_out(axes, curves[0], color, band=len(runs) <= MAX_LABELS_ABOVE)
         else:
             lines += _draw_mean(axes, curves, color)
         lines[-1].set_linestyle(dashes)
@@ -242,7 +242,7 @@ def plot_ablation(
     legend = left.get_legend()
     if legend is not None:
         legend.remove()  # the labels of the right plot, in the same colors, replace it
-    colors = dict(zip(arms, OVERLAY * (1 + len(arms) // len(OVERLAY)), strict=False))
+    colors = dict(zip(arms, OVERLAY_COLORS * (1 + len(arms) // len(OVERLAY_COLORS)), strict=False))
     for index, name in enumerate(arms):
         change = differences.get(name)
         right.plot(0.0 if change is None else 100 * change.value, -index, "o", color=colors[name], markersize=7, zorder=3)
@@ -410,11 +410,11 @@ def _show_percent(axes: Axes, label: str) -> None:
 
 def _needs_side_legend(labels: list[str]) -> bool:
     """True if the labels need a legend to the right of the plot."""
-    return len(labels) > FEW or (len(labels) > 2 and max(map(len, labels)) > SHORT)
+    return len(labels) > MAX_LABELS_ABOVE or (len(labels) > 2 and max(map(len, labels)) > MAX_LABEL_LENGTH)
 
 
 def _add_legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
-    # The legend is above the plot or to its right, where it hides nothing.
+    # A legend above the plot or to its right hides no curve.
     position = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2, "ncols": min(len(labels), 3)}
     if _needs_side_legend(labels):
         position = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.2, "handlelength": 3.0}
@@ -444,7 +444,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
         labels.append("held-out, 95 % interval" if np.isfinite(held_out.judged).any() else "held-out")
         _label_last_point(axes, held_out)
     for index, name in enumerate({name: None for row in rows if row["phase"] == "eval" for name in accuracies_by_set(row)}):
-        color = OVERLAY[2 + index % (len(OVERLAY) - 2)]  # the first two colors are those of held-out and training accuracy
+        color = OVERLAY_COLORS[2 + index % (len(OVERLAY_COLORS) - 2)]  # the first two are held-out and training accuracy
         handles += _draw_held_out(axes, held_out_accuracy(rows, warm_scale=warm_scale, name=name), color, band=False)
         labels.append(name)
     axes.set_xlim(-warm_steps * warm_scale, rl_steps if warm_steps else max(rl_steps, 1))
@@ -512,7 +512,7 @@ def _draw_limit(axes: Axes, limit: float) -> None:
     axes.annotate(f"limit {limit:g}", (1.0, 1.0), **place, fontsize=8.5, color=MUTED)
 
 
-def _shows_something(name: str, curve: Curve) -> bool:
+def _needs_panel(name: str, curve: Curve) -> bool:
     """True if a metric needs a panel: it has a value, and it is not the number of turns in a single-turn run."""
     finite = curve.values[np.isfinite(curve.values)]
     return bool(finite.size) and not (name == "turns" and (finite == 1).all())
@@ -562,5 +562,5 @@ def _draw_curve(axes: Axes, curve: Curve, color: str, title: str) -> None:
 
 
 def _smooth(curve: Curve) -> np.ndarray:
-    """Smooth over a thirtieth of the run, so that short and long runs look similar."""
+    """Smooth a curve over a thirtieth of its length, so that short and long runs look similar."""
     return moving_average(curve.values, span=max(1.0, curve.values.size / 30))

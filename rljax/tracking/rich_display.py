@@ -27,13 +27,14 @@ from rljax.tracking.display_text import (
     accuracies_by_set,
     finite_mean,
     label_of,
-    required_phase,
+    require_phase,
     sparkline,
     verdict,
     with_judge_share,
 )
 
 RECENT = 10
+"""Number of steps whose mean the table shows."""
 LONG_COMPILATION = 0.5
 """Seconds after which a compilation is shown."""
 
@@ -95,7 +96,7 @@ class RichDisplay:
         self._compiling = None if function is None else (function, now)
 
     def stopping(self) -> None:
-        """Show that the run is stopping when the live region is next refreshed."""
+        """Note that the run is stopping; the next refresh of the live region shows it."""
         self._is_stopping = True
 
     def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
@@ -108,7 +109,7 @@ class RichDisplay:
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Put the step's metrics into the table."""
-        self._progress, self._judged = required_phase(self._progress).after_step(step, self._clock()), None
+        self._progress, self._judged = require_phase(self._progress).after_step(step, self._clock()), None
         self._is_first_time = False
         metrics = with_judge_share(metrics)
         for metric in METRICS:
@@ -121,7 +122,7 @@ class RichDisplay:
         self._judged = None if done >= total else (done, total)
 
     def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
-        """Put the held-out accuracies into the table, where they stay in later phases."""
+        """Put the held-out accuracies into the table; they stay there in later phases."""
         for name, value in {"": metrics["accuracy"], **accuracies_by_set(metrics)}.items():
             self._heldout.setdefault(name, []).append((step, float(value)))
 
@@ -194,7 +195,7 @@ class RichDisplay:
         self._live.stop()
 
     def _conclude(self) -> None:
-        """End the phase in progress, if any, with a line about its steps and its time."""
+        """If a phase is in progress, end it with a line about its steps and its time."""
         if self._progress is not None and self._progress.first_step is not None:
             spent = self._progress.spent(self._clock())
             done = f"{self._progress.title}: step {self._progress.step} of {self._progress.total}, {spent}"

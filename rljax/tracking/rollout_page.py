@@ -1,4 +1,4 @@
-"""The rollouts of a run as one HTML page without network access. Text that a model wrote is escaped.
+"""The rollouts of a run as one HTML page that needs no network. Text that a model wrote is escaped.
 
 The page embeds each rollout as a block of JSON, which the page's script parses when the rollout is shown. The security policy
 of the page contains the script's digest, so a browser executes no other script.
@@ -26,13 +26,13 @@ from rljax.tracking.run_folder import RunFolder
 NAME = "rollouts.html"
 """Name of the page in the run's folder."""
 MOST_BYTES = 32_000_000
-"""Maximum size of the embedded rollouts; a larger run shows only evenly spaced steps."""
-START = 90
+"""Maximum total size of the embedded rollouts. If all are larger, only evenly spaced steps are shown."""
+LISTED_CHARACTERS = 90
 """Number of characters of a problem that are shown in the list."""
-DEEPEST_LOGP = 5.0
+STRONGEST_LOGP = 5.0
 """Negated log-probability, in nats, at or above which a token gets the strongest color."""
-SMALLEST_RATIO, LARGEST_RATIO = 1.01, 2.0
-"""Lower and upper bound for the ratio at which a token gets the strongest color."""
+MIN_STRONGEST_RATIO, MAX_STRONGEST_RATIO = 1.01, 2.0
+"""Bounds of the ratio at or above which a token gets the strongest color."""
 
 
 class Heading(NamedTuple):
@@ -54,7 +54,7 @@ def write_page(folder: RunFolder, rollouts: Rollouts, out: Path | None = None) -
     Args:
         folder: the run.
         rollouts: the run's logged rollouts.
-        out: the file to write; None: `rollouts.html` in the run's folder.
+        out: the file to write; None means `rollouts.html` in the run's folder.
 
     Raises:
         InputError: the file's name does not end in .html, or it cannot be written.
@@ -108,7 +108,7 @@ def render_page(heading: Heading, rollouts: Rollouts) -> str:
 
 
 def scales(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the values that get the strongest color.
+    """Return the values from which tokens get the strongest color.
 
     For advantages and ratios, this is the 90th percentile over rollouts of the largest |advantage| and the largest |log ratio|.
 
@@ -119,8 +119,8 @@ def scales(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     advantages = [max((abs(value) for value in row["advantage"] if value is not None), default=0.0) for row in rows]
     ratios = [max((abs(math.log(value)) for value in row["ratio"] if value), default=0.0) for row in rows]
     advantage = _percentile([value for value in advantages if value])
-    ratio = min(max(math.exp(_percentile([value for value in ratios if value])), SMALLEST_RATIO), LARGEST_RATIO)
-    return {"logp": DEEPEST_LOGP, "advantage": advantage or 1.0, "ratio": float(f"{ratio:.3g}")}
+    ratio = min(max(math.exp(_percentile([value for value in ratios if value])), MIN_STRONGEST_RATIO), MAX_STRONGEST_RATIO)
+    return {"logp": STRONGEST_LOGP, "advantage": advantage or 1.0, "ratio": float(f"{ratio:.3g}")}
 
 
 def _percentile(values: Sequence[float]) -> float:
@@ -135,11 +135,11 @@ def _step_range(rows: Sequence[Row]) -> str:
 def _make_entry(row: Row) -> dict[str, Any]:
     """Make the entry of a rollout in the page's list."""
     named = {name: row[name] for name in ("step", "problem", "reward", "length", "turns")}
-    return named | {"outcomes": outcomes_of(row), "start": " ".join(row["question"].split())[:START]}
+    return named | {"outcomes": outcomes_of(row), "start": " ".join(row["question"].split())[:LISTED_CHARACTERS]}
 
 
 def _script_json(value: object) -> str:
-    """Return JSON in which no text can end the script element around it: `<`, `>` and `&` are escaped."""
+    """Return JSON with `<`, `>` and `&` escaped, so that no text in it can end the script element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     escaped = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     # A lone surrogate is not a character, so it is replaced.

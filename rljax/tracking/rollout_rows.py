@@ -14,10 +14,10 @@ from rljax.tracking.run_folder import RunFolder
 VALUES = ("logp", "advantage", "ratio")
 """Names of the values per token."""
 KINDS = "tso"
-"""Kinds of tokens: trained on (t), sampled but not trained on (s), observed (o); see `rljax.rollout.transcripts`."""
+"""Kinds of tokens: trained on (t), sampled but not trained on (s), observed but not sampled (o)."""
 Outcome = Literal["right", "wrong", "unjudged", "failed", "cut_off", "tool_error"]
-"""An outcome of a rollout, which can be used as a filter. A rollout may have several outcomes."""
-WITHOUT_TOKENS = (
+"""An outcome of a rollout; a rollout may have several."""
+NO_ROLLOUTS_NOTE = (
     "This run has no rollouts.jsonl (it was written with logged_rollouts=0, or by an earlier version), so its samples are shown: "
     "text without turns, log-probabilities, advantages and ratios."
 )
@@ -97,7 +97,7 @@ def read_rollouts(folder: RunFolder) -> Rollouts:
             f"the run {str(folder.path)!r} has logged no rollouts yet: they are written after its first RL step, and then every "
             "sample_every steps; if sample_every or logged_rollouts is 0, none are written."
         )
-    return Rollouts([_from_sample(sample, number) for number, sample in enumerate(samples)], WITHOUT_TOKENS)
+    return Rollouts([_from_sample(sample, number) for number, sample in enumerate(samples)], NO_ROLLOUTS_NOTE)
 
 
 def _from_sample(sample: Row, number: int) -> Row:
@@ -172,7 +172,7 @@ def _token_fault(row: Row) -> str | None:
 
 
 def _span_fault(row: Row) -> str | None:
-    """Describe what is wrong with the turns, which must divide the tokens in order."""
+    """Describe what is wrong with the turns: in order, they must cover all tokens without gaps or overlaps."""
     end = 0
     spans: Sequence[Any] = row["spans"] if isinstance(row.get("spans"), list) else (None,)
     for span in spans:
@@ -199,7 +199,7 @@ def evenly_spaced(rows: Sequence[Row], sizes: Iterable[int], most: int) -> list[
     Args:
         rows: all rollouts.
         sizes: size of each rollout.
-        most: maximum total size; the last step is kept even if it is larger.
+        most: maximum total size; the last step is kept even if it alone is larger.
 
     Example:
         >>> rows = [{"step": step} for step in range(1, 8)]

@@ -14,8 +14,8 @@ from rljax.errors import InputError
 
 PHASES = ("warm_start", "value", "rl", "preference", "reward_model", "eval")
 """Phases of the rows of `metrics.jsonl`."""
-LARGEST_STEP = 2**53
-"""Above this, some integers cannot be represented as floats."""
+STEP_LIMIT = 2**53
+"""A step must be below this, because floats cannot represent all larger integers."""
 Row = dict[str, Any]
 
 
@@ -24,7 +24,7 @@ def read_metrics(path: Path | str, *, content: bytes | None = None) -> list[Row]
 
     Args:
         path: the file.
-        content: bytes to parse instead of the full file; None: read the file.
+        content: the bytes to parse; None means those of the file.
 
     Returns:
         The rows in file order; a value that was not finite is None.
@@ -46,7 +46,7 @@ def read_metrics(path: Path | str, *, content: bytes | None = None) -> list[Row]
 def read_complete_rows(path: Path | str) -> list[Row]:
     """Read and check the rows of a `metrics.jsonl`, as `read_metrics` does, but skip an incomplete last row.
 
-    The last row is incomplete while a run writes it, and after a run was killed while it did so.
+    The last row is incomplete while a run is writing it, or if the run was killed while writing it.
     """
     path = Path(path)
     return read_metrics(path, content=path.read_bytes().rpartition(b"\n")[0] if path.is_file() else None)
@@ -126,8 +126,8 @@ def parse_row(line: bytes, path: Path, number: int, check: Callable[[Row], str |
 def check_step(row: Row) -> str | None:
     """Describe what is wrong with a row's step; None if nothing is."""
     # `type` is used because JSON's true would pass `isinstance` as the integer 1.
-    is_step = "step" in row and type(row["step"]) is int and 0 <= row["step"] < LARGEST_STEP
-    return None if is_step else f'must have a whole number "step" of at least 0, and less than {LARGEST_STEP}'
+    is_step = "step" in row and type(row["step"]) is int and 0 <= row["step"] < STEP_LIMIT
+    return None if is_step else f'must have a whole number "step" of at least 0, and less than {STEP_LIMIT}'
 
 
 def is_number(value: object) -> bool:
@@ -141,7 +141,7 @@ def is_number_or_null(value: object) -> bool:
 
 
 def field_fault(row: Row, names: Sequence[str], is_good: Callable[[Any], bool], expected: str) -> str | None:
-    """Describe the first of some fields that is missing or not good; None if all are good."""
+    """Describe the first of these fields that is missing or has a bad value; None if all are good."""
     wrong = next((name for name in names if name not in row or not is_good(row[name])), None)
     return None if wrong is None else f'must have {expected} as "{wrong}"'
 
@@ -195,7 +195,7 @@ def metrics_of(row: Row) -> dict[str, float]:
 
 
 def metrics_at_start(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the metrics of the first row if it is from before the first step; else NaN, because the rows before it were lost.
+    """Return the metrics of the first row if it is from before the first step; else NaN, because that row is missing.
 
     Example:
         >>> first, later = {"phase": "eval", "step": 0, "loss": 2.0}, {"phase": "eval", "step": 5, "loss": 1.0}

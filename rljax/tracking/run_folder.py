@@ -179,19 +179,19 @@ class RunFolder:
 
     @property
     def own_files(self) -> tuple[Path, ...]:
-        """Files that a run writes into its folder."""
-        names = (self.config_file, self.starts, self.log, *self.growing, self.alarms, self.remedies)
+        """Files that a run writes into its folder, apart from checkpoints and models."""
+        names = (self.config_file, self.starts, self.log, *self.growing_files, self.alarms, self.remedies)
         service_ids = (self.path / "wandb.id", self.path / "mlflow.id")
         return (*names, *service_ids, *self.tensorboard.glob("events.*"))
 
     @property
-    def growing(self) -> tuple[Path, ...]:
+    def growing_files(self) -> tuple[Path, ...]:
         """Files to which each step appends."""
         return (self.metrics, self.samples, self.heldout, self.rollouts)
 
     @property
     def has_progress(self) -> bool:
-        """True if the run has logged a step, or saved anything but its initial state."""
+        """True if the run has logged a step, or has saved more than its initial state."""
         return bool(_read_content(self.metrics)) or self.has_saved
 
     @property
@@ -221,15 +221,15 @@ class RunFolder:
 
     @property
     def has_saved(self) -> bool:
-        """True if the run has saved, or begun to save, anything but its initial state."""
+        """True if the run has saved, or has begun to save, more than its initial state."""
         saves = {(path.parent.name, path.name.partition(".")[0]) for path in self.checkpoints.glob("*/*")}
         return not saves <= {("last", "0")}
 
     def discard(self, *, even_with_rows: bool = False) -> None:
-        """Remove the files of a run without progress; keep other files, and the folder if it contains any.
+        """Remove the files of a run without progress. Other files are kept, and so is the folder if it contains other files.
 
         Args:
-            even_with_rows: also remove the files of a run that has logged steps, but saved nothing to continue from.
+            even_with_rows: also remove the files of a run that has logged steps, but has saved nothing to continue from.
 
         Raises:
             InputError: the run has logged steps after its first checkpoint, which means that its checkpoints were deleted.
@@ -308,13 +308,13 @@ class RunFolder:
 
         A file that does not exist yet counts as empty.
         """
-        for path in filter(Path.is_file, self.growing):
+        for path in filter(Path.is_file, self.growing_files):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {path.name: describe_content(_read_content(path)) for path in self.growing}
+        return {path.name: describe_content(_read_content(path)) for path in self.growing_files}
 
     def rewind(self, file_states: Mapping[str, FileState]) -> list[str]:
-        """Truncate metrics, samples, held-out answers and rollouts to their lengths at a checkpoint, so that no step occurs twice.
+        """Truncate metrics, samples, held-out answers and rollouts to their lengths at a checkpoint, so no step occurs twice.
 
         Args:
             file_states: the result of `self.file_states()` when the checkpoint was saved.
@@ -323,7 +323,7 @@ class RunFolder:
             Messages about missing files, whose earlier rows are lost.
 
         Raises:
-            InputError: a file is shorter than it was, or its content was changed. In that case nothing is truncated.
+            InputError: a file is shorter than at the checkpoint, or its content was changed; then no file is truncated.
         """
         contents = {name: _read_content(self.path / name) for name in file_states}
         gone = [name for name, state in file_states.items() if state.length and not (self.path / name).exists()]

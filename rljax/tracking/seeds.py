@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rljax.errors import InputError
 from rljax.files import settings_hash
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.summary import is_of_run, open_run
+from rljax.tracking.summary import has_run_settings, open_run
 
 MIN_SEEDS = 3
 """Minimum number of seeds for an interval; with two seeds, the factor of the t distribution would be 12.7."""
@@ -23,7 +23,7 @@ class SeedMean(NamedTuple):
     low: float
     """Lower end of the interval; NaN with fewer than `MIN_SEEDS` seeds, and if all seeds have the same value."""
     high: float
-    """Upper end of the interval; NaN as above."""
+    """Upper end of the interval; NaN if `low` is NaN."""
     seeds: int
     """Number of seeds."""
 
@@ -76,7 +76,7 @@ def over_seeds(values: Iterable[float | None]) -> SeedMean:
 def open_runs(folder: Path) -> list[RunFolder]:
     """Open the runs in the subfolders of a folder, ordered by seed."""
     runs = [RunFolder.open(file.parent) for file in sorted(folder.glob("*/config.json"))]
-    return sorted((run for run in runs if is_of_run(run)), key=seed_of)
+    return sorted((run for run in runs if has_run_settings(run)), key=seed_of)
 
 
 def seed_of(run: RunFolder) -> int:
@@ -100,8 +100,8 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
 
     Returns:
         Label -> runs of a group, in the order of the paths. The label is the name of the folder that contains the runs, or of the
-        first of the separate runs, or its path if two groups would have the same name; with several runs, the number of seeds is
-        appended.
+        first run if they are separate. If two groups would have the same name, the labels are paths instead. A group of several
+        runs has the number of seeds in its label.
 
     Raises:
         InputError: a folder neither is nor contains a run, the runs in a folder differ in more than their seeds, or two runs of a
@@ -135,7 +135,7 @@ def check_different_seeds(runs: Sequence[RunFolder]) -> None:
     """Refuse a group in which two runs have the same seed, because the second one adds no evidence.
 
     Raises:
-        InputError: the message names two such runs.
+        InputError: two runs have the same seed; the message names both.
     """
     first_of: dict[int, RunFolder] = {}
     for run in runs if len(runs) > 1 else ():
@@ -148,9 +148,9 @@ def check_different_seeds(runs: Sequence[RunFolder]) -> None:
 
 
 def hash_without_seed(run: RunFolder) -> str:
-    """Return a hash of the settings that the runs of a group share: all except the group `run` and the number of steps.
+    """Return a hash of the settings that must be equal in runs to average: all but those under `run` and the number of steps.
 
-    The group `run` has the seed, and settings that no step depends on. In the model's path, a placeholder replaces the seed,
+    The settings under `run` are the seed, and others that no step depends on. In the model's path, a placeholder replaces the seed,
     because each run of `rljax ablate` starts from the model of its seed.
     """
     groups = {name: dict(group) for name, group in run.config.items() if isinstance(group, Mapping) and name != "run"}

@@ -135,7 +135,7 @@ class MlflowTracker:
         self._sent.clear()
 
     def _attempt(self, what: str, work: Callable[[], object]) -> bool:
-        """Send something; return whether that succeeded. A server that cannot be reached must not end the run."""
+        """Do some work that sends data, and return whether it succeeded, because an unreachable server must not end the run."""
         try:
             work()
         except self._mlflow.exceptions.MlflowException as error:

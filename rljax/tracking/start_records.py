@@ -1,8 +1,8 @@
 """`starts.jsonl` of a run folder: one row for the first start and one for each resume, with what is needed to repeat the run.
 
 A row contains digests of everything that the run reads in addition to its settings: rows, rewards, environment, chat template,
-tokenizer. The settings only say where an input is, but a file can be edited, and another folder may have a file of the same
-name. If a run were resumed with different inputs, its results would no longer be comparable.
+tokenizer. The settings contain only the path or name of an input, but a file can be edited, and another folder may have a file of
+the same name. If a run were resumed with different inputs, its results would no longer be comparable.
 """
 
 import hashlib
@@ -40,13 +40,13 @@ from rljax.tracking.run_folder import RunFolder, append_rows
 NOTHING: Mapping[str, str] = MappingProxyType({})
 TRAIN_ROWS, HELDOUT_ROWS, REWARD = "training rows", "held-out rows", "reward"
 TOKENIZER, TEMPLATE = "tokenizer", "chat template"
-ENVIRONMENT, OPTIONS = "environment", "environment's files"
-EVALUATION_INPUTS = (HELDOUT_ROWS, REWARD, ENVIRONMENT, OPTIONS, TOKENIZER, TEMPLATE)
+ENVIRONMENT, ENVIRONMENT_FILES = "environment", "environment's files"
+EVALUATION_INPUTS = (HELDOUT_ROWS, REWARD, ENVIRONMENT, ENVIRONMENT_FILES, TOKENIZER, TEMPLATE)
 """Inputs that determine a run's held-out accuracy."""
 MODEL = "model:"
 """Prefix of the name of a reward that is a model folder."""
-ENDS = 1 << 20
-"""Number of bytes at each end of a file that the digest of a model covers."""
+END_BYTES = 1 << 20
+"""Number of bytes at the beginning and at the end of each file that a model's digest covers."""
 
 Inputs = Mapping[str, str]
 """Name of an input -> its digest. Inputs without a digest, such as functions without source code, are absent."""
@@ -154,12 +154,12 @@ def judge_inputs(reward: str | None, environment: object, config: Any) -> dict[s
     return {
         REWARD: reward if environment is None else None,
         ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),
-        OPTIONS: digest_of_options(options),
+        ENVIRONMENT_FILES: digest_of_options(options),
     }
 
 
 def digest_of_parts(parts: Sequence[Callable | str], built_in: Iterable[str]) -> str | None:
-    """Compute a digest of the source code of rewards. rljax's own are left out, since its version is recorded; None if none remain.
+    """Compute a digest of the source code of rewards, except rljax's own, since its version is recorded; None if none remain.
 
     Args:
         parts: the rewards, or their names.
@@ -170,9 +170,9 @@ def digest_of_parts(parts: Sequence[Callable | str], built_in: Iterable[str]) ->
     return digest_of(known) if known else None
 
 
-def changes_of_inputs(folder: RunFolder, now: Mapping[str, str | None]) -> tuple[Change, ...]:
-    """List the inputs that have changed since the run's last start, except inputs whose digest then or now is unknown."""
-    before = recorded_inputs(folder)
+def list_input_changes(folder: RunFolder, now: Mapping[str, str | None]) -> tuple[Change, ...]:
+    """List the inputs that have changed since the run's last start, except those whose earlier or present digest is unknown."""
+    before = read_recorded_inputs(folder)
     pairs = [(name, before.get(name), digest) for name, digest in now.items()]
     return tuple(Change(name, old, new) for name, old, new in pairs if old is not None and new is not None and old != new)
 
@@ -191,7 +191,7 @@ def check_inputs(folder: RunFolder, now: Mapping[str, str | None], *, accepts: b
     Raises:
         InputError: inputs have changed, and the user does not accept this; the message names the inputs.
     """
-    changes = changes_of_inputs(folder, now)
+    changes = list_input_changes(folder, now)
     if changes and not accepts:
         names = " and the ".join(change.name for change in changes)
         raise InputError(
@@ -201,7 +201,7 @@ def check_inputs(folder: RunFolder, now: Mapping[str, str | None], *, accepts: b
     return changes
 
 
-def recorded_inputs(folder: RunFolder) -> Inputs:
+def read_recorded_inputs(folder: RunFolder) -> Inputs:
     """Return the inputs that the run recorded last; empty if only earlier versions of rljax started it.
 
     Raises:
@@ -225,7 +225,7 @@ def _read_starts(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def digest_of_rows(problems: Iterable[Problem]) -> str:
-    """Compute a digest of problems and their order, covering everything that prompts, demonstrations and rewards depend on.
+    """Compute a digest of problems in their order; it covers everything that prompts, demonstrations and rewards depend on.
 
     Example:
         >>> one, two = Problem("1+1=", "2"), Problem("1+1=", "3")
@@ -325,9 +325,9 @@ def digest_of_model(model: str | None) -> str | None:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
-            digest.update(file.read(ENDS))
-            file.seek(max(size - ENDS, 0))
-            digest.update(file.read(ENDS))
+            digest.update(file.read(END_BYTES))
+            file.seek(max(size - END_BYTES, 0))
+            digest.update(file.read(END_BYTES))
     return digest.hexdigest()[:16]
 
 
@@ -382,11 +382,11 @@ def _code_of(part: Any) -> Any:
 
 
 def digest_of_files(folder: Path, names: Sequence[str]) -> str:
-    """Compute a digest of some files in a folder; files may be absent."""
+    """Compute a digest of the named files in a folder; a file may be absent."""
     return digest_of([_digest_of_file(folder / name) for name in names])
 
 
-def accepted_changes(folder: RunFolder) -> list[str]:
+def list_accepted_changes(folder: RunFolder) -> list[str]:
     """Return the names of the inputs whose changes were accepted after the run's first start, without duplicates."""
     changed = [change["name"] for row in _read_starts(folder) for change in row.get("input_changes", ())]
     return list(dict.fromkeys(changed))

@@ -12,7 +12,7 @@ from rljax.tracking.run_folder import RunFolder
 
 Status = Literal["finished", "running", "stopped"]
 RL = 2
-"""Number of the last phase, with which every run ends, in the notes of a checkpoint."""
+"""Number of RL, the last phase of every run, in the notes of a checkpoint."""
 
 
 class EvaluationPoint(NamedTuple):
@@ -25,7 +25,7 @@ class EvaluationPoint(NamedTuple):
     reward: float | None
     """Mean reward; None if no answer was judged."""
     is_best: bool = False
-    """Whether the checkpoint evaluated was the best so far."""
+    """Whether the evaluated checkpoint was the best so far."""
 
 
 class Summary(NamedTuple):
@@ -42,11 +42,12 @@ class Summary(NamedTuple):
     status: Status
     """Whether the run is finished, is running (a process is training in its folder), or was stopped before its last step."""
     before: EvaluationPoint | None
-    """The evaluation before RL. This field, `after` and `best` are None until there is such an evaluation."""
+    """The evaluation before RL; None if there is none."""
     after: EvaluationPoint | None
-    """The last evaluation."""
+    """The last evaluation; None if there is none."""
     best: EvaluationPoint | None
-    """The evaluation of the best checkpoint during RL; if the run did not record it, the one with the highest mean reward."""
+    """The evaluation of the best checkpoint in RL; the one with the highest mean reward if the run did not record it, and None
+    without evaluations in RL."""
     events: tuple[Event, ...]
     """Alarms that were raised and cleared, in order."""
     raised: tuple[str, ...]
@@ -93,7 +94,7 @@ def open_run(path: Path | str) -> RunFolder:
             "folder."
         )
     folder = RunFolder.open(path)
-    if not is_of_run(folder):
+    if not has_run_settings(folder):
         raise InputError(
             f"{str(path)!r} is the folder of a model, not of a run: config.json has no settings of `rljax train`. Name the folder "
             "that `rljax train` wrote."
@@ -101,8 +102,8 @@ def open_run(path: Path | str) -> RunFolder:
     return folder
 
 
-def is_of_run(folder: RunFolder) -> bool:
-    """True if the folder's `config.json` contains settings of `rljax train`, unlike the one in a model folder."""
+def has_run_settings(folder: RunFolder) -> bool:
+    """True if the folder's `config.json` contains settings of `rljax train`, unlike that of a model folder."""
     return all(isinstance(folder.config.get(group), Mapping) for group in ("run", "algorithm"))
 
 
@@ -120,7 +121,7 @@ def evaluations(rows: Sequence[Row]) -> list[EvaluationPoint]:
     return [EvaluationPoint(row["step"], row.get("accuracy"), row.get("reward"), row.get("is_best") == 1) for row in found]
 
 
-def is_saved(folder: RunFolder) -> bool:
+def has_saved_last_row(folder: RunFolder) -> bool:
     """True if the newest checkpoint was saved in RL, after the last row of `metrics.jsonl`, or if there are no checkpoints."""
     notes = folder.last_notes
     if notes is None:
@@ -147,7 +148,7 @@ def summarize(folder: RunFolder) -> Summary:
     in_rl = [evaluation for evaluation in found if evaluation.step and evaluation.reward is not None]
     watch, events = watch_rows(rows)
     is_done = steps >= total and (supervised or any(evaluation.step == steps for evaluation in found))
-    is_finished = is_done and not folder.is_locked and is_saved(folder)
+    is_finished = is_done and not folder.is_locked and has_saved_last_row(folder)
     return Summary(
         path=folder.path,
         algorithm="sft" if supervised else str(folder.config["algorithm"].get("name")),

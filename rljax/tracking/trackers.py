@@ -70,7 +70,7 @@ def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
     Args:
         phase: one of `PHASES`.
         step: an integer of at least 0.
-        metrics: must not use the names "phase" and "step".
+        metrics: values by name, which must not be "phase" or "step".
 
     Raises:
         ValueError: an argument is invalid.
@@ -147,7 +147,8 @@ class Trackers:
 
     Args:
         trackers: the trackers, called in this order.
-        attempt: called as `attempt("the metrics", write)` for each write; may repeat `write()`, for example after a full disk.
+        attempt: a function called as `attempt("the metrics", write)` for each write; it may call `write` again after a failure, for
+            example when the disk was full.
     """
 
     def __init__(

@@ -149,5 +149,5 @@ def test_twelve_colors_can_be_told_apart():
         x, y, z = np.where(scaled > 0.008856, np.cbrt(scaled), 7.787 * scaled + 16 / 116)
         return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
-    assert len(plots.OVERLAY) == 12
-    assert min(np.linalg.norm(lab(a) - lab(b)) for a, b in combinations(plots.OVERLAY, 2)) > 20
+    assert len(plots.OVERLAY_COLORS) == 12
+    assert min(np.linalg.norm(lab(a) - lab(b)) for a, b in combinations(plots.OVERLAY_COLORS, 2)) > 20

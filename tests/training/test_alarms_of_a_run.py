@@ -9,7 +9,7 @@ import pytest
 from fake_runs import write_run
 
 from rljax.errors import InputError
-from rljax.tracking.alarms import alarms_raised, watch_rows
+from rljax.tracking.alarms import list_raised_alarms, watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.trackers import Trackers
 from rljax.training.checkpoints.saver import DiskWriter
@@ -80,7 +80,7 @@ def test_a_raised_alarm_is_a_warning_and_a_cleared_one_a_message(run):
 
 
 def test_the_last_line_of_a_run_names_its_alarms(run, tmp_path):
-    (line,) = alarms_raised(run.folder)
+    (line,) = list_raised_alarms(run.folder)
     assert line.startswith("Alarms: entropy collapse (step 1")
     assert f"rljax doctor {run.folder.path}" in line
-    assert alarms_raised(write_run(tmp_path / "good")) == []
+    assert list_raised_alarms(write_run(tmp_path / "good")) == []

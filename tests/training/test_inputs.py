@@ -24,11 +24,11 @@ from rljax.rewards.each import each
 from rljax.rewards.reward_scores import COMBINATIONS, Weighted, combine
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import (
-    accepted_changes,
     digest_of_name,
     digest_of_object,
     digest_of_rows,
-    recorded_inputs,
+    list_accepted_changes,
+    read_recorded_inputs,
 )
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
@@ -86,7 +86,7 @@ def test_changed_input_is_refused_unless_accepted(stopped, file, old, new, name,
     changes = json.loads((stopped / "starts.jsonl").read_text().splitlines()[-1])["input_changes"]
     assert all(name in change["name"] and change["before"] != change["after"] for change in changes)
     assert len(changes) == 1
-    assert accepted_changes(RunFolder.open(stopped)) == [changes[0]["name"]]
+    assert list_accepted_changes(RunFolder.open(stopped)) == [changes[0]["name"]]
     assert main([*words[:-2], "3", "--trust"]) == 0  # later starts compare with the accepted input
 
 
@@ -346,7 +346,7 @@ def test_only_rewards_from_files_have_a_digest(tmp_path):
 def test_run_of_an_earlier_version_can_be_loaded(stopped):
     rows = [json.loads(line) for line in (stopped / "starts.jsonl").read_text().splitlines()]
     (stopped / "starts.jsonl").write_text("".join(json.dumps({"at": row["at"]}) + "\n" for row in rows))
-    assert recorded_inputs(RunFolder.open(stopped)) == {}
+    assert read_recorded_inputs(RunFolder.open(stopped)) == {}
     assert load(stopped, trust=True).untrusted == ()
 
 

@@ -39,7 +39,7 @@ def changes_in(rows):
     made, watch = (), AlarmState()
     for row in rows:
         watch, _ = watch.after_row(row)
-        made = (*made, *choose_changes(CONFIG, made, select_effective(watch.seen, own_optimizer=False), row["step"]))
+        made = (*made, *choose_changes(CONFIG, made, select_effective(watch.active, own_optimizer=False), row["step"]))
     return [(change.step, change.alarm, change.setting) for change in made]
 
 

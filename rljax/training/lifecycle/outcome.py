@@ -11,11 +11,11 @@ from rljax.parallel import abstract_arrays, run_on_first
 from rljax.records import required
 from rljax.rollout import RolloutWorker
 from rljax.text import counted
-from rljax.tracking.alarms import alarms_raised
+from rljax.tracking.alarms import list_raised_alarms
 from rljax.tracking.display_text import CORRECT, POSITIVE, check_judged, describe_events, next_commands
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.start_records import accepted_changes, explain_changed_inputs
+from rljax.tracking.start_records import explain_changed_inputs, list_accepted_changes
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality, restore_params
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import schedules
@@ -71,10 +71,10 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
         [
             *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
             *describe_sets(folder.read_further_heldout()),
-            *explain_changed_inputs(accepted_changes(folder)),
+            *explain_changed_inputs(list_accepted_changes(folder)),
             *describe_progress(kinds_of(answers, problems)),
             *describe_events(rows, prompts=config.sampling.prompts),
-            *alarms_raised(folder),
+            *list_raised_alarms(folder),
             f"Best checkpoint: step {notes.best_step}, {accuracy} {notes.best_quality} ({folder.checkpoints / BEST})",
             *([f"Models: {', '.join(map(str, models))}"] if models else []),
             f"Curves: {folder.curves}",

@@ -6,7 +6,7 @@ from pathlib import Path
 from rljax.tracking.plots import COLORS, INK, MUTED, _make_figure, _save, _show_percent, _style
 
 
-def draw_tuning(
+def plot_tuning(
     curves: Mapping[str, Sequence[tuple[int, float]]], out_path: Path | str, *, winner: str, title: str
 ) -> None:
     """Plot the candidates' curves; each ends where the candidate was eliminated.
