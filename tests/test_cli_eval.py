@@ -12,7 +12,7 @@ from rljax.cli import main
 from rljax.cli.evaluate import Eval, run_eval
 from rljax.cli.flags import with_values
 from rljax.errors import InputError
-from rljax.evaluation.sampled import sample_files, settings_of
+from rljax.evaluation.answer_sampling import sample_files, settings_of
 from rljax.programs.answer_settings import EvalSettings
 from rljax.programs.evaluation import evaluate as evaluate_in_code
 from rljax.programs.train import train

@@ -126,7 +126,7 @@ def _run_one(command: Eval) -> None:
     from rich.console import Console  # noqa: PLC0415  as above
 
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415
-    from rljax.evaluation.sampled import sample_files  # noqa: PLC0415
+    from rljax.evaluation.answer_sampling import sample_files  # noqa: PLC0415
     from rljax.programs.evaluation import evaluate  # noqa: PLC0415
 
     try:

@@ -5,4 +5,4 @@ Importing this package imports none of its modules, so `transformers` and `grain
 
 from rljax.lazy import lazy_names
 
-__getattr__, __dir__ = lazy_names(__name__, renamed={"dataset": "problem_datasets"})
+__getattr__, __dir__ = lazy_names(__name__, renamed={"dataset": "problem_datasets", "stages": "staged_stream"})

@@ -1,4 +1,4 @@
-"""Judged answers as arrays: rewards, lengths, votes, and scores by which choosers select one of several answers."""
+"""Judged answers as arrays: rewards, lengths, votes, and the scores by which choosers select one of several answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,17 +19,17 @@ class SampledAnswers(NamedTuple):
     truncated: np.ndarray
     """Whether each answer was truncated, `[P, N]`."""
     answers: list[list[str | None]]
-    """Answer extracted from each response, its vote in maj@k; None if the response contains no answer."""
+    """Final answer extracted from each response, which is its vote in maj@k; None if the response contains none."""
     correct: np.ndarray | None = None
     """1 if a verifier accepts the answer, 0 if it rejects the answer, NaN if it abstains; None without a verifier."""
     scores: Mapping[str, np.ndarray] = MappingProxyType({})
     """Name of a chooser -> its score for each answer, `[P, N]`; NaN if the chooser returned no score."""
     confidence: np.ndarray | None = None
-    """Confidence stated in each answer, `[P, N]`; NaN if an answer states none; None if no answer states any."""
+    """Confidence stated in each answer, `[P, N]`, or NaN; None instead of an array if no answer states a confidence."""
     distinct: np.ndarray | None = None
     """Distinct-2 of the answers to each problem, `[P]` (see `distinct_share`); None if N = 1."""
     only_subtracts: bool = False
-    """Whether the reward only subtracts, as with a constitution: it is at most 0, and an answer with a reward of 0 is right."""
+    """Whether the reward only subtracts, as a constitution does: it is at most 0, and an answer with a reward of 0 is right."""
 
     def of_problems(self, places: Sequence[int]) -> "SampledAnswers":
         """Select the answers to some of the problems.

@@ -12,7 +12,7 @@ from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.statistics import Estimate, majority_at_k, over_problems, pass_at_k
 
 VERIFIER, VOTES = "verifier", "votes"
-"""Choosers that need no score: the verifier selects a right response if there is one; votes select the most frequent answer."""
+"""Choosers without scores: the verifier selects a right response if there is one; votes select the most frequent answer."""
 
 
 def best_at_k(
@@ -77,7 +77,10 @@ def _best(scores: np.ndarray, right: np.ndarray, judged: np.ndarray, k: int) -> 
 def accuracy_of_chosen(
     sampled: SampledAnswers, chooser: str, *, k: int, right_above: float | None = None
 ) -> Float[np.ndarray, "P"]:
-    """Probability, per problem, that the response a chooser selects from k is right; see `accuracy_by_chooser`."""
+    """Compute, for each problem, the probability that the response a chooser selects from k responses is right.
+
+    See `accuracy_by_chooser` for the arguments.
+    """
     right, known = sampled.correctness_masks(right_above)
     if chooser == VERIFIER:
         return pass_at_k(right, known, k=k)

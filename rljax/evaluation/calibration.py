@@ -13,7 +13,7 @@ BINS = 10
 
 
 class Calibration(NamedTuple):
-    """Calibration of the stated confidences, over the judged responses that state one."""
+    """Calibration of stated confidences, over the judged responses that state a confidence."""
 
     stated: float
     """Fraction of the judged responses that state a confidence."""
@@ -22,7 +22,7 @@ class Calibration(NamedTuple):
     accuracy: Estimate
     """Accuracy of the same responses."""
     error: Estimate
-    """Expected calibration error, without an interval."""
+    """Expected calibration error; it has no interval."""
     brier: Estimate
     """Brier score, the mean squared difference between confidence and outcome."""
 
@@ -53,7 +53,7 @@ def calibration(
     replacement adds the same amount of noise again, so a bootstrap interval would be too high, and might not contain the ECE.
 
     Args:
-        confidence: confidence stated in each of N responses to each of P problems, `[P, N]`; NaN if none is stated.
+        confidence: confidence stated in each of N responses to each of P problems, `[P, N]`; NaN if the response states none.
         right: mask of the right responses, `[P, N]`.
         known: mask of the responses whose correctness is known, `[P, N]`.
 

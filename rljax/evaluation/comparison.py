@@ -42,8 +42,7 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     Args:
         rows: rows of a run's `heldout.jsonl`, with `step`, `problem`, `prompt`, `completion`, `answer`, `reward` and `correct`. A
             reward is None if the answer could not be judged. If two rows have the same step and problem, the later one counts.
-        shown: maximum number of problems with changed answers to show. At least one answer that became wrong is shown, if there
-            is one.
+        shown: maximum number of problems with changed answers to show. If answers became wrong, at least one of them is shown.
 
     Returns:
         The comparison over the problems that were judged both times; None if there are no answers before RL or after an RL step.
@@ -128,7 +127,7 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
 
 
 def describe_measure(rows: Iterable[Row]) -> str:
-    """Name the fraction of right answers: accuracy if a verifier judged or there are no answers, else share of rewards above 0."""
+    """Name the fraction of right answers: accuracy if a verifier judged an answer or there are no answers, else rewards above 0."""
     kept = list(rows)
     return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"
 
@@ -140,15 +139,14 @@ def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
 
 
 def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | None:
-    """The second run's accuracy minus the first run's on the same problems, with its 95 % score interval.
+    """Compute the second run's accuracy minus the first run's on the same problems, with a 95 % score interval.
 
     Args:
         rows: rows of the first run's `heldout.jsonl`.
         others: rows of the second run's `heldout.jsonl`.
 
     Returns:
-        The difference over the problems that both runs answered at their last evaluation and whose answers were both judged; None
-        if there are no such problems.
+        The difference over the problems for which both runs have a judged answer in their last evaluation; None if there are none.
 
     Example:
         >>> row = dict(step=9, problem=0, prompt="1+1=", completion="2", answer="2", reward=1.0)
@@ -179,7 +177,7 @@ def answer_rows(answers: Sequence[Row], valid: Sequence[bool], step: int) -> lis
     """Make rows of `heldout.jsonl`.
 
     Args:
-        answers: each with `prompt`, `completion`, `answer`, `reward` and `correct`; one per problem, in the order of the problems.
+        answers: one per problem, in the order of the problems, with `prompt`, `completion`, `answer`, `reward` and `correct`.
         valid: whether each answer was judged.
         step: number of RL steps done.
 

@@ -32,7 +32,7 @@ class KeptResponses(NamedTuple):
     judged: int
     """Number of kept responses that a verifier judged."""
     false_steps: int = 0
-    """Number of responses that would be accepted if they had no false step."""
+    """Number of responses that were rejected only because of a false step."""
     dropped: int = 0
     """Number of problems, not counted in `problems`, that were dropped because their prompts are too long."""
 
@@ -57,7 +57,7 @@ def consensus(answers: Sequence[str | None], *, agreement: float | int) -> str |
 
     Args:
         answers: answer of each response; a response without an answer (None) still counts as a response.
-        agreement: smallest fraction of the responses that must have this answer.
+        agreement: minimum fraction of the responses that must have this answer.
 
     Returns:
         The answer; None if there is no consensus.
@@ -90,7 +90,7 @@ def keep_responses(
     agreement: float | int,
     false_steps: Collection[tuple[int, int]] = (),
 ) -> KeptResponses:
-    """Keep the responses that the verifier or the votes accept, at most `most` per problem, and no two similar ones.
+    """Keep responses that the verifier or the votes accept: at most `most` per problem, and no two that are similar.
 
     Args:
         rows: judged responses, as returned by `generate_rows`.
@@ -99,8 +99,8 @@ def keep_responses(
             of the row and replaces any reference answer.
         most: maximum number of responses kept per problem.
         threshold: maximum Jaccard similarity of two kept responses to a problem; see `rljax.data.diversity.similarity`.
-        agreement: for `votes`, smallest fraction of the responses that must have the answer.
-        false_steps: responses, as (problem, sample), that are not kept because one of their steps is false.
+        agreement: for `votes`, minimum fraction of the responses that must have the consensus answer.
+        false_steps: (problem, sample) of each response that is not kept because one of its steps is false.
 
     Returns:
         The rows to train on, and the counts.
@@ -157,7 +157,7 @@ def clean_demonstrations(
         rows: the model's judged responses, as returned by `generate_rows`.
         problems: the problems that these responses answer; a row of `demonstrated` whose prompt is not among them is undecided.
         vote: function that extracts the answer from a response or a demonstration.
-        agreement: smallest fraction of the responses that must have the answer.
+        agreement: minimum fraction of the responses that must have the consensus answer.
         replace: whether to replace a contradicted demonstration by an untruncated response with the consensus answer, which
             becomes the row's answer. Otherwise, or if there is no such response, the row is dropped.
 

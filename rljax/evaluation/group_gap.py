@@ -10,9 +10,9 @@ from scipy.special import ndtri, stdtrit
 
 from rljax.evaluation.statistics import Estimate, wilson_interval
 
-FEWEST = 20
-"""Smallest number of problems in a group that is compared."""
-_LEVEL = 0.05
+MIN_PROBLEMS = 20
+"""Minimum number of problems in a group that is compared."""
+_LEVEL = 0.05  # probability that an interval of some pair misses the true difference
 
 
 class Gap(NamedTuple):
@@ -33,7 +33,7 @@ class Gap(NamedTuple):
         interval = f"95 % interval of all pairs of groups {100 * low:+z.1f} to {100 * high:+z.1f}"
         if math.isnan(low):
             interval = "no interval, because the accuracy varies within neither group"
-        small = f"; groups of fewer than {FEWEST} problems left out: {self.left_out}" if self.left_out else ""
+        small = f"; groups of fewer than {MIN_PROBLEMS} problems left out: {self.left_out}" if self.left_out else ""
         return f"{self.best} is {100 * value:.1f} points above {self.worst} ({interval}{small})"
 
 
@@ -41,10 +41,11 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
     """Compute the gap between the best and the worst group, with an interval that accounts for selecting these two.
 
     With a probability of at least 95 %, the intervals for all m pairs of G groups contain the true differences (Bonferroni). If the
-    interval contains 0, all groups may be equally accurate. If the fractions in both groups are all 0 or 1, the interval combines
+    gap's interval contains 0, all groups may be equally accurate. If the fractions in both groups are all 0 or 1, the interval combines
     their Wilson intervals [l, u] at the Bonferroni level; otherwise it is Welch's interval from the variances v of the fractions,
     or NaN if neither group's fractions vary.
-    Groups with fewer than 20 problems are omitted, because their extremes are mostly chance, and their variances are too uncertain.
+    Groups with fewer than 20 problems are omitted, because they are the best or worst mostly by chance, and their variances are too
+    uncertain.
 
     ::
 
@@ -68,7 +69,7 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
         The Generalization of "Student's" Problem when Several Different Population Variances are Involved (1947).
     """
     known = {label: shares[~np.isnan(shares)] for label, shares in groups.items()}
-    large = {label: shares for label, shares in known.items() if len(shares) >= FEWEST}
+    large = {label: shares for label, shares in known.items() if len(shares) >= MIN_PROBLEMS}
     if len(large) < 2:
         return None
     worst, *_, best = sorted(large, key=lambda label: large[label].mean())
@@ -77,7 +78,7 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
     binary = np.isin(np.concatenate([first, second]), (0, 1)).all()
     low, high = (_newcombe if binary else _welch)(first, second, tail)
     value = float(first.mean() - second.mean())
-    low, high = np.clip((low, high), -1.0, 1.0).tolist()  # keeps NaN
+    low, high = np.clip((low, high), -1.0, 1.0).tolist()  # NaN stays NaN
     difference = Estimate(value, low, high, len(first) + len(second))
     return Gap(best, worst, difference, len(known) - len(large))
 

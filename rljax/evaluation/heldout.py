@@ -47,10 +47,10 @@ class Evaluation(NamedTuple):
             "truncated_share": float(required(rollout.truncated, "rollout.truncated").mean()),
             **accuracy_by_length(right[known], lengths[known]),
             **mean_parts_and_metrics(self.groups),
-            **self._of_extra_sets(),
+            **self._extra_set_metrics(),
         }
 
-    def _of_extra_sets(self) -> dict[str, float]:
+    def _extra_set_metrics(self) -> dict[str, float]:
         found = {name: evaluation.metrics() for name, evaluation in self.extra_sets.items()}
         return {f"{metric}_on_{name}": metrics[metric] for name, metrics in found.items() for metric in PER_SET_METRICS}
 
@@ -60,7 +60,7 @@ class Evaluation(NamedTuple):
         Args:
             worker: the worker that sampled the answers.
             step: number of RL steps done.
-            max_answers: maximum number of answers per set; the first ones are used.
+            max_answers: maximum number of answers per set; answers to later problems are left out.
         """
         valid = required(self.groups.rollout.valid, "rollout.valid")[:max_answers, 0]
         rows = answer_rows(worker.sample_rows(self.groups, max_answers), valid.tolist(), step)
@@ -71,7 +71,7 @@ class Evaluation(NamedTuple):
 
 
 def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
-    """Accuracy by response length: up to 16 tokens, then in ranges that double. Empty ranges are omitted.
+    """Compute the accuracy by response length: up to 16 tokens, then in ranges that double. Empty ranges are omitted.
 
     Example:
         >>> accuracy_by_length(np.array([True, False, True]), np.array([3, 16, 40]))
@@ -82,7 +82,7 @@ def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, floa
 
 
 def last_of_range(lengths: np.ndarray) -> np.ndarray:
-    """Return the last length of the range that each length is in: up to 16 tokens, then in ranges that double.
+    """Return the last length of the range that contains each length. The first ends at 16 tokens; then each ends at twice the last.
 
     Example:
         >>> last_of_range(np.array([1, 16, 17, 100])).tolist()

@@ -22,7 +22,7 @@ def format_points(estimate: Estimate) -> str:
 
 
 def paired_change(before: Float[np.ndarray, "P"], after: Float[np.ndarray, "P"]) -> Estimate:
-    """Mean change in a per-problem fraction, after minus before, with a 95 % interval over problems.
+    """Compute the mean change in a per-problem fraction, after minus before, with a 95 % interval over problems.
 
     Args:
         before: a fraction for each problem, such as its accuracy; NaN if it is unknown.

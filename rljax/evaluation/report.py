@@ -15,7 +15,7 @@ from rljax.evaluation.best_of_n import chosen_table
 from rljax.evaluation.calibration import Calibration, calibration
 from rljax.evaluation.group_gap import Gap, group_gap
 from rljax.evaluation.heldout import SHORTEST_RANGE, last_of_range
-from rljax.evaluation.kinds import by_value, labels_of
+from rljax.evaluation.problem_kinds import by_value, labels_of
 from rljax.evaluation.statistics import (
     Estimate,
     average_at_n,
@@ -81,7 +81,7 @@ class Report(NamedTuple):
         )
 
     def _unjudged(self) -> str:
-        """Describe the number of answers without a verdict."""
+        """Describe how many answers were not judged."""
         return f", {self.unjudged} answer{'s' * (self.unjudged > 1)} not judged" if self.unjudged else ""
 
     def _score(self) -> str:
@@ -156,7 +156,7 @@ def make_report(
         out_of: number of problems in an exam, to report its expected score; None without an exam.
 
     Returns:
-        The report. It lacks maj@k if no response contains an answer to vote for, and distinct-2 if N is 1.
+        The report; without maj@k if no response contains an answer to vote for, and without distinct-2 if N is 1.
     """
     has_reward, samples = sampled.judged, sampled.rewards.shape[1]
     right, known = sampled.correctness_masks(right_above)
@@ -201,7 +201,7 @@ def make_report(
 
 
 def _groups(labels: Sequence[str]) -> dict[str, np.ndarray]:
-    """Map each value of a column to the indices of the problems that have it, in the order of the values."""
+    """Map each label, in the order of `by_value`, to the indices of the problems that have it."""
     return {label: np.flatnonzero(np.array(labels) == label) for label in sorted(set(labels), key=by_value)}
 
 

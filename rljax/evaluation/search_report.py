@@ -19,7 +19,7 @@ class SearchRow(NamedTuple):
     """A search of size N, and k independent responses at the same cost."""
 
     samples: int
-    """N, the size of the search: the number of samples per step, samples in total or answer versions, depending on the method."""
+    """N, the size of the search: depending on the method, samples per step, samples in total, or versions of an answer."""
     keep: int
     """Number of prefixes that the search keeps."""
     tokens: float
@@ -60,7 +60,7 @@ class SearchReport(NamedTuple):
     dropped: int = 0
     """Number of problems that were dropped because their prompts are too long."""
     has_steps: bool = True
-    """False if no answer has a second step, although some have ended or used up their token budget."""
+    """False if no answer has a second step, although some answers have ended or used up their token budget."""
 
     def table(self) -> Table:
         """Make a rich table of accuracy against tokens."""

@@ -1,8 +1,8 @@
 """Measures for several answers to each problem: pass@k, avg@n and maj@k, with intervals over problems.
 
-Every measure returns one number per problem, NaN if too few answers were judged; `over_problems` averages them. The problems
-are the sample: an interval shows how much the average would change with other problems of the same kind. The answers to the
-same problem are correlated, so they count as one observation.
+Every measure returns one number per problem, NaN if too few answers were judged; `over_problems` averages these numbers. The
+problems are the statistical sample: an interval shows how much the average would change with other problems of the same kind. The
+answers to one problem are correlated, so they count as one observation.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 MAX_SAMPLES = 1_000
-"""Largest number of answers to one problem; binomial coefficients of much larger numbers overflow a float."""
+"""Largest number of answers to one problem, because binomial coefficients of much larger numbers overflow a float."""
 RESAMPLES = 2_000
 """Number of bootstrap resamples."""
 _AT_ONCE = 200  # resamples in memory at once
@@ -193,9 +193,9 @@ def majority_at_k(
 ) -> Float[np.ndarray, "P"]:
     """Probability that the most frequent of k answers is right: the exact expectation over all sets of k of the n answers.
 
-    Answers that tie for the most votes win with equal probability. An answer of None casts no vote; if no
-    answer votes, the majority counts as wrong. If equal answers were judged differently, the winner counts by the fraction of its
-    votes that are right.
+    Answers that tie for the most votes win with equal probability. An answer of None casts no vote; if no answer casts a vote, the
+    majority counts as wrong. If equal answers were judged differently, the winner counts as right by the fraction of its votes that
+    are right.
 
     ::
 
@@ -256,8 +256,8 @@ def ratio_over_problems(
     """Fraction over all answers, with a 95 % interval over problems; problems may have different numbers of answers.
 
     If the answers to each problem are all right or all wrong, and all problems have the same number of answers or the same outcome,
-    then the number of solved problems is binomial, and the interval is Wilson's. In all other cases it is a bootstrap interval:
-    problems are resampled with replacement, and the interval contains the middle 95 % of the averages.
+    then the number of solved problems is binomial, and the interval is Wilson's. In all other cases the interval is a bootstrap
+    interval: problems are resampled with replacement, and it contains the middle 95 % of the resampled averages.
 
     ::
 
@@ -270,8 +270,8 @@ def ratio_over_problems(
         resamples: number of resamples of the bootstrap.
 
     Returns:
-        Average, interval, and the number of problems with answers. The average is NaN if there are no answers.
-        There is no interval if all problems have the same fraction and it is neither 0 nor 1: the variance is then unknown.
+        Average, interval, and the number of problems with answers. The average is NaN if there are no answers. The interval is NaN
+        if all problems have the same fraction, other than 0 or 1, because the variance is then unknown.
 
     Example:
         >>> ratio_over_problems(np.array([2.0, 0.0, 3.0]), np.array([4, 2, 4])).text()
@@ -295,7 +295,7 @@ def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Esti
         seed: seed of the bootstrap.
 
     Returns:
-        Average, interval, and the number of problems in the average; no interval if all problems have the same number.
+        Average, interval, and the number of problems in the average. The interval is NaN if all values are equal.
 
     Example:
         >>> mean_over_problems(np.array([1.0, 1.0, np.nan]))
@@ -306,7 +306,7 @@ def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Esti
 
 
 def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int) -> Estimate:
-    """Resample problems with replacement; the interval is the middle 95 % of the averages, NaN if all problems are equal."""
+    """Resample problems with replacement; the interval is the middle 95 % of the averages, NaN if all fractions are equal."""
     problems = len(counts)
     if problems == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)

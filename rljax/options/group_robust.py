@@ -14,7 +14,7 @@ from rljax.algorithms import Algorithm, Credit, Rollout
 from rljax.algorithms.algorithm import outcomes
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_indices
+from rljax.evaluation.problem_kinds import KNOWN_COLUMNS, MAX_KINDS, kind_indices
 from rljax.models import Params
 from rljax.ops.arrays import Number
 from rljax.parallel import put
@@ -42,7 +42,7 @@ def install(setup: Setup) -> Setup:
     kinds = kind_indices(setup.train.prompts.problems)
     if kinds is None:
         raise InputError(
-            f"worst_kind={rate} compares kinds of problems, but no column of the training problems has 2 to {MOST_KINDS} kinds; "
+            f"worst_kind={rate} compares kinds of problems, but no column of the training problems has 2 to {MAX_KINDS} kinds; "
             f"add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
         )
     count = int(kinds.max()) + 1

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.evaluation.answer_sampling import Call, answer_all, sample_files, settings_of
 from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.best_of_n import VERIFIER, VOTES, accuracy_by_chooser
-from rljax.evaluation.kinds import choose_columns
+from rljax.evaluation.problem_kinds import choose_columns
 from rljax.evaluation.report import Report, make_report
-from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
 from rljax.evaluation.statistics import MAX_SAMPLES
 from rljax.files import atomic_write
 from rljax.models import Policy

@@ -11,9 +11,9 @@ from jaxtyping import Bool
 
 from rljax.data.tokenizer import completion_text
 from rljax.errors import InputError
+from rljax.evaluation.answer_sampling import answer_all
 from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.consistency import row_of
-from rljax.evaluation.sampled import answer_all
 from rljax.evaluation.search_report import SearchReport, SearchRow, search_report, search_row
 from rljax.programs.answer_settings import SearchSettings, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler

@@ -18,8 +18,8 @@ from rljax.programs.trained_policy import OpenPolicy, Which, find_run, load
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.sampling import decode_weights
 from rljax.serving.batching import Batcher
+from rljax.serving.decoding_rows import RowDecoder, contiguous_rows, round_up_rows
 from rljax.serving.protocol import Limits
-from rljax.serving.rows import RowDecoder, contiguous_rows, count_rows
 from rljax.text import counted
 from rljax.tracking.start_records import digest_of, text_inputs
 
@@ -138,7 +138,7 @@ def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
             "than the context."
         )
     check_context(opened, settings.context)
-    rows = count_rows(settings.rows, opened.mesh)
+    rows = round_up_rows(settings.rows, opened.mesh)
     if settings.paged_cache is None:
         functions = contiguous_rows(engine.decoder.turns, rows, settings.context)
     else:

@@ -22,10 +22,10 @@ from rljax.rewards.votes import vote_reader
 from rljax.rollout.continuations import Prefix
 from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, ResponseSampling
 from rljax.serving.best_of_n import Chooser, Rank, Ranking, by_confidence, by_votes
+from rljax.serving.decoding_rows import RowDecoder
 from rljax.serving.extensions import Extension, SampledAnswer, Score, problem_of
 from rljax.serving.filters import Filter, Filters
-from rljax.serving.protocol import MOST_TEMPERATURE, ApiError, Limits
-from rljax.serving.rows import RowDecoder
+from rljax.serving.protocol import MAX_TEMPERATURE, ApiError, Limits
 from rljax.text import counted
 
 if TYPE_CHECKING:
@@ -123,9 +123,9 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
         raise InputError(
             f"--drift needs at least {MIN_HELDOUT} held-out problems, but the run has {len(prompts)}; leave --drift out."
         )
-    if not 0 <= temperature <= MOST_TEMPERATURE or max(map(len, prompts)) >= decoder.slots:
+    if not 0 <= temperature <= MAX_TEMPERATURE or max(map(len, prompts)) >= decoder.slots:
         raise InputError(
-            f"--drift {temperature} needs a temperature from 0 to {MOST_TEMPERATURE} and a --context above the "
+            f"--drift {temperature} needs a temperature from 0 to {MAX_TEMPERATURE} and a --context above the "
             f"{max(map(len, prompts))} tokens of the longest held-out prompt."
         )
     pieces: list[list[Piece | DecodingFailure]] = [[] for _ in prompts]

@@ -8,8 +8,8 @@ from rljax.data.problem import Problem, reward_columns
 from rljax.data.problem_datasets import load_problems
 from rljax.data.tokenizer_note import MODEL_PREFIX
 from rljax.errors import InputError
+from rljax.evaluation.answer_sampling import generate_rows
 from rljax.evaluation.consistency import CleanedDemonstrations, KeptResponses, clean_demonstrations, keep_responses
-from rljax.evaluation.sampled import generate_rows
 from rljax.files import atomic_write
 from rljax.preference.step_reward import named_step_reward
 from rljax.programs.answer_settings import GenerateSettings, refuse_options, with_changes

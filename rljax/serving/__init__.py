@@ -7,4 +7,4 @@ rows to waiting requests, `replies` formats responses, `app` defines the routes,
 
 from rljax.lazy import lazy_names
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__, renamed={"rows": "decoding_rows"})

@@ -19,14 +19,14 @@ from rljax.serving.replies import Choice
 ANSWERS, FEEDBACK = "answers.jsonl", "feedback.jsonl"
 """File names of the log."""
 MOST_ANSWERS = 10_000
-"""Feedback is accepted only on this many of the latest answers."""
+"""Number of the latest answers on which feedback is accepted."""
 
 
 class AnswerLog:
     """The log of one server.
 
     Args:
-        folder: contains the two files; it is created if it does not exist, and lines are appended to existing files.
+        folder: the folder of the two files. It is created if it does not exist; lines are appended to existing files.
 
     Raises:
         InputError: the folder cannot be written to.
@@ -47,7 +47,7 @@ class AnswerLog:
         """Append a complete answer.
 
         Args:
-            name: identifier of the request.
+            name: identifier in the reply to the request.
             prompt: the prompt's log entries: `prompt` as `rljax adapt` reads it, with `tools` if the request has any; or
                 `prompt_ids`.
             choice: the answer.

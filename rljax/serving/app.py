@@ -48,7 +48,7 @@ class ServerParts(NamedTuple):
     """The objects and settings that the routes use."""
 
     batcher: Batcher
-    """Decodes the responses."""
+    """The batcher, which decodes the responses."""
     tokenizer: Tokenizer
     """Tokenizer of the model."""
     limits: Limits
@@ -58,13 +58,13 @@ class ServerParts(NamedTuple):
     load_weights: Callable[[str], Params]
     """Model folder or run directory -> weights ready for decoding. Raises InputError if the weights do not fit the model."""
     api_key: str | None
-    """API key that requests must send; None: no key is needed."""
+    """API key that requests must send; None if no key is needed."""
     allows_weights: bool
     """Whether `POST /weights` is allowed."""
     body_bytes: int
     """Maximum size of a request's body, in bytes."""
     log: AnswerLog | None = None
-    """Log of answers and feedback."""
+    """Log of answers and feedback; None if the server has none."""
     extensions: Sequence[Extension] = ()
     """Optional parts, in the order in which they see requests and answers."""
 
@@ -77,11 +77,11 @@ class PendingRequest(NamedTuple):
     name: str
     """The identifier in the reply."""
     prompts: Sequence[Prompt]
-    """Its prompts."""
+    """Prompts of the request."""
     fields: SamplingFields
-    """Its sampling settings."""
+    """Sampling settings of the request."""
     choices: list[Choice]
-    """Its responses."""
+    """Responses, which grow as pieces arrive."""
     jobs: list[Job]
     """The jobs of the decoding thread, one per response."""
     pieces: "asyncio.Queue[tuple[Choice, Piece | DecodingFailure]]"
@@ -238,7 +238,7 @@ class _Server:
                 fields = await asyncio.to_thread(extension.admit, prompts, fields)
         except FilteredPrompt as refusal:
             if self.served.log is not None:
-                await self._log(partial(self.served.log.record_prompt, refusal.prompt.written, refusal.by))
+                await self._log(partial(self.served.log.record_prompt, refusal.prompt.log_entries, refusal.by))
             raise
         pending = self._submit(kind, prompts, fields, has_tools=has_tools)
         if fields.streams:
@@ -323,11 +323,11 @@ class _Server:
             yield choice
 
     async def _settle(self, pending: PendingRequest, choices: Sequence[Choice]) -> list[Choice]:
-        """Pass complete answers to the extensions; log and return the answers that they keep, withheld ones without content."""
+        """Pass complete answers to the extensions, then log and return the result; a withheld answer is returned without content."""
         answers = []
         for choice in choices:
             prompt, sample = divmod(choice.index, pending.fields.samples)
-            answers.append(SampledAnswer(pending.prompts[prompt], pending.jobs[choice.index].choice, choice, sample))
+            answers.append(SampledAnswer(pending.prompts[prompt], pending.jobs[choice.index].sampling, choice, sample))
         for extension in self.served.extensions:
             answers = await asyncio.to_thread(extension.settle, answers)
         for answer in answers:
@@ -339,7 +339,7 @@ class _Server:
         if self.served.log is None:
             return
         record, seconds = self.served.log.record, time.monotonic() - pending.arrived
-        written = partial(record, pending.name, answer.prompt.written, answer.choice)
+        written = partial(record, pending.name, answer.prompt.log_entries, answer.choice)
         await self._log(partial(written, seconds=seconds, filtered=answer.filtered))
 
     async def _log(self, write: Callable[[], None]) -> None:
@@ -405,7 +405,7 @@ class _Server:
             raise ApiError(400, "version must be an integer of at least 0.", param="version")
         batcher = self.served.batcher
         async with self.weights_lock:
-            if (folder, version) == (self.weights_folder, batcher.version):  # the reply to the first request was lost
+            if (folder, version) == (self.weights_folder, batcher.version):  # a repeated request, because a reply was lost
                 return JSONResponse({"weights_version": version})
             if version <= batcher.version:
                 message = f"version {version} must be above the current version, {batcher.version}."

@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax.models import Params
 from rljax.rollout.stop_strings import Decode, may_have_stopped, stop_end
-from rljax.serving.rows import STEPS, RowDecoder, SampledTokens, prompts_together
+from rljax.serving.decoding_rows import STEPS, RowDecoder, SampledTokens, prompt_batch_sizes
 
 
 class ResponseSampling(NamedTuple):
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
     """New tokens of a response."""
 
     tokens: list[int]
-    """Their ids."""
+    """Token ids."""
     logp: list[float]
     """Log-probabilities under softmax(logits / temperature), with temperature 1 if decoding is greedy."""
     behaviour_logp: list[float]
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class DecodingFailure(NamedTuple):
-    """Sent to a job instead of a piece: the decoding thread has failed, so the response will not be completed."""
+    """The message that a job receives instead of a piece if decoding has failed, so that its response will not be completed."""
 
     reason: str
     """What happened, in one line."""
@@ -67,12 +67,12 @@ class Job:
 
     Args:
         prompt: token ids.
-        choice: how the response is sampled.
-        deliver: receives the pieces, in the decoding thread; it must not block.
+        sampling: how the response is sampled.
+        deliver: a function that receives the pieces. The decoding thread calls it, so it must not block.
     """
 
     prompt: tuple[int, ...]
-    choice: ResponseSampling
+    sampling: ResponseSampling
     deliver: Callable[[Piece | DecodingFailure], None]
     tokens: list[int] = field(default_factory=list)
     is_cancelled: bool = False
@@ -103,19 +103,19 @@ class NewWeights(NamedTuple):
     params: Params
     """The weights."""
     version: int
-    """Their version."""
+    """Version of the weights."""
     done: "Future[None]"
-    """Completed once the new weights are in use."""
+    """A future that is completed once the weights are in use."""
     in_flight: bool
-    """Whether they may take effect while responses are running."""
+    """Whether the weights may take effect while responses are running."""
 
 
 class Batcher:
-    """Assigns the decoder's rows to jobs, in order of arrival.
+    """A scheduler that assigns the decoder's rows to jobs, in order of arrival.
 
     Args:
-        decoder: decodes the rows; after `start`, only this object's thread may use it.
-        text: decodes token ids to text, to find stop strings.
+        decoder: the decoder of the rows; after `start`, only this object's thread may use it.
+        text: a function that decodes token ids to text, to find stop strings.
         queue: maximum number of jobs that wait for a row.
         version: version of the decoder's weights.
     """
@@ -156,12 +156,12 @@ class Batcher:
             self.waiting = deque(job for job in self.waiting if not job.is_cancelled)
 
     def replace_weights(self, params: Params, version: int, *, in_flight: bool = False) -> "Future[None]":
-        """Switch to new weights once the responses in progress have ended; waiting jobs get the new weights.
+        """Switch to new weights once the responses in progress have ended; jobs that are still waiting are sampled with them.
 
         Args:
             params: the weights, as `decode_weights` returns them.
-            version: their version.
-            in_flight: switch after the current call of the decoding program, so that responses in progress continue with the new
+            version: version of the weights.
+            in_flight: switch after the current call of the decoding program instead, so responses in progress continue with the new
                 weights. The cached keys and values of their earlier tokens still come from the old weights.
         """
         done: Future[None] = Future()
@@ -173,7 +173,7 @@ class Batcher:
         return done
 
     def close(self, timeout: float) -> bool:
-        """Accept no more jobs, complete those that have been accepted, and end the thread.
+        """Accept no more jobs, complete the accepted jobs, and end the thread.
 
         Args:
             timeout: maximum wait in seconds.
@@ -216,7 +216,7 @@ class Batcher:
                 change.done.set_exception(ServerClosed(reason))
 
     def _wait(self) -> bool:
-        """Wait for work, and install new weights if no response is running or the weights may change in flight.
+        """Wait for work; then switch to new weights, if no response is running or the weights may change in flight.
 
         Returns:
             Whether there is more work.
@@ -228,7 +228,7 @@ class Batcher:
                 self.condition.wait()
             while self.changes and (self.changes[0].in_flight or not any(self.jobs)):
                 change = self.changes.popleft()
-                if change.done.set_running_or_notify_cancel():  # else its request was cancelled while it waited
+                if change.done.set_running_or_notify_cancel():  # False if the request was cancelled while it waited
                     self.decoder.params, self.version = change.params, change.version
                     change.done.set_result(None)
         return True
@@ -244,7 +244,7 @@ class Batcher:
                     break
                 prompts[self.waiting[0].prompt] = None
                 length, _ = self.decoder.shape_for(list(prompts))
-                if len(prompts) > max(1, prompts_together(length, 1)[-1]):
+                if len(prompts) > max(1, prompt_batch_sizes(length, 1)[-1]):
                     break
                 self.jobs[row] = job = self.waiting.popleft()
                 taken.append((row, job))
@@ -257,12 +257,12 @@ class Batcher:
             sampled = self.decoder.begin(
                 list(prompts),
                 {row: prompts[job.prompt] for row, job in taken},
-                {row: _sampling_settings(job.choice) for row, job in taken},
+                {row: _sampling_settings(job.sampling) for row, job in taken},
                 np.array([job is None for job in self.jobs]),
-                wants_top=any(job.choice.top for _, job in taken),
+                wants_top=any(job.sampling.top for _, job in taken),
             )
             for row, job in taken:
-                self._deliver(row, job, _row_tokens(sampled, np.s_[:1, row], job.choice.top))
+                self._deliver(row, job, _row_tokens(sampled, np.s_[:1, row], job.sampling.top))
 
     def _proceed(self) -> None:
         """Decode up to `STEPS` tokens in every row, and deliver them."""
@@ -275,9 +275,9 @@ class Batcher:
         if not running:
             return
         stopped = np.array([job is None for job in jobs.values()])
-        sampled, count = self.decoder.proceed(stopped, wants_top=any(job.choice.top for job in running.values()))
+        sampled, count = self.decoder.proceed(stopped, wants_top=any(job.sampling.top for job in running.values()))
         for row, job in running.items():
-            self._deliver(row, job, _row_tokens(sampled, np.s_[: count[row], row], job.choice.top))
+            self._deliver(row, job, _row_tokens(sampled, np.s_[: count[row], row], job.sampling.top))
 
     def _deliver(
         self, row: int, job: Job, new: tuple[list[int], list[float], list[float], list[list[tuple[int, float]]]]
@@ -298,27 +298,27 @@ class Batcher:
 
     def _find_end(self, job: Job, before: int) -> int | None:
         """Return a response's length if it has stopped, -1 if it has reached its token limit, and None if it continues."""
-        tokens, ends = job.tokens, {*self.decoder.eos_ids, *job.choice.stop_ids}
+        tokens, ends = job.tokens, {*self.decoder.eos_ids, *job.sampling.stop_ids}
         found = next((index + 1 for index in range(before, len(tokens)) if tokens[index] in ends), None)
-        if job.choice.stop:
+        if job.sampling.stop:
             array = np.asarray(tokens[:found], np.int32)
-            is_over = found is not None or len(tokens) >= job.choice.max_tokens
-            if is_over or may_have_stopped(array, job.choice.stop, self.text, new=STEPS + 1):
-                by_text = stop_end(array, job.choice.stop, self.text)
+            is_over = found is not None or len(tokens) >= job.sampling.max_tokens
+            if is_over or may_have_stopped(array, job.sampling.stop, self.text, new=STEPS + 1):
+                by_text = stop_end(array, job.sampling.stop, self.text)
                 found = found if by_text is None else by_text
         if found is not None:
             return found
-        return -1 if len(tokens) >= job.choice.max_tokens else None
+        return -1 if len(tokens) >= job.sampling.max_tokens else None
 
 
 def _total_tokens(job: Job | None) -> int:
     """Return the number of tokens in a job's prompt and its longest possible response together; 0 for no job."""
-    return 0 if job is None else len(job.prompt) + job.choice.max_tokens
+    return 0 if job is None else len(job.prompt) + job.sampling.max_tokens
 
 
-def _sampling_settings(choice: ResponseSampling) -> tuple[float, int | None, float | None, int, int]:
+def _sampling_settings(sampling: ResponseSampling) -> tuple[float, int | None, float | None, int, int]:
     """Return the sampling settings that the decoding program reads."""
-    return choice.temperature, choice.top_k, choice.top_p, choice.seed, choice.max_tokens
+    return sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed, sampling.max_tokens
 
 
 def _row_tokens(

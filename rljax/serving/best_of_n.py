@@ -25,7 +25,7 @@ Rank = Callable[[Sequence[SampledAnswer]], Ranking]
 
 
 def confidences(answers: Sequence[SampledAnswer]) -> Float[np.ndarray, "N"]:
-    """Mean log-probability of each answer's tokens, in nats per token; the server reports the same values in `logprobs`."""
+    """Return the mean log-probability of each answer's tokens, in nats per token, from the log-probabilities in `logprobs`."""
     return np.array([np.mean(answer.choice.logp) for answer in answers], np.float64)
 
 
@@ -38,7 +38,7 @@ def by_votes(vote: Callable[[str], str | None]) -> Rank:
     """Return a function that ranks answers by the fraction of all answers that state the same result.
 
     Args:
-        vote: text -> its result, such as `rljax.rewards.votes.vote_reader`; an answer without a result gets the fraction 0.
+        vote: a function of a text that returns the result that it states, or None; an answer without a result gets the fraction 0.
     """
 
     def rank(answers: Sequence[SampledAnswer]) -> Ranking:
@@ -61,13 +61,13 @@ def best_index(scores: Float[np.ndarray, "N"], confidence: Float[np.ndarray, "N"
 
 
 class Chooser(Extension):
-    """Samples several answers to each prompt and sends the one that ranks highest.
+    """An extension that samples several answers to each prompt and sends the one that ranks highest.
 
     At temperature 0 all samples would be identical, so only one is sampled.
 
     Args:
         samples: number of samples per prompt.
-        rank: ranks the samples of one prompt.
+        rank: the function that ranks the samples of one prompt.
         max_samples: maximum number of samples per request.
     """
 
@@ -98,7 +98,7 @@ class Chooser(Extension):
         return [self._choose(index, group) for index, group in enumerate(groups)]
 
     def _choose(self, index: int, group: list[SampledAnswer]) -> SampledAnswer:
-        """Choose among one prompt's samples that pass the filters, and report the chosen answer's score in the reply."""
+        """Choose among the samples of a prompt that pass the filters, and report the chosen answer's score in the reply."""
         group = [answer for answer in group if answer.filtered is None] or group[:1]
         if len(group) > 1:
             ranking = self.rank(group)

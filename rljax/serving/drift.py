@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from rljax.serving.extensions import Extension, SampledAnswer
 
 WINDOW = 100
-"""Number of served answers per comparison with the answers to held-out problems."""
+"""Number of served answers that are compared at once with the answers to held-out problems."""
 ALPHA = 0.001
 """Probability of a false alarm per window."""
 MIN_HELDOUT = 50
@@ -70,16 +70,16 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
 
 
 class DriftMonitor(Extension):
-    """Compares each window of `WINDOW` answers with the held-out answers; keeps an alarm raised while the two differ.
+    """An extension that compares each window of `WINDOW` answers with the held-out answers, and raises an alarm if they differ.
 
-    A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). Windows contain only answers that
-    were sampled like the held-out answers: at the same temperature, from the full vocabulary, with the same stop strings, and
-    with a token limit of at least the longest held-out answer's length. If a prompt has several samples, only the first counts,
-    because they are not independent.
+    A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni); the alarm is cleared by a window
+    that does not differ. Windows contain only answers that were sampled like the held-out answers: at the same temperature, from
+    the full vocabulary, with the same stop strings, and with a token limit of at least the longest held-out answer's length. If a
+    prompt has several samples, only the first counts, because samples of one prompt are not independent.
 
     Args:
         heldout: the model's answers to held-out problems.
-        say: prints a warning.
+        say: a function that prints a warning.
     """
 
     def __init__(self, heldout: HeldoutAnswers, say: Callable[[str], None]):
@@ -127,15 +127,15 @@ class DriftMonitor(Extension):
         differs = min(p for _, p in tests) < ALPHA / 2
         self.alarm.set(differs)
         if differs and not self.is_raised:
-            self.say(warning(window.mean(0), self.heldout.values.mean(0), [t for t, _ in tests]))
+            self.say(describe_drift(window.mean(0), self.heldout.values.mean(0), [t for t, _ in tests]))
         self.is_raised = differs
 
 
-def warning(new: Sequence[float] | np.ndarray, heldout: Sequence[float] | np.ndarray, tests: Sequence[float]) -> str:
+def describe_drift(new: Sequence[float] | np.ndarray, heldout: Sequence[float] | np.ndarray, tests: Sequence[float]) -> str:
     """Describe in one line how the last window differs from the held-out answers.
 
     Example:
-        >>> warning([12, -0.5], [20, -0.2], [-6, -4])
+        >>> describe_drift([12, -0.5], [20, -0.2], [-6, -4])
         'warning: drift: mean of 100 answers: 12 tokens (held out 20, t = -6), log-probability -0.5 (held out -0.2, t = -4)'
     """
     (length, logprob), (old_length, old_logprob), (first, second) = new, heldout, tests

@@ -1,4 +1,4 @@
-"""Extensions of a server: optional parts that see requests before sampling, and answers before they are sent."""
+"""Extensions of a server: optional parts that check or change requests before sampling, and answers before they are sent."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,24 +22,24 @@ class Prompt(NamedTuple):
     """A prompt of a request."""
 
     tokens: tuple[int, ...]
-    """Its token ids."""
-    written: Mapping[str, Any]
-    """Its entries in the answer log: `prompt` (a text or messages) with the request's other columns, or `prompt_ids`."""
+    """Token ids of the prompt."""
+    log_entries: Mapping[str, Any]
+    """What the answer log records of it: `prompt` (a text or messages) with the request's other columns, or `prompt_ids`."""
 
 
 class SampledAnswer(NamedTuple):
     """A complete answer."""
 
     prompt: Prompt
-    """Its prompt; the answers to one prompt share this object."""
+    """The prompt; all answers to one prompt share this object."""
     sampling: ResponseSampling
-    """How it was sampled."""
+    """How the answer was sampled."""
     choice: Choice
-    """Its tokens and text, and how it finished."""
+    """The answer's tokens and text, and how it finished."""
     sample: int = 0
-    """Its index among the answers to its prompt."""
+    """Index among the answers to the same prompt."""
     filtered: str | None = None
-    """Name of the filter that withholds it; None if no filter does."""
+    """Name of the filter that withholds the answer; None if no filter does."""
 
 
 class FilteredPrompt(ApiError):
@@ -57,12 +57,12 @@ class FilteredPrompt(ApiError):
 
 def problem_of(prompt: Prompt, tokenizer: Tokenizer) -> Problem:
     """Convert a request's prompt to the problem that a reward function reads."""
-    content = prompt.written.get("prompt")
+    content = prompt.log_entries.get("prompt")
     if isinstance(content, str):
         return Problem(content, "")
     if content is None:
         return Problem(tokenizer.decode(prompt.tokens), "")
-    columns = {name: value for name, value in prompt.written.items() if name != "prompt"}
+    columns = {name: value for name, value in prompt.log_entries.items() if name != "prompt"}
     return Problem(join_contents(content), "", columns=columns, messages=tuple(content))
 
 
@@ -88,6 +88,6 @@ class Extension:
         """Return the answers to send.
 
         Args:
-            answers: all answers of a request, in order, if any extension has `waits`; otherwise the one answer that just ended.
+            answers: all answers of a request, in order, if `waits` is True for any extension; otherwise the answer that just ended.
         """
         return answers

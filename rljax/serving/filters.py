@@ -16,12 +16,12 @@ CountVerdict = Callable[[str, str], None]
 
 
 class Filter(NamedTuple):
-    """Withholds a text whose score is below `least`, or that has no score."""
+    """A filter, which withholds a text if its score is below `least` or it has no score."""
 
     name: str
     """Name in metrics, errors and the log."""
     score: Score
-    """Scores texts."""
+    """Function that scores texts."""
     least: float
     """The lowest score of a text that passes."""
 
@@ -45,7 +45,7 @@ def withheld_by(
         filters: the filters; every filter scores every text.
         problems: the problem that each text answers.
         texts: the texts.
-        count: called for each filter and text, with the filter's name and its verdict.
+        count: a function that is called for each filter and text, with the filter's name and its verdict.
     """
     found: list[str | None] = [None] * len(texts)
     for one in filters:
@@ -57,10 +57,10 @@ def withheld_by(
 
 
 class Filters(Extension):
-    """Refuses requests whose prompts do not pass, and withholds answers that do not pass.
+    """An extension that refuses requests if a prompt does not pass its filters, and withholds answers that do not pass theirs.
 
     Args:
-        prompts: filters of prompts; they score the text that the model reads, including the chat template.
+        prompts: filters of prompts; they score the text that the model reads, including the text that the chat template adds.
         answers: filters of answers.
         tokenizer: tokenizer of the model.
     """

@@ -14,7 +14,7 @@ class Metrics:
     """Counters and histograms of one server.
 
     Args:
-        load: returns how busy the server is; it is called whenever the metrics are read.
+        load: a function that returns how busy the server is; it is called whenever the metrics are read.
     """
 
     def __init__(self, load: Callable[[], Load]):

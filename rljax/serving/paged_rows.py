@@ -1,6 +1,6 @@
 """Decoding rows of the server, with paged keys and values: a row takes more pages as it grows; see `rljax.models.paged_cache`.
 
-`rljax.serving.rows` starts a response only when enough pages are free for its prompt and its longest possible response, so a
+`RowDecoder.choose_row` starts a response only when enough pages are free for its prompt and its longest possible response, so a
 response that has started never waits for pages.
 
 Axes: B rows, E prompts read in one call, T tokens of a padded prompt.
@@ -21,7 +21,7 @@ from rljax.models.policy import Insert, PagedDecoder
 from rljax.parallel import row_shards
 from rljax.rollout.paged_sampling import paged_decoder
 from rljax.rollout.sampling import shift_right
-from rljax.serving.rows import RowFunctions, pages_of
+from rljax.serving.decoding_rows import RowFunctions, pages_of
 
 
 def paged_rows(decoder: Decoder, mesh: Mesh, rows: int, slots: int, share: float) -> RowFunctions:
@@ -32,7 +32,7 @@ def paged_rows(decoder: Decoder, mesh: Mesh, rows: int, slots: int, share: float
         mesh: devices that share the rows.
         rows: number of rows.
         slots: maximum number of tokens of a prompt and its response together.
-        share: memory for keys and values, as a fraction of `rows` times `slots` tokens; at least one row of full length fits.
+        share: memory for keys and values, as a fraction of that for `rows` times `slots` tokens, but at least enough for one row.
 
     Raises:
         InputError: the decoder cannot read pages, or `share` is not in (0, 1].

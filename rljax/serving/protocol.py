@@ -1,4 +1,4 @@
-"""Validation of requests in OpenAI's format. A wrong field raises an `ApiError` with the expected and the received value."""
+"""Validation of requests in OpenAI's format. A wrong field raises an `ApiError` that says what was expected and what was sent."""
 
 import json
 import math
@@ -10,13 +10,13 @@ from rljax.text import counted, unique_names
 
 MAX_SAMPLES = 128
 """Maximum number of samples per prompt, as in OpenAI's API."""
-MOST_TEMPERATURE = 2.0
+MAX_TEMPERATURE = 2.0
 """Highest temperature, as in OpenAI's API."""
-MOST_STOPS = 16
+MAX_STOPS = 16
 """Maximum number of stop strings."""
 COMPLETION_TOKENS = 16
 """Maximum length of a completion if `max_tokens` is absent, as in OpenAI's API."""
-IGNORED = frozenset(
+IGNORED_FIELDS = frozenset(
     {
         "user",
         "metadata",
@@ -27,7 +27,7 @@ IGNORED = frozenset(
     }
 )
 """Fields that are accepted and have no effect."""
-NEUTRAL: MappingProxyType[str, tuple[Any, ...]] = MappingProxyType(
+NEUTRAL_VALUES: MappingProxyType[str, tuple[Any, ...]] = MappingProxyType(
     {
         "frequency_penalty": (0,),
         "presence_penalty": (0,),
@@ -42,7 +42,7 @@ NEUTRAL: MappingProxyType[str, tuple[Any, ...]] = MappingProxyType(
         "verbosity": ("medium",),
     }
 )
-"""Fields that the server does not implement -> the values that are accepted, because they have no effect."""
+"""Name of a field that the server does not implement -> the values that are accepted, because they have no effect."""
 SHARED_FIELDS = frozenset(
     {
         "model",
@@ -68,7 +68,7 @@ class ApiError(Exception):
 
     Args:
         status: HTTP status.
-        message: what was expected and what was passed.
+        message: a sentence that says what was expected and what was passed.
         param: name of the wrong field.
         code: a short code for programs.
         retry_after: seconds that the client should wait before it tries again.
@@ -99,7 +99,7 @@ class Limits(NamedTuple):
     model: str
     """Name of the model."""
     context: int
-    """Maximum number of tokens of a prompt and its response together."""
+    """Maximum total number of tokens in a prompt and its response."""
     max_tokens: int
     """Maximum number of tokens of a response."""
     vocabulary: int
@@ -112,7 +112,7 @@ class SamplingFields(NamedTuple):
     """The sampling fields, which completion and chat requests share."""
 
     samples: int
-    """Responses per prompt."""
+    """Number of responses per prompt."""
     max_tokens: int | None
     """Maximum number of tokens of a response; None if the request does not set it."""
     temperature: float
@@ -154,7 +154,7 @@ class ChatRequest(NamedTuple):
     """A request to `/v1/chat/completions`."""
 
     messages: tuple[dict[str, Any], ...]
-    """The conversation, as a chat template reads it."""
+    """The conversation, in the form that chat templates read."""
     tools: tuple[dict[str, Any], ...]
     """Schemas of the tools that the model may call."""
     fields: SamplingFields
@@ -243,10 +243,10 @@ def response_tokens(fields: SamplingFields, prompt: Sequence[int], limits: Limit
 
 def _check_names(body: Mapping[str, Any], own: set[str]) -> None:
     for name, value in body.items():
-        if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
+        if name in NEUTRAL_VALUES and value is not None and value not in NEUTRAL_VALUES[name]:
             message = f"{name}={_shorten(value)} is not supported; omit {name[:60]!r}."
             raise ApiError(400, message, param=name, code="unsupported_parameter")
-        if name not in SHARED_FIELDS | own | IGNORED | NEUTRAL.keys():
+        if name not in SHARED_FIELDS | own | IGNORED_FIELDS | NEUTRAL_VALUES.keys():
             raise ApiError(400, f"The field {name[:60]!r} is unknown.", param=name[:60], code="unknown_parameter")
 
 
@@ -271,7 +271,7 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
         raise ApiError(
             400, f"stream_options may contain only include_usage; got {_shorten(options)}.", param="stream_options"
         )
-    temperature = _number(body, "temperature", 0.0, MOST_TEMPERATURE)
+    temperature = _number(body, "temperature", 0.0, MAX_TEMPERATURE)
     samples = _integer(body, "n", 1, MAX_SAMPLES) or 1
     return SamplingFields(
         samples=samples,
@@ -334,9 +334,9 @@ def _ids(value: object, name: str, limits: Limits) -> tuple[int, ...]:
 
 def _stops(value: Any) -> tuple[str, ...]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
-    is_good = isinstance(stops, list) and len(stops) <= MOST_STOPS
+    is_good = isinstance(stops, list) and len(stops) <= MAX_STOPS
     if not is_good or not all(isinstance(part, str) and part for part in stops):
-        raise ApiError(400, f"stop must be a string or up to {MOST_STOPS} strings; got {_shorten(value)}.", param="stop")
+        raise ApiError(400, f"stop must be a string or up to {MAX_STOPS} strings; got {_shorten(value)}.", param="stop")
     return tuple(stops)
 
 
@@ -458,7 +458,7 @@ def _type_name(value: object) -> str:
 
 
 def _shorten(value: object) -> str:
-    """Format a value for an error message, shortened."""
+    """Format a value for an error message; a long value is cut."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 64:
         return "an integer of more than 64 bits"
     text = json.dumps(value, ensure_ascii=False)

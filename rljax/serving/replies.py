@@ -13,7 +13,7 @@ from rljax.data.tool_calls import read_turn
 from rljax.serving.batching import Piece
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder writes for bytes that are not a complete character yet."""
+"""What a decoder writes in place of bytes that are not a complete character yet."""
 Kind = Literal["chat.completion", "text_completion"]
 
 
@@ -104,7 +104,7 @@ class Choice:
         return new
 
     def message(self) -> dict[str, Any]:
-        """Return the complete turn, with its tool calls; if one of the calls cannot be read, the text of them all."""
+        """Return the complete turn, with its tool calls. If a call cannot be read, all calls stay part of the text."""
         if not self.has_tools:
             return {"role": "assistant", "content": self.text}
         turn = read_turn(self.tokenizer, self.tokens, is_first=True)
@@ -162,7 +162,7 @@ class Choice:
         tops = [[(self._bytes(token), value) for token, value in row] for row in self.top[first:]]
         contents, values = [self._bytes(token) for token in self.tokens[first:]], self.logp[first:]
         if self.kind == "text_completion":
-            # reversed, so that the most likely of several tokens with the same text remains
+            # Reversed, because later entries replace earlier ones: of tokens with the same text, the most likely must remain.
             top = [{token_name(content): value for content, value in reversed(row)} for row in tops] if any(tops) else None
             names = [*map(token_name, contents)]
             return {"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": self._offsets()[first:]}
@@ -199,10 +199,10 @@ def envelope(kind: Kind, name: str, model: str, choices: Sequence[dict[str, Any]
 
     Args:
         kind: kind of the response.
-        name: its identifier.
+        name: identifier of the response.
         model: name of the model.
-        choices: its choices.
-        streams: whether it is part of a stream.
+        choices: entries of `choices`.
+        streams: whether the body is part of a stream.
     """
     versions = [choice["weights_version"] for choice in choices]
     kind_name = "chat.completion.chunk" if streams and kind == "chat.completion" else kind

@@ -2,4 +2,4 @@
 
 from rljax.lazy import lazy_names
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__, renamed={"services": "service_trackers", "tuning_picture": "tuning_plot"})

@@ -1,4 +1,4 @@
-"""Trackers that record the metrics of a run as JSON lines and in TensorBoard. `rljax.tracking.services` has trackers for services.
+"""Trackers that record the metrics of a run as JSON lines and in TensorBoard. For W&B and MLflow, see `service_trackers`.
 
 Metrics are passed unscaled. `rljax.tracking.run_folder` explains what `step` counts.
 """

@@ -235,7 +235,7 @@ def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Trac
         return Trackers([])
     trackers: list[Tracker] = [JsonlTracker(folder), TensorBoardTracker(folder)]
     if config.run.wandb or config.run.mlflow:
-        from rljax.tracking.services import service_trackers  # noqa: PLC0415  other runs need no service
+        from rljax.tracking.service_trackers import service_trackers  # noqa: PLC0415  other runs need no service
 
         trackers += service_trackers(folder, config.run.name, wandb=config.run.wandb, mlflow=config.run.mlflow)
     return Trackers([*trackers, *further], disk.attempt)

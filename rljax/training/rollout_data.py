@@ -20,7 +20,7 @@ from rljax.data.history import Choice, History, Window, choose_prompts, curricul
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
-from rljax.evaluation.kinds import kind_indices
+from rljax.evaluation.problem_kinds import kind_indices
 from rljax.lazy import warn_renamed
 from rljax.models import Params, Scores
 from rljax.models.distribution_scores import apply_over_vocabulary, square_sum

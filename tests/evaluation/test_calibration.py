@@ -6,9 +6,9 @@ import pytest
 from rljax.data.problem import Problem
 from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import ByteTokenizer
+from rljax.evaluation.answer_sampling import generate_rows
 from rljax.evaluation.answers import gather
 from rljax.evaluation.calibration import BINS, calibration
-from rljax.evaluation.sampled import generate_rows
 from rljax.rewards import BY_NAME
 from rljax.rewards.votes import vote
 from rljax.rollout import Response, RolloutWorker

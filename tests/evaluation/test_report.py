@@ -10,7 +10,7 @@ from rich.console import Console
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.answers import SampledAnswers
-from rljax.evaluation.kinds import choose_columns
+from rljax.evaluation.problem_kinds import choose_columns
 from rljax.evaluation.report import length_parts, make_report
 
 LEVELS = [10, 2, 2, None, "hard"]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from rljax.serving.batching import Batcher, ServerClosed
-from rljax.serving.rows import RowDecoder
+from rljax.serving.decoding_rows import RowDecoder
 
 OLD, NEW = {"w": jnp.zeros(1)}, {"w": jnp.ones(1)}
 

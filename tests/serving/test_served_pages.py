@@ -12,8 +12,8 @@ from served_model import NAME, make_model, post, serving
 from rljax.errors import InputError
 from rljax.models.paged_cache import count_free
 from rljax.programs.serving import ServeSettings, decoder_of, open_policy
+from rljax.serving.decoding_rows import begin_rows, continue_rows, pages_of
 from rljax.serving.paged_rows import paged_rows
-from rljax.serving.rows import begin_rows, continue_rows, pages_of
 
 TEXT = "/v1/completions"
 ROWS, POOL = 32, 5

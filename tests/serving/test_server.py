@@ -17,7 +17,7 @@ from rljax.data.problem import Problem
 from rljax.models import Packed
 from rljax.programs.trained_policy import load
 from rljax.serving.batching import DecodingFailure
-from rljax.serving.rows import begin_rows, continue_rows
+from rljax.serving.decoding_rows import begin_rows, continue_rows
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax.data.problem import Problem
-from rljax.data.stages import StagedStream
+from rljax.data.staged_stream import StagedStream
 from rljax.errors import InputError
 from rljax.rewards.exact import exact
 from rljax.rewards.reward_scores import judge

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from rljax.evaluation.comparison import Comparison, Row, compare, describe_sets
-from rljax.evaluation.kinds import describe_progress, kinds_of
+from rljax.evaluation.problem_kinds import describe_progress, kinds_of
 from rljax.parallel import abstract_arrays, run_on_first
 from rljax.records import required
 from rljax.rollout import RolloutWorker

@@ -16,7 +16,7 @@ from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask, sampling_denominator
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_column
+from rljax.evaluation.problem_kinds import KNOWN_COLUMNS, MAX_KINDS, kind_column
 from rljax.importing import is_custom
 from rljax.models import Policy
 from rljax.ops.unpublished.reward_history import empty_history
@@ -310,7 +310,7 @@ def check_rewards_and_kinds(algorithm: Algorithm, config: TrainConfig, worker: R
     if algorithm.needs("kinds") and kind_column(worker.prompts.problems) is None:
         raise InputError(
             f"{config.algorithm.name}{_describe_changes(config.algorithm)} compares problems of the same kind, and no column of "
-            f"the training problems has 2 to {MOST_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
+            f"the training problems has 2 to {MAX_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
         )
     if algorithm.needs("reward_parts"):
         check_algorithm(algorithm, config, rewards=len(reward_names(worker)))

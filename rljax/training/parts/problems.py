@@ -132,7 +132,7 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
                 f"length_weights={weights} samples prompts by length, but the task {task_name(task)} decides their order itself; "
                 "leave length_weights out."
             )
-        from rljax.data.stages import StagedStream  # noqa: PLC0415  one task has stages
+        from rljax.data.staged_stream import StagedStream  # noqa: PLC0415  one task has stages
 
         return StagedStream(indices, stages.indices, prompts=stages.prompts, seed=seed)
     if weights is None:

@@ -8,9 +8,9 @@ import pytest
 
 from rljax.data.problem import Problem
 from rljax.errors import InputError
+from rljax.evaluation.answer_sampling import complete_calls, plan, reopen, sample_files
 from rljax.evaluation.answers import gather
 from rljax.evaluation.report import make_report
-from rljax.evaluation.sampled import complete_calls, plan, reopen, sample_files
 
 SIZES = list(itertools.product((1, 3, 8, 13), (1, 2, 5, 16), (1, 4, 6, 64)))
 

@@ -1,6 +1,6 @@
-"""Rows of the decoding batch; a row generates one response at a time, with its own length and sampling settings.
+"""Rows of the decoding batch. A row generates one response at a time, with its own length and sampling settings.
 
-The settings are arrays with one entry per row, and the shapes come from a small fixed set, so that no request triggers compilation.
+The settings are arrays with one entry per row, and shapes come from a small fixed set, so a request never triggers compilation.
 
 Axes: B rows, E prompts read in one call, T tokens of a padded prompt, S decoding steps per call, V vocabulary, K top tokens.
 """
@@ -26,11 +26,11 @@ from rljax.rollout.engine import seed_words
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 STEPS = 8
-"""Maximum number of tokens per row in one call of the decoding program. Between calls, responses start and end, and pieces are
+"""Maximum number of tokens per row in one call of the decoding program. Between calls, new responses start, and tokens are
 delivered."""
 TOP = 20
 """Maximum number of most likely tokens that are reported with each token, as in OpenAI's API."""
-PROMPTS_TOGETHER = 8
+MAX_PROMPTS_PER_CALL = 8
 """Maximum number of prompts that are read in one call."""
 SMALLEST_PROMPT = 32
 """Padded length of the shortest prompts, in tokens."""
@@ -66,7 +66,7 @@ class RowFunctions(NamedTuple):
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None
     """Sharding of this state's arrays, in the form of `Decoder.partition`."""
     pages: int | None = None
-    """Number of pages on each device; None: each row has room for the full context."""
+    """Number of pages on each device; None means that each row has room for the full context."""
 
 
 def contiguous_rows(turns: TurnDecoder, rows: int, slots: int) -> RowFunctions:
@@ -120,15 +120,15 @@ class SampledTokens(NamedTuple):
     """One token per row."""
 
     token: Int[Array, "*S B"]
-    """Its id."""
+    """Id of the token."""
     logp: Float[Array, "*S B"]
-    """Its log-probability under softmax(logits / temperature), with temperature 1 in rows with greedy decoding."""
+    """Log-probability of the token under softmax(logits / temperature), with temperature 1 in rows with greedy decoding."""
     behaviour_logp: Float[Array, "*S B"]
-    """Its log-probability under the exact sampling distribution; 0 in rows with greedy decoding."""
+    """Log-probability of the token under the exact sampling distribution; 0 in rows with greedy decoding."""
     top_ids: Int[Array, "*S B K"]
     """The most likely tokens; zeros unless they are requested."""
     top_logp: Float[Array, "*S B K"]
-    """Their log-probabilities, of the same kind as `logp`."""
+    """Log-probabilities of the most likely tokens, under the same distribution as `logp`."""
 
 
 def sample_rows(
@@ -192,7 +192,7 @@ def begin_rows(
 
     Args:
         functions: how the model reads tokens.
-        params: from `decode_weights`.
+        params: the weights that `decode_weights` returned.
         rows: the rows.
         tokens: prompts, left-aligned.
         count: number of tokens of each prompt.
@@ -234,7 +234,7 @@ def continue_rows(
 
     Args:
         functions: how the model reads tokens.
-        params: from `decode_weights`.
+        params: the weights that `decode_weights` returned.
         rows: the rows.
         stopped: rows that end now, because of a stop string or because their request was cancelled.
         wants_top: whether the most likely tokens are computed.
@@ -278,13 +278,13 @@ def _advance(
     return _sample_next(rows, logits, active, wants_top, eos_ids)
 
 
-def count_rows(rows: int, mesh: Mesh) -> int:
-    """Round a number of rows up to one that can be sharded evenly over the devices."""
+def round_up_rows(rows: int, mesh: Mesh) -> int:
+    """Round a number of rows up, so that they can be sharded evenly over the devices."""
     return compiled_rows(rows, row_shards(mesh))
 
 
 def pages_of(tokens: int) -> int:
-    """Return how many pages a response may take whose prompt and longest continuation have this many tokens; 0 for no tokens.
+    """Return the number of pages that a prompt and its longest response may take, if they have this many tokens; 0 for no tokens.
 
     `STEPS` is added because a row that has ended may still take pages until the call of the decoding program ends.
 
@@ -296,7 +296,7 @@ def pages_of(tokens: int) -> int:
 
 
 def prompt_lengths(slots: int) -> tuple[int, ...]:
-    """Return the lengths that prompts are padded to: `SMALLEST_PROMPT` times powers of four, below `slots`, and `slots`.
+    """Return the lengths that prompts are padded to: `SMALLEST_PROMPT` times powers of four, if below `slots`, and `slots` itself.
 
     Example:
         >>> prompt_lengths(2048), prompt_lengths(100), prompt_lengths(16)
@@ -309,14 +309,14 @@ def prompt_lengths(slots: int) -> tuple[int, ...]:
     return (*lengths, slots)
 
 
-def prompts_together(length: int, devices: int) -> tuple[int, ...]:
-    """Return how many prompts of this padded length the compiled programs read per call; there are one or two such programs.
+def prompt_batch_sizes(length: int, devices: int) -> tuple[int, ...]:
+    """Return how many prompts of this padded length each of the one or two compiled programs reads per call.
 
     Example:
-        >>> prompts_together(128, 1), prompts_together(8192, 1)
+        >>> prompt_batch_sizes(128, 1), prompt_batch_sizes(8192, 1)
         ((1, 8), (1,))
     """
-    most = max(1, min(PROMPTS_TOGETHER, PROMPT_TOKENS_AT_ONCE // length))
+    most = max(1, min(MAX_PROMPTS_PER_CALL, PROMPT_TOKENS_AT_ONCE // length))
     return tuple(sorted({compiled_rows(1, devices), compiled_rows(most, devices)}))
 
 
@@ -325,10 +325,10 @@ class RowDecoder:
 
     Args:
         functions: how the model reads tokens; they must be built for `rows` rows.
-        params: from `decode_weights`.
+        params: the weights that `decode_weights` returned.
         mesh: devices that share the rows.
         vocabulary: V, number of token ids.
-        rows: number of rows, from `count_rows`.
+        rows: number of rows, rounded up by `round_up_rows`.
         slots: maximum number of tokens of a prompt and its response together.
         eos_ids: tokens that end a response.
     """
@@ -392,7 +392,7 @@ class RowDecoder:
         for _ in range(2):  # the first call may return rows with an equivalent but different sharding, which compiles again
             self.proceed(stopped, wants_top=False)
         for length in prompt_lengths(self.slots):
-            for together in prompts_together(length, row_shards(self.mesh)):
+            for together in prompt_batch_sizes(length, row_shards(self.mesh)):
                 tokens, count = np.zeros((together, length), np.int32), np.ones(together, np.int32)
                 self._read(tokens, count, {}, {}, stopped, wants_top=False)
                 programs += 1
@@ -410,7 +410,7 @@ class RowDecoder:
         """Read prompts into free rows and return the first token of each row, `[1, B]`, on the host.
 
         Args:
-            prompts: at most as many prompts as `prompts_together` allows for the longest of them.
+            prompts: at most as many prompts as `prompt_batch_sizes` allows for the longest of them.
             rows: free row -> index of its prompt.
             chosen: free row -> its settings.
             stopped: rows without a response, `[B]`; it may include the rows that begin now.
@@ -423,18 +423,18 @@ class RowDecoder:
         return self._read(tokens, count, rows, chosen, stopped, wants_top=wants_top)
 
     def shape_for(self, prompts: list[tuple[int, ...]]) -> tuple[int, int]:
-        """Return the padded length of prompts, and how many prompts per call the program for them reads."""
+        """Return the padded length of prompts, and the number of prompts that the program for this length reads per call."""
         longest = max(map(len, prompts))
         length = next(length for length in prompt_lengths(self.slots) if longest <= length)
-        sizes = prompts_together(length, row_shards(self.mesh))
+        sizes = prompt_batch_sizes(length, row_shards(self.mesh))
         return length, next((size for size in sizes if len(prompts) <= size), sizes[-1])
 
     def choose_row(self, tokens: Sequence[int], needed: int) -> int | None:
-        """Return a free row with enough memory for a new response; None if there is no such row at present.
+        """Return a free row with enough memory for a new response; None if there is none now.
 
         Args:
             tokens: for each row, the number of tokens of its prompt and its longest possible response; 0 if it is free.
-            needed: the number of tokens of the new response and its prompt.
+            needed: the number of tokens of the new prompt and its longest possible response.
         """
         free = [row for row, count in enumerate(tokens) if not count]
         if self.functions.pages is None or not free:

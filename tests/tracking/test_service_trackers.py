@@ -11,7 +11,7 @@ import pytest
 import rljax
 from rljax.errors import InputError
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.services import PARAMETERS_AT_ONCE, MlflowTracker, WandbTracker, service_trackers
+from rljax.tracking.service_trackers import PARAMETERS_AT_ONCE, MlflowTracker, WandbTracker, service_trackers
 from rljax.tracking.trackers import Tracker
 
 SAMPLES = [

@@ -13,12 +13,12 @@ from rljax.evaluation.comparison import Row, judged_pairs, row_is_right
 from rljax.evaluation.statistics import Estimate, paired_share_difference
 from rljax.text import printable, shorten
 
-MOST_KINDS = 12
-"""Largest number of values in a column that defines kinds; more kinds would be too many to list."""
+MAX_KINDS = 12
+"""Maximum number of values of a column that defines kinds; more kinds would be too many to list."""
 KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
 """Columns by which problems are grouped by default, if the data has them."""
-COUNTED = ("operands",)
-"""Columns whose values are counts and come first in a description: "4 operands", but "level 4"."""
+COUNT_COLUMNS = ("operands",)
+"""Columns whose values are counts. A description has a count before its column ("4 operands"), other values after it ("level 4")."""
 
 _LABEL_WIDTH = 40
 
@@ -78,7 +78,7 @@ def _label(value: object) -> str:
 
 
 def by_value(label: str) -> tuple[int, float, str]:
-    """Sort key for labels: numbers come first, ordered by value, and then other texts."""
+    """Return the sort key of a label: numbers come first, ordered by value, then other texts in alphabetical order."""
     try:
         number = float(label)
     except ValueError:
@@ -87,14 +87,14 @@ def by_value(label: str) -> tuple[int, float, str]:
 
 
 def kind_column(problems: Sequence[Problem]) -> str | None:
-    """Return the first of `KNOWN_COLUMNS` that divides the problems into 2 to `MOST_KINDS` kinds; None if there is no such column.
+    """Return the first of `KNOWN_COLUMNS` that divides the problems into 2 to `MAX_KINDS` kinds; None if no column does.
 
     Example:
         >>> kind_column([Problem("1+1=", "2", columns={"operands": 2}), Problem("1+1+1=", "3", columns={"operands": 3})])
         'operands'
     """
     columns = choose_columns(problems, None)
-    return next((name for name in columns if 2 <= len(set(labels_of(problems, name))) <= MOST_KINDS), None)
+    return next((name for name in columns if 2 <= len(set(labels_of(problems, name))) <= MAX_KINDS), None)
 
 
 def kind_indices(problems: Sequence[Problem]) -> Int[np.ndarray, "N"] | None:
@@ -120,7 +120,7 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
         problems: the held-out problems in order; `kind_column` divides them into kinds.
 
     Returns:
-        The kinds, sorted by value, numbers first; empty if there is no such column, or no answers before or after RL.
+        The kinds, sorted by value, numbers first; empty if no column defines kinds, or without answers before or after RL.
 
     Example:
         >>> problems = [Problem("1+1=", "2", columns={"operands": 2}), Problem("1+1+1=", "3", columns={"operands": 3})]
@@ -143,7 +143,7 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
 
 
 def _kind(column: str, label: str, right: np.ndarray) -> Kind:
-    name = f"{label} {column}" if column in COUNTED else f"{column} {label}"
+    name = f"{label} {column}" if column in COUNT_COLUMNS else f"{column} {label}"
     before, after = map(float, right.mean(0))
     return Kind(name, before, after, paired_share_difference(*right.T))
 

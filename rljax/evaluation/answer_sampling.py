@@ -1,6 +1,6 @@
 """Sample and judge several answers to every problem. Answers are saved as they arrive, so an interrupted evaluation can continue.
 
-The worker is called several times, for equally many problems and answers each time. A call's random key is computed from the
+The worker is called several times, each time for the same number of problems and answers. A call's random key is computed from the
 seed and the call's index, so no answer depends on whether, or where, the evaluation was interrupted. ::
 
     NAME.jsonl             one row per answer, in the order of the calls; an incomplete last call is repeated
@@ -35,7 +35,7 @@ from rljax.text import json_lines
 SETTINGS, SUMMARY, SAMPLES = ".settings.json", ".summary.json", ".jsonl"
 _EARLIER_NAMES = MappingProxyType({"rows_a_call": "rows_per_call"})  # of saved settings
 NO_VALUES: Mapping[str, PrefixEvaluator] = MappingProxyType({})
-_FINGERPRINT = 64  # leading entries hashed per parameter; a few suffice, because training changes every parameter
+_HASHED_ENTRIES = 64  # leading entries hashed per parameter; a few suffice, because training changes every parameter
 
 
 class Call(NamedTuple):
@@ -44,7 +44,7 @@ class Call(NamedTuple):
     index: int
     """Index of the call, from 0."""
     problems: tuple[int, ...]
-    """Indices of the problems. All calls have equally many problems, so the last call may wrap around to the first problem."""
+    """Indices of the problems. All calls have the same number of problems, so the last may continue with the first problems."""
     first: int
     """Index of the first answer sampled for each problem."""
     group: int
@@ -73,7 +73,7 @@ def sample_files(out: Path) -> SampleFiles:
     """Return the paths of an evaluation's files.
 
     Args:
-        out: file of the samples, with any suffix, or a folder, without a suffix; neither has to exist.
+        out: file of the samples, with any suffix, or a folder, without a suffix; it need not exist.
 
     Returns:
         The three files.
@@ -147,7 +147,7 @@ def generate_rows(
         seed: seed of the sampling.
         batch: maximum number of answers per call.
         vote: function that extracts the final answer from a response, for majority votes; None if there is no answer.
-        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; must equal the settings saved with `out`.
+        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; equal to those saved with `out`, if any.
         out: where the answers are saved, see `sample_files`; None keeps them only in memory.
         values: functions that score the answers, by the name of the chooser that uses the scores.
         watch: function that iterates over the calls and shows the progress.
@@ -226,7 +226,7 @@ def complete_calls(calls: Sequence[Call], rows: int) -> int:
 
 
 def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[dict]:
-    """Read the saved answers and drop those of an incomplete call; create the files if there are none.
+    """Read the saved answers, without those of an incomplete last call; create the files if they do not exist.
 
     Args:
         files: the files of the evaluation.
@@ -319,7 +319,7 @@ def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
         problems.update(json.dumps([problem.prompt, problem.answer, tokens, problem.columns], default=str).encode())
     weights = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        first = np.asarray(leaf[(0,) * max(leaf.ndim - 1, 0)], np.float32).ravel()[:_FINGERPRINT]
+        first = np.asarray(leaf[(0,) * max(leaf.ndim - 1, 0)], np.float32).ravel()[:_HASHED_ENTRIES]
         weights.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode() + first.tobytes())
     return {
         "sampling": worker.sampling._asdict()

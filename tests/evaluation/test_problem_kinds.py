@@ -3,7 +3,7 @@
 import pytest
 
 from rljax.data.problem import Problem
-from rljax.evaluation.kinds import MOST_KINDS, describe_progress, kinds_of
+from rljax.evaluation.problem_kinds import MAX_KINDS, describe_progress, kinds_of
 
 
 def problems(values, column="operands"):
@@ -51,7 +51,7 @@ def test_kinds_of_uses_verdicts():
         (["algebra", "geometry"], "subject", ["subject algebra", "subject geometry"]),
         (["algebra", None], "subject", ["subject -", "subject algebra"]),
         ([3, 3], "level", []),
-        (range(MOST_KINDS + 1), "level", []),
+        (range(MAX_KINDS + 1), "level", []),
         ([3, 4], "color", []),
     ],
 )
