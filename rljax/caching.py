@@ -1,4 +1,4 @@
-"""Cache built functions: within one process, equal settings give the same function, so that JAX compiles it once."""
+"""Caches of functions that are built from settings: equal settings give the same function, so that JAX compiles it once."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
@@ -8,21 +8,22 @@ from typing import ParamSpec, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-KEPT = 8
-"""Number of results kept per builder: the most recently used results, enough for two or three runs."""
+CACHED_RESULTS = 8
+"""Number of the most recently used results that are cached per builder, enough for two or three runs."""
 
 
 def cache_results(make: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Cache a builder's results, so that a run that is resumed or repeated in the same process compiles nothing again.
 
-    JAX identifies a function by the object, so a closure that is created again is traced and compiled again.
+    JAX identifies a function by its identity as an object, so a closure that is created again is traced and compiled again.
 
     Args:
-        make: returns a function, or a record of functions, that depends only on the arguments and keeps no large arrays.
+        make: the builder, which returns a function, or a record of functions, that depends only on the arguments and holds no large
+            arrays.
 
     Returns:
-        `make` with a cache of its latest results. Calls are not cached if an argument is not hashable or contains a method of an
-        object, because the object's attributes may change (users may pass such methods as components of an algorithm). Functions
+        `make` with a cache of its latest results. A call is not cached if an argument is not hashable, or if it contains a bound
+        method, because the object's attributes may change (users may pass bound methods as components of an algorithm). Functions
         that users pass must always return the same result for the same arguments.
 
     Example:
@@ -32,7 +33,7 @@ def cache_results(make: Callable[Arguments, Result]) -> Callable[Arguments, Resu
         >>> adder(2) is adder(2), adder(2) is adder(2.0)
         (True, False)
     """
-    remembered = lru_cache(maxsize=KEPT, typed=True)(make)
+    make_once = lru_cache(maxsize=CACHED_RESULTS, typed=True)(make)
 
     @wraps(make)
     def cached(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -42,7 +43,7 @@ def cache_results(make: Callable[Arguments, Result]) -> Callable[Arguments, Resu
             hash((args, *kwargs.values()))
         except TypeError:
             return make(*args, **kwargs)
-        return remembered(*args, **kwargs)
+        return make_once(*args, **kwargs)
 
     return cached
 
@@ -66,7 +67,7 @@ def contains_bound_method(argument: object) -> bool:
     return isinstance(argument, MethodType)
 
 
-cached_partial = lru_cache(maxsize=8 * KEPT, typed=True)(partial)
+cached_partial = lru_cache(maxsize=8 * CACHED_RESULTS, typed=True)(partial)
 """`functools.partial`, except that equal functions and arguments give the same object, so that JAX compiles it once.
 
 The arguments must be hashable. All partial functions share one cache, so it is larger than a builder's.

@@ -1,7 +1,7 @@
-"""Errors that end a command with a message to the user, not with a traceback."""
+"""Errors that end a command with a message to the user instead of a traceback."""
 
 RELOCATE_HINT = "; if a path in a run's settings was moved, `rljax relocate RUN OLD NEW` records the new location"
-"""End of the message about a file or folder that does not exist."""
+"""The end of a message about a file or folder that does not exist."""
 
 
 class InputError(ValueError):

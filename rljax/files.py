@@ -1,4 +1,4 @@
-"""Atomic writes, errors that mean a full disk, paths in a run's settings, and hashes that identify stored results."""
+"""Files: atomic writes, errors that mean a full disk, paths in a run's settings, and hashes that identify stored results."""
 
 import errno
 import hashlib
@@ -24,18 +24,18 @@ LIMITS = {
     errno.EFBIG: "this process cannot write so large a file; raise the limit, for example with `ulimit -f unlimited`",
 }
 """Error number of an exceeded process limit -> message with the command to type."""
-FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
-"""Settings that may be the path of a folder or of a file."""
+PATH_SETTINGS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
+"""Settings whose value may be the path of a folder or file."""
 TEXT = "text:"
 """Prefix of the name of a plain-text dataset; the files follow, quoted as for a shell."""
-NO_FOLDERS = ("bytes", "characters", "ids", "policy", "fresh", "self")
-"""Values of the settings in `FOLDERS` that are not paths, even if a folder has that name."""
-NAMED_FOLDERS = ("also_heldout",)
+NOT_PATHS = ("bytes", "characters", "ids", "policy", "fresh", "self")
+"""Values of the settings in `PATH_SETTINGS` that are never paths, even if a folder has this name."""
+PATH_MAP_SETTINGS = ("also_heldout",)
 """Settings that map names to paths of folders or files."""
-OPTIONS = "environment_options"
-"""Setting that is a JSON object, in which any text may be a path or code."""
-CODE = ("reward", "step_reward", "algorithm", "environment")
-"""Settings that may name a function in a file, or a reward that is built from a folder or a file."""
+OPTIONS_SETTING = "environment_options"
+"""Setting whose value is a JSON object, in which any text may be a path or name code."""
+CODE_SETTINGS = ("reward", "step_reward", "algorithm", "environment")
+"""Settings whose value may name a function in a file, or a reward that is built from a folder or file."""
 
 
 def read_toml(package: str, name: str) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def read_toml(package: str, name: str) -> dict[str, Any]:
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a file atomically: a reader finds either the old or the new content, never a part of it, even after a crash.
 
-    The data goes to a temporary file in the same folder, is flushed to disk, and then the temporary file replaces the
-    target. If anything fails, the target is unchanged and the temporary file is removed.
+    The data is written to a temporary file in the same folder and flushed to disk; then the temporary file replaces the target. If
+    anything fails, the target is unchanged and the temporary file is removed.
 
     Args:
         path: the file to create or replace. It gets the default mode of a new file, as set by the umask.
@@ -175,7 +175,7 @@ def check_local(path: str | Path, name: str) -> None:
 
     Args:
         path: the folder or file. A `Path` has lost one of the two slashes of an address.
-        name: name of the setting, for the message: "run", "out".
+        name: name of the setting, for the message, such as "run".
 
     Raises:
         InputError: the path is neither text nor a path, or begins with a scheme, such as `gs://` or `s3://`.
@@ -200,7 +200,7 @@ give a folder on this machine, or one where the store is mounted (gcsfuse, mount
 
 
 def absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the settings that have relative paths, with these paths made absolute.
+    """Return only the settings that contain relative paths, with these paths made absolute.
 
     A value counts as a path only if it exists on this disk, so hub ids and names of built-in parts are left out. In the options of
     an environment, any text may be a path: a file, a folder whose name is written with a slash, or code such as `file.py:function`.
@@ -212,7 +212,7 @@ def absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def moved_paths(settings: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Return only the settings that have the path `old`, or a path inside that folder, with `old` replaced by `new`.
+    """Return only the settings that contain the path `old`, or a path inside the folder `old`, with `old` replaced by `new`.
 
     Args:
         settings: flat name of a setting -> value.
@@ -235,17 +235,19 @@ def moved_paths(settings: Mapping[str, Any], old: str, new: str) -> dict[str, An
 
 def _changed_paths(settings: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """Apply `change` to all paths in the settings, and return only the settings that differ."""
-    folders = [name for name in FOLDERS if settings.get(name) not in (None, *NO_FOLDERS)]
+    folders = [name for name in PATH_SETTINGS if settings.get(name) not in (None, *NOT_PATHS)]
     found: dict[str, Any] = {name: _change_dataset(settings[name], change) for name in folders}
-    for name in CODE:
+    for name in CODE_SETTINGS:
         names = ",".join(map(str.strip, (settings.get(name) or "").split(",")))
         if ":" in names and (moved := _change_sources(names, change)) != names:  # spaces alone are no change
             found[name] = moved
     found |= {
-        name: {key: change(path) for key, path in settings[name].items()} for name in NAMED_FOLDERS if settings.get(name)
+        name: {key: change(path) for key, path in settings[name].items()}
+        for name in PATH_MAP_SETTINGS
+        if settings.get(name)
     }
-    if settings.get(OPTIONS) is not None:
-        found[OPTIONS] = _change_options(settings[OPTIONS], change)
+    if settings.get(OPTIONS_SETTING) is not None:
+        found[OPTIONS_SETTING] = _change_options(settings[OPTIONS_SETTING], change)
     return {name: value for name, value in found.items() if value != settings[name]}
 
 
@@ -302,9 +304,9 @@ def _change_options(options: str, change: Callable[[str], str]) -> str:
 def settings_hash(*settings: Any) -> str:
     """Compute a hash of the settings that a row of results depends on.
 
-    The row stores the hash, and the row is recomputed if the hash of the current settings differs. The order of named settings does
-    not matter. A setting that is off (None, False or empty) counts as absent, so adding a setting that is off does not change the
-    hash. A change from one of these values to another goes unnoticed.
+    The row stores the hash, and is recomputed if the hash of the current settings differs. The order of named settings does not
+    matter. A setting that is off (None, False or empty) counts as absent, so a new setting that is off does not change the hash. Nor
+    does a change from one of these values to another.
 
     Args:
         settings: what the row depends on; a value that JSON cannot represent is converted to text with `str`.

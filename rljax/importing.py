@@ -22,7 +22,7 @@ FILE_OF_MODULE: dict[str, str] = {}
 
 
 def is_custom(name: str) -> bool:
-    """Return True if a name refers to a user's function: it consists of a source, a colon, and the name of the function.
+    """Return True if a name has the form of a user's function: a source, a colon, and the name of the function.
 
     Example:
         >>> is_custom("mine.py:reward"), is_custom("exact")
@@ -32,11 +32,11 @@ def is_custom(name: str) -> bool:
     return bool(source and colon and function)
 
 
-def names_function(text: str) -> bool:
-    """Return True if a text names a function in a file or a module, and is not another kind of text with a colon.
+def is_function_name(text: str) -> bool:
+    """Return True if a text has the form `path.py:function` or `module:function`, unlike other texts with a colon.
 
     Example:
-        >>> [names_function(text) for text in ("mine.py:reward", "package.rewards:right", "Check it: now", "http://host:80")]
+        >>> [is_function_name(text) for text in ("mine.py:reward", "package.rewards:right", "Check it: now", "http://host:80")]
         [True, True, False, False]
     """
     source, _, function = text.rpartition(":")
@@ -48,7 +48,7 @@ def import_function(name: str, role: str) -> Callable[..., Any]:
 
     Args:
         name: `module:function`, or `path.py:function`.
-        role: what the function is for, for messages: "reward", "algorithm".
+        role: what the function is, for messages, such as "reward" or "algorithm".
 
     Raises:
         InputError: the module or the file cannot be imported, or it has no such function.
@@ -77,7 +77,7 @@ def check_trusted(folder: Path, names: Sequence[str], *, trust: bool) -> None:
         trust: whether the user trusts this code.
 
     Raises:
-        InputError: there is code, and it is not trusted.
+        InputError: the settings name code, and the user does not trust it.
     """
     if names and not trust:
         raise InputError(
@@ -161,7 +161,7 @@ def check_optional(package: str, distribution: str) -> None:
 
     Args:
         package: the import name of the package.
-        distribution: its name on the package index.
+        distribution: the package's name on the package index.
 
     Raises:
         InputError: the package is not installed; the message contains the command that installs it.
@@ -175,7 +175,7 @@ def import_optional(package: str, distribution: str) -> Any:
 
     Args:
         package: the import name of the package.
-        distribution: its name on the package index.
+        distribution: the package's name on the package index.
 
     Returns:
         The module.
@@ -206,7 +206,7 @@ def _import_module(name: str, label: str) -> ModuleType:
 def _import_file(path: Path, label: str) -> ModuleType:
     if not path.is_file():
         raise InputError(f"{label}: the file {str(path)!r} does not exist; check the path{RELOCATE_HINT}.")
-    # Files of the same name are different modules. They are registered because dataclasses and pickle look up modules by name.
+    # A hash of the path keeps files with the same name apart. `sys.modules` needs the module: dataclasses and pickle look it up.
     name = f"{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
     FILE_OF_MODULE[name] = path.name
     loader = importlib.machinery.SourceFileLoader(name, str(path))

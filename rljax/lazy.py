@@ -57,7 +57,7 @@ class _FunctionsFirst(ModuleType):
     """A package in which a name refers to a function even after the module with the same name is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Bind the object instead when Python binds an imported module that shares its name with an object of the package."""
+        """Bind the package's object, if Python binds an imported module that has the same name as this object."""
         same = isinstance(value, ModuleType) and vars(self)["_SAME_NAME"].get(name) == value.__name__
         super().__setattr__(name, getattr(value, name) if same else value)
 
@@ -66,7 +66,7 @@ class _FunctionsFirst(ModuleType):
 def lazy_names(
     package: str, *, renamed: Mapping[str, str] = ...
 ) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
-    """For a package that has only modules."""
+    """Make the functions for a package that has only modules."""
     ...
 
 
@@ -74,7 +74,7 @@ def lazy_names(
 def lazy_names(
     package: str, sources: Mapping[str, str], *, renamed: Mapping[str, str] = ...
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """For a package that has further names."""
+    """Make the functions for a package that also has other names."""
     ...
 
 
@@ -83,15 +83,15 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Make `__getattr__` and `__dir__` for a package, so that each of its modules is imported on first use.
 
-    A package assigns both: `__getattr__, __dir__ = lazy_names(__name__)`. Neither function imports anything until a name is used.
+    A package assigns both: `__getattr__, __dir__ = lazy_names(__name__)`. A module is imported only when its name is used.
     A single module with renamed names assigns only the first: `__getattr__ = lazy_names(__name__, renamed={...})[0]`.
 
     Args:
         package: full name of the package.
         sources: further name -> the module that it is imported from. If a name is also the name of its module, as in
             `rljax.algorithms.dapo`, it always refers to the object in the module, whichever is imported first.
-        renamed: earlier name of a module or another public name -> its present name. The earlier name works for one more version,
-            with a DeprecationWarning.
+        renamed: earlier name of a module or of another public name -> its present name. The earlier name works for one more
+            version, with a DeprecationWarning.
 
     Returns:
         `__getattr__`, which imports a module or a further name, and raises AttributeError for any other name; and `__dir__`, which
@@ -139,10 +139,10 @@ def _warn_of_earlier_name(earlier: str, present: str) -> None:
 
 
 def warn_renamed(value: Value, earlier: str, present: str) -> Value:
-    """Return what a caller passed or defined under an earlier name, with a DeprecationWarning that names the present one.
+    """Return a value that a caller passed or defined under an earlier name, and warn that this name will be removed.
 
     Args:
-        value: what has the earlier name.
+        value: the value.
         earlier: the earlier name, as in `Dialogue.draw`.
         present: the present name.
     """

@@ -9,8 +9,8 @@ from pathlib import Path
 from rljax.errors import InputError
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name this machine's kind of processor: its architecture and a hash of the instruction sets that it supports.
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return a name for this machine's kind of processor: its architecture, and a hash of the instruction sets that it supports.
 
     Args:
         cpuinfo: file in which Linux lists the instruction sets; if it does not exist, the processor's name is hashed instead.
@@ -34,8 +34,8 @@ def raise_open_file_limit(*, least: int = 64, enough: int = 4096) -> None:
     """Raise this process's limit on open files if the system allows it, because a checkpoint is written to many files at once.
 
     Args:
-        least: minimum number of open files with which a run can work.
-        enough: the new limit if the current one is lower, as far as the system allows.
+        least: the minimum limit with which a run can work.
+        enough: the new limit if the current limit is lower; the system may allow less.
 
     Raises:
         InputError: the process may open fewer than `least` files.

@@ -16,8 +16,8 @@ def hide_namedtuple_base(record: Record) -> Record:
     Returns:
         The same class.
     """
-    written = vars(record)["__orig_bases__"]
-    record.__orig_bases__ = tuple(base for base in written if base is not NamedTuple)  # pyright: ignore[reportAttributeAccessIssue]  typed as absent
+    bases = vars(record)["__orig_bases__"]
+    record.__orig_bases__ = tuple(base for base in bases if base is not NamedTuple)  # pyright: ignore[reportAttributeAccessIssue]  typed as absent
     return record
 
 

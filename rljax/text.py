@@ -28,11 +28,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def encodable(text: str) -> str:
-    r"""Replace lone surrogates, which UTF-8 cannot encode and a tool can return, by the replacement character.
+def replace_surrogates(text: str) -> str:
+    r"""Replace lone surrogates, which UTF-8 cannot encode, by the replacement character; a tool's output may contain them.
 
     Example:
-        >>> encodable("é \ud83d") == "é \N{REPLACEMENT CHARACTER}"
+        >>> replace_surrogates("é \ud83d") == "é \N{REPLACEMENT CHARACTER}"
         True
     """
     return text.encode("utf-16", errors="surrogatepass").decode("utf-16", errors="replace")
@@ -68,7 +68,7 @@ def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]], *, allow_nan: bool = True) -> bytes:
-    """Format rows as JSON lines. A lone surrogate becomes its JSON escape: text from a model must never stop a run.
+    """Format rows as JSON lines. A lone surrogate becomes its JSON escape, so that text from a model never stops a run.
 
     Raises:
         ValueError: a number is not finite, and `allow_nan` is False.
@@ -119,13 +119,13 @@ def counted(count: int, noun: str) -> str:
 
 
 def printable(text: object) -> str:
-    """Replace every unprintable character except line ends with its escape, because a terminal would obey control characters.
+    """Replace every unprintable character except line breaks by its escape, because a terminal would obey control characters.
 
     Args:
         text: any object; `str` converts it.
 
     Returns:
-        Printable characters and line ends.
+        The text with only printable characters and line breaks.
 
     Example:
         >>> printable("a" + chr(27) + "[31m")
@@ -153,8 +153,8 @@ def shorten(text: object, length: int) -> str:
     """Shorten a long text to its two ends, which usually contain the question and the answer.
 
     Args:
-        text: any object; `str` converts it. Line ends at its start and end are dropped.
-        length: characters to keep, an even number.
+        text: any object; `str` converts it. Line breaks at the start and end of the text are dropped.
+        length: maximum number of characters of the text to keep, an even number.
 
     Returns:
         The text, or its first and last `length / 2` characters with " … " between them.
@@ -168,7 +168,7 @@ def shorten(text: object, length: int) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False, cutoff: float = 0.7) -> str:
-    """Suggest the known names that are most similar to an unknown name, as the end of a sentence.
+    """Return the end of a sentence about an unknown name: the known names that are most similar to it.
 
     Args:
         name: the unknown name.
@@ -207,7 +207,7 @@ def _near(name: str, names: list[str], cutoff: float) -> list[str]:
 
 
 def nearest_first(name: str, known: Iterable[str], advice: str) -> str:
-    """End a sentence about an unknown name: suggest similar known names, if there are any, then say what to do.
+    """Return the end of a sentence about an unknown name: similar known names, if any are similar, and then the advice.
 
     Args:
         name: the unknown name.
@@ -225,7 +225,7 @@ def nearest_first(name: str, known: Iterable[str], advice: str) -> str:
 
 
 def list_names(names: Iterable[str], command: str, *, most: int = 40) -> str:
-    """List the known names for a message about an unknown name. A long list is cut, and ends with a command that prints them all.
+    """List the known names for a message about an unknown name. A long list is cut, and ends with the command that prints all.
 
     Args:
         names: names that exist, in the order to list them.

@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
-from rljax.machine import processor
+from rljax.machine import processor_name
 
 FOLDER_VARIABLE, FOLDER_OPTION = "JAX_COMPILATION_CACHE_DIR", "jax_compilation_cache_dir"
 MIN_SECONDS_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -28,7 +28,7 @@ def cache_folder(environment: MutableMapping[str, str]) -> Path:
     if folder := environment.get(FOLDER_VARIABLE):
         return Path(folder)
     caches = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or tempfile.gettempdir()) / ".cache"
-    return Path(caches) / "rljax" / "compiled" / processor()
+    return Path(caches) / "rljax" / "compiled" / processor_name()
 
 
 def writable(folder: Path) -> bool:

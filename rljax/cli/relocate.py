@@ -9,7 +9,7 @@ from typing import Any
 import tyro
 
 from rljax.errors import InputError
-from rljax.files import FOLDERS, check_local, moved_paths
+from rljax.files import PATH_SETTINGS, check_local, moved_paths
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def relocate(run: Path, old: Path, new: Path) -> dict[str, tuple[str, str]]:
     moved = moved_paths(settings, str(old.expanduser()), str(new.expanduser().absolute()))
     moved = moved or moved_paths(settings, str(old.expanduser().absolute()), str(new.expanduser().absolute()))
     if not moved:
-        absolute = [str(settings[name]) for name in FOLDERS if os.path.isabs(settings.get(name) or "")]
+        absolute = [str(settings[name]) for name in PATH_SETTINGS if os.path.isabs(settings.get(name) or "")]
         paths = ", ".join(dict.fromkeys(absolute)) or "none"
         raise InputError(f"no setting of the run {str(run)!r} has a path at or below {str(old)!r}; its paths: {paths}.")
     if not new.expanduser().exists():

@@ -6,8 +6,8 @@ import re
 from importlib.metadata import version
 
 from rljax.cli.compilation_cache import cache_text
-from rljax.distribution import links
 from rljax.errors import InputError
+from rljax.package_metadata import links
 
 MIN_JAX = (0, 10, 0)
 """Oldest version of JAX that works with rljax, as in pyproject.toml."""

@@ -15,7 +15,7 @@ from rljax.data.prompts import chat_messages
 from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
 from rljax.data.tool_calls import ToolCall, Turn, schema_of, tools_as_text
 from rljax.errors import InputError
-from rljax.text import encodable
+from rljax.text import replace_surrogates
 
 Message = Mapping[str, Any]
 STAND_IN = "4711"
@@ -38,9 +38,9 @@ def encode_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages:
         InputError: the template rejects the messages, or it writes the text before them differently once they follow.
     """
     if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.chat.is_used):
-        return tokenizer.encode(encodable("".join(f"{message['content']}\n" for message in messages)))
+        return tokenizer.encode(replace_surrogates("".join(f"{message['content']}\n" for message in messages)))
     calls = turn.calls if isinstance(turn, Turn) else NO_CALLS
-    return tokenizer.encode(encodable(text_between(tokenizer, problem, messages, calls=calls)))
+    return tokenizer.encode(replace_surrogates(text_between(tokenizer, problem, messages, calls=calls)))
 
 
 def text_between(

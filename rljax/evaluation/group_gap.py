@@ -40,8 +40,8 @@ class Gap(NamedTuple):
 def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
     """Compute the gap between the best and the worst group, with an interval that accounts for selecting these two.
 
-    With a probability of at least 95 %, the intervals for all m pairs of G groups contain the true differences (Bonferroni). If the
-    gap's interval contains 0, all groups may be equally accurate. If the fractions in both groups are all 0 or 1, the interval combines
+    With a probability of at least 95 %, the intervals for all m pairs of G groups contain the true differences (Bonferroni). If it
+    contains 0, all groups may be equally accurate. If the fractions in both groups are all 0 or 1, the interval combines
     their Wilson intervals [l, u] at the Bonferroni level; otherwise it is Welch's interval from the variances v of the fractions,
     or NaN if neither group's fractions vary.
     Groups with fewer than 20 problems are omitted, because they are the best or worst mostly by chance, and their variances are too

@@ -18,7 +18,7 @@ MAX_KINDS = 12
 KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
 """Columns by which problems are grouped by default, if the data has them."""
 COUNT_COLUMNS = ("operands",)
-"""Columns whose values are counts. A description has a count before its column ("4 operands"), other values after it ("level 4")."""
+"""Columns whose values are counts; a description puts a count before its column ("4 operands"), other values after ("level 4")."""
 
 _LABEL_WIDTH = 40
 

@@ -21,7 +21,7 @@ from jax.tree_util import KeyPath, tree_leaves_with_path
 from jaxtyping import Array, PyTree
 
 from rljax.errors import InputError
-from rljax.machine import processor, usable_processors
+from rljax.machine import processor_name, usable_processors
 from rljax.models.axes import CONTEXT, DATA, FSDP, TENSOR, row_shards
 from rljax.models.policy import path_names
 from rljax.text import counted
@@ -278,4 +278,4 @@ def numerical_setup() -> dict[str, str]:
     names = ("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable")
     settings = {name: str(getattr(jax.config, name)) for name in names}
     settings["jax_disable_most_optimizations"] = str(jax.config.read("jax_disable_most_optimizations"))  # not an attribute
-    return variables | settings | {"processor": processor(), "processors": str(usable_processors())}
+    return variables | settings | {"processor": processor_name(), "processors": str(usable_processors())}

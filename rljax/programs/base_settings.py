@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from rljax.errors import InputError
-from rljax.files import CODE, check_local, experiments_folder
+from rljax.files import CODE_SETTINGS, check_local, experiments_folder
 from rljax.importing import check_trusted, importing_from_folder_of
 from rljax.settings.checks import fit_value, hints_of
 from rljax.settings.flat import flat_names
@@ -510,6 +510,6 @@ def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> No
     contents = read_settings(path)
     if contents.is_run or (path.parent / "starts.jsonl").exists():
         settings = {name: setting.value for name, setting in contents.settings.items() if name not in replaced}
-        named = {name: value for name, value in settings.items() if name in CODE}
+        named = {name: value for name, value in settings.items() if name in CODE_SETTINGS}
         experiments = [name for name in [str(settings.get("experiment", ""))] if name.endswith(".py")]
         check_trusted(path.parent, [*custom_part_names(TrainConfig.flat(**named)), *experiments], trust=trust)

@@ -17,7 +17,7 @@ import numpy as np
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
-from rljax.importing import import_function, is_custom, names_function
+from rljax.importing import import_function, is_custom, is_function_name
 from rljax.lazy import LazyTable
 from rljax.models import Params
 from rljax.records import is_finite_number
@@ -283,7 +283,7 @@ def functions_in(options: str | None) -> tuple[str, ...]:
         >>> functions_in('{"reward": "exact,mine.py:judge", "max_turns": 3}')
         ('mine.py:judge',)
     """
-    return tuple(name for text in texts_in(options) for name in text.split(",") if names_function(name))
+    return tuple(name for text in texts_in(options) for name in text.split(",") if is_function_name(name))
 
 
 def with_environment_prompts(split: Any, environment: Environment | None, tokenizer: Tokenizer) -> Any:

@@ -39,7 +39,7 @@ from rljax.rollout.environment import (
 )
 from rljax.rollout.environment_calls import CallBatch, Overdue, Raised, StepRunner
 from rljax.rollout.judging import Verdicts
-from rljax.text import encodable, one_line
+from rljax.text import one_line, replace_surrogates
 
 
 class _Episode(NamedTuple):
@@ -536,7 +536,7 @@ def _encode_observation(context: EpisodeContext, episode: _Episode, observation:
     """
     try:
         if isinstance(observation, str):
-            return context.tokenizer.encode(encodable(observation))
+            return context.tokenizer.encode(replace_surrogates(observation))
         from rljax.data.turns import encode_messages  # noqa: PLC0415  most runs have no messages between turns
 
         return encode_messages(context.tokenizer, episode.problem, _turn_text(context, episode), observation)

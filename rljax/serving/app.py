@@ -323,7 +323,7 @@ class _Server:
             yield choice
 
     async def _settle(self, pending: PendingRequest, choices: Sequence[Choice]) -> list[Choice]:
-        """Pass complete answers to the extensions, then log and return the result; a withheld answer is returned without content."""
+        """Pass complete answers to the extensions, then log and return their answers; withheld answers lose their content."""
         answers = []
         for choice in choices:
             prompt, sample = divmod(choice.index, pending.fields.samples)

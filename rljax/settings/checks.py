@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from rljax.errors import InputError
 from rljax.settings.flat import flat_names
-from rljax.text import encodable, nearest_first
+from rljax.text import nearest_first, replace_surrogates
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null", Path: "a path"}
 """Type of a setting -> how messages describe it."""
@@ -61,7 +61,7 @@ def check_stop(stop: Iterable[str]) -> None:
         raise InputError(
             "stop contains an empty text, which would end every response at once; give texts of at least one character."
         )
-    broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in encodable(text)), None)
+    broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in replace_surrogates(text)), None)
     if broken is not None:
         raise InputError(
             f"stop contains {broken!r}, whose surrogate or replacement character stands for bytes that are not text; give "

@@ -1,4 +1,4 @@
-"""Checks of an algorithm, i.e. of an `rljax.algorithms.Algorithm`."""
+"""Checks of an `rljax.algorithms.Algorithm`: its loss, and changes that must not affect the loss."""
 
 from collections.abc import Callable
 from functools import partial
@@ -48,7 +48,7 @@ def _loss_and_gradient(algorithm: Algorithm, batch: Batch[Array], *outputs: Arra
     return both(*outputs, batch)
 
 
-def evaluate_record(algorithm: Algorithm, example: Example) -> tuple[float, np.ndarray]:
+def evaluate_algorithm(algorithm: Algorithm, example: Example) -> tuple[float, np.ndarray]:
     """Compute an algorithm's loss on an example in float64, and its gradient with respect to `logp`."""
     with jax.enable_x64(True):
         outputs = (_flatten(x) for x in (example.logp, example.entropy, example.teacher_divergence))
@@ -57,15 +57,15 @@ def evaluate_record(algorithm: Algorithm, example: Example) -> tuple[float, np.n
 
 
 def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh | None = None, **options: Any) -> None:
-    """Assert that no irrelevant change affects an algorithm's loss, and, if `like` is set, that the loss equals that algorithm's.
+    """Assert that no irrelevant change affects an algorithm's loss, and, if `like` is set, that it equals that algorithm's loss.
 
     The irrelevant changes are the order of prompts and responses, padding, numbers outside the mask, gaps between tokens,
     responses without reward, micro-batches, single precision, and the device mesh.
 
     Args:
         algorithm: the algorithm to check.
-        like: name of the algorithm whose loss it must equal, one of `rljax.testing.LIKE`; None: the loss is not compared.
-        mesh: devices that share the rows; None: the mesh is not tested.
+        like: name of the algorithm whose loss it must equal, one of `rljax.testing.LIKE`; None means that no loss is compared.
+        mesh: devices that share the rows; None means that no mesh is tested.
         options: values of `Convention` fields, which replace those of `like`.
 
     Raises:
@@ -79,7 +79,7 @@ def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh
         check_loss(as_function(algorithm), like=like, **options)
     example = full_example()
     invariants = (*INVARIANTS, responses_without_reward)
-    broken = broken_invariant(lambda changed: evaluate_record(algorithm, changed), example, invariants=invariants)
+    broken = broken_invariant(lambda changed: evaluate_algorithm(algorithm, changed), example, invariants=invariants)
     if broken is not None:
         raise AssertionError(f"The loss depends on: {broken.name}. {broken.text}")
     with jax.enable_x64(True):

@@ -31,9 +31,9 @@ class GAECase(NamedTuple):
     values: np.ndarray
     """The critic's value at each token, `[R, T]`."""
     mask: np.ndarray
-    """Response tokens, `[R, T]`, bool."""
+    """Mask of the response tokens, `[R, T]`."""
     gamma: float
-    """Discount."""
+    """Discount factor γ."""
     lambda_: float
     """GAE's decay λ."""
     bootstrap: np.ndarray
@@ -54,8 +54,8 @@ def example_of(
     Args:
         rewards: reward of each response, `[P, G]`.
         lengths: number of tokens of each response, `[P, G]`.
-        max_log_ratio: largest absolute log-ratio, unless `far`.
-        far: whether log-ratios are far outside the bounds of every clip, on both sides.
+        max_log_ratio: largest absolute log-ratio, unless `far` is True.
+        far: whether log-ratios are far outside the bounds of every clip, some above and some below.
         ref: largest distance between the log-probabilities of the policy and of the reference.
         seed: random seed.
     """
@@ -92,16 +92,8 @@ def loss_cases() -> list[Case]:
     cases += [Case("weights", example_of(rewards, ragged)) for rewards in (two, [[0.0, 1.0], [2.0, -1.0]])]
     cases += [Case("ratio", example_of(one, [[1, 1]], max_log_ratio=0.15, seed=seed)) for seed in range(3)]
     cases += [Case("ratio", example_of(two, ragged, max_log_ratio=0.15, seed=seed)) for seed in range(3)]
-    for step in (
-        0.23,
-        -0.23,
-        0.26,
-        -0.21,
-        0.19,
-        -0.19,
-        0.5,
-        -0.5,
-    ):  # on both sides of 0.8, 1.2 and 1.28, and of their logarithms
+    # log-ratios on both sides of 0.8 - 1, 1.2 - 1 and 1.28 - 1, and of the logarithms of 0.8, 1.2 and 1.28
+    for step in (0.23, -0.23, 0.26, -0.21, 0.19, -0.19, 0.5, -0.5):
         small = example_of(one, [[1, 1]])
         new = np.where(small.mask, small.old_logp + step, GARBAGE)
         cases.append(Case("clip", Example(small.mask, new, small.old_logp, new, small.rewards)))
@@ -140,11 +132,8 @@ def gap_cases() -> list[Case]:
         ([[0, 1, 1], [1, 0, 1]], 1.0, 0.0),
         ([[0, 0, 1], [1, 0, 0]], 1.0, 0.15),
         ([[1, 0, 1], [0, 1, 0]], 1.0, 0.15),
-        (
-            [[1, 0, 1], [1, 1, 0]],
-            0.3,
-            0.0,
-        ),  # the first response would become the worse one if the overlong penalty depended on the last column, not on the length
+        # If the overlong penalty depended on the last column instead of the length, the first response would become the worse one.
+        ([[1, 0, 1], [1, 1, 0]], 0.3, 0.0),
     ):
         small, mask = example_of([[margin, 0.0]], [[3, 3]], max_log_ratio=max_log_ratio, ref=1.0), np.array([rows], bool)
         new, old, ref = (

@@ -21,7 +21,7 @@ from rljax.testing.invariants import BrokenInvariant, Evaluate, broken_invariant
 from rljax.testing.loss_conventions import (
     ALTERNATIVES,
     LIKE,
-    MOST_CHANGES,
+    MAX_CHANGES,
     NUMERIC_FIELDS,
     SLOTS,
     Convention,
@@ -36,7 +36,7 @@ Result = tuple[float, np.ndarray]
 INPUTS = ("logp", "old_logp", "ref_logp", "rewards", "mask")
 """Arrays that a loss may have as parameters: rewards `[P, G]`, the others `[P, G, T]`."""
 RELATIVE, ABSOLUTE = 1e-5, 1e-7
-"""Tolerances of comparisons."""
+"""Relative and absolute tolerance of comparisons."""
 
 
 class Report(NamedTuple):
@@ -173,7 +173,7 @@ def _same_gradient(found: Result, expected: Result, rtol: float) -> bool:
 
 
 def _close(found: Result, expected: Result, convention: Convention, rtol: float) -> bool:
-    """Return True if loss and gradient agree; the loss is ignored if the value of the convention's surrogate is meaningless."""
+    """Return True if loss and gradient agree. For a surrogate other than `clipped`, only the gradients are compared."""
     has_value = convention.surrogate == "clipped"
     return (not has_value or _near(found[0], expected[0], rtol)) and _same_gradient(found, expected, rtol)
 
@@ -204,11 +204,11 @@ def conform(
     """Compare a loss with an algorithm, and find the convention that it equals.
 
     Args:
-        function: takes `logp` and any of `old_logp`, `ref_logp`, `rewards` and `mask`; returns a number to be minimized, or a tuple
-            that begins with it. Parameters without a default may also be fields of `Convention`, such as `low`.
+        function: a function of `logp` and any of `old_logp`, `ref_logp`, `rewards` and `mask`. It returns a number to be minimized,
+            or a tuple that begins with this number. Parameters without a default may also be fields of `Convention`, such as `low`.
         like: name of the algorithm, one of `LIKE`.
         arrays: the library whose arrays the function takes.
-        rtol: largest relative difference that counts as equal; use 1e-4 for a function that computes in float32.
+        rtol: relative tolerance; use 1e-4 for a function that computes in float32.
         options: values of `Convention` fields, which replace those of `like`.
 
     Returns:
@@ -241,7 +241,7 @@ def conform(
         return Report(None if raised else convention, slot, f"differs from {like} in: {slot}. {equal}\n{shown}")
     slot, why = _name_unexplained(found, base, cases[first].slot, rtol)
     shown += "" if raised is None else f"\n  It also raises an {raised.name}. {raised.text}"
-    unknown = f"It equals no known convention that differs from {like} in at most {MOST_CHANGES} fields"
+    unknown = f"It equals no known convention that differs from {like} in at most {MAX_CHANGES} fields"
     return Report(
         None,
         slot,
@@ -367,9 +367,8 @@ def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rto
     wrong = [pair for pair in pairs if not _same_gradient(*pair, rtol)]
     if not wrong:
         return "value", ". Its gradient is right in every case; its value alone differs."
-    has_values = any(
-        abs(right[0]) > ABSOLUTE for _, right in wrong
-    )  # at ratio 1, the loss is 0 however large the advantages are
+    # At ratio 1, the loss is 0 for all advantages, so its value proves nothing.
+    has_values = any(abs(right[0]) > ABSOLUTE for _, right in wrong)
     if base.surrogate == "clipped" and has_values and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
         return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
     return slot, _find_hint(found, base, rtol)
@@ -452,11 +451,11 @@ class GAEConvention(NamedTuple):
     """Whether and how the advantages of GAE are normalized."""
 
     ddof: Literal[0, 1] | None = None
-    """Delta degrees of freedom of the standard deviation, if advantages are normalized over the batch's tokens; None: they are
-    not, as in the paper."""
+    """Delta degrees of freedom of the standard deviation, if advantages are normalized over the batch's tokens; None without
+    normalization, as in the paper."""
 
     def apply(self, advantage: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Normalize plain GAE advantages in the way of this convention."""
+        """Normalize plain GAE advantages according to this convention."""
         if self.ddof is None:
             return advantage
         tokens = advantage[mask]
@@ -526,8 +525,8 @@ def check_gae(function: Callable[..., Any], *, arrays: Arrays = "jax") -> None:
     """Assert that a function computes GAE.
 
     Args:
-        function: takes `rewards`, `values` and `mask` `[R, T]`, `gamma`, `lambda_` or `lam`, and optionally `bootstrap` `[R]`. It
-            returns the advantages `[R, T]`, or a tuple of advantages and returns. Only positions in the mask are compared.
+        function: a function of `rewards`, `values` and `mask` `[R, T]`, `gamma`, `lambda_` or `lam`, and optionally `bootstrap`
+            `[R]`. It returns the advantages `[R, T]`, or a tuple of advantages and returns; only those in the mask are compared.
         arrays: the library whose arrays the function takes.
 
     Raises:
@@ -548,7 +547,7 @@ def _gae_inputs(function: Callable[..., Any], case: GAECase) -> dict[str, Any]:
 def _gae_difference(case: GAECase, found: Any, convention: GAEConvention, rtol: float) -> str | None:
     advantage = expected_gae(case)
     ours, returns = found if isinstance(found, tuple) else (found, None)
-    # implementations add a normalization's eps in different places: under the root, next to it, or even in the mean
+    # Implementations add the eps of a normalization in different places, such as under the root or next to it.
     tolerance = (rtol, rtol / 100) if convention.ddof is None else (1e-4, 1e-4)
     text = _describe_difference(case, "advantage", ours, convention.apply(advantage, case.mask), *tolerance)
     if text is not None or returns is None:

@@ -42,15 +42,15 @@ class Example:
     greedy_rewards: Float[np.ndarray, "P"] | None = None
     """Reward of a greedy response to each prompt."""
     form: Float[np.ndarray, "P G"] | None = None
-    """A second reward of each response, for its form."""
+    """A second reward of each response, for the form of the answer."""
     step_rewards: Float[np.ndarray, "P G T"] | None = None
     """Reward of each reasoning step, at the token where the step ends."""
     step_end: Bool[np.ndarray, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
     valid: Bool[np.ndarray, "P G"] | None = None
-    """Responses that have a reward; None: all of them."""
+    """Responses that have a reward; None if all have one."""
     truncated: Bool[np.ndarray, "P G"] | None = None
-    """Responses that were cut off at the length limit; None: no response was."""
+    """Responses that were cut off at the length limit; None if no response was cut off."""
 
     @property
     def prompts(self) -> int:

@@ -23,14 +23,14 @@ class BrokenInvariant(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """The same rollout, arranged differently."""
+    """A changed rollout whose loss must equal that of the original rollout."""
 
     name: str
     """Name of the change."""
     example: Example
-    """The rearranged rollout."""
+    """The changed rollout."""
     back: ArrayChange
-    """Function from the gradient of the rearranged rollout to the gradient in the original arrangement."""
+    """Function from the gradient for the changed rollout to the gradient for the original rollout."""
 
 
 def change_arrays(example: Example, change: ArrayChange, *, tokens_only: bool = False) -> Example:
@@ -84,7 +84,7 @@ def gaps(example: Example) -> Variant:
 
 
 def responses_without_reward(example: Example) -> Variant:
-    """Add a response without a reward to each prompt; for losses that read `Example.valid`."""
+    """Add a response without a reward to each prompt. Only losses that read `Example.valid` must ignore this response."""
 
     def add_response(x: np.ndarray) -> np.ndarray:
         return x if x.ndim == 1 else np.concatenate([x, x[:, :1]], axis=1)
@@ -119,6 +119,6 @@ def broken_invariant(
 
 
 def micro_batches(rows: int, parts: int) -> Iterator[slice]:
-    """Return slices that divide rows into parts; the losses and gradients of the parts must add up to those of all rows."""
+    """Return slices that divide the rows into parts. The losses of the parts must add up to the loss of all rows."""
     size = -(-rows // parts)
     return (slice(begin, begin + size) for begin in range(0, rows, size))

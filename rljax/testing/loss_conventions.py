@@ -1,4 +1,4 @@
-"""The conventions in which implementations of GRPO and related algorithms differ, and a loss for each, as NumPy float64 loops."""
+"""The conventions in which implementations of GRPO and related algorithms differ, and the loss of each, as loops in float64."""
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -18,7 +18,7 @@ class Convention:
     center: Literal["mean", "leave_one_out"] = "mean"
     """The baseline, which is subtracted from a reward: the mean of the group, or the mean of the group's other responses."""
     ddof: Literal[0, 1] | None = 1
-    """Delta degrees of freedom of the standard deviation; None: advantages are not divided by a standard deviation."""
+    """Delta degrees of freedom of the standard deviation; None if advantages are not divided by a standard deviation."""
     eps: float = 1e-6
     """Number added to the standard deviation."""
     deviation: Literal["group", "batch"] = "group"
@@ -27,7 +27,7 @@ class Convention:
     """The groups that are trained on: all, or those whose rewards differ."""
     mean: Literal["batch", "prompt", "sequence", "sequence_sum", "constant"] = "sequence"
     """How tokens are averaged: over all tokens; over each prompt's tokens, then over prompts; over each response's tokens, then
-    over responses; summed over each response, then averaged over responses; or likewise with the sum divided by `max_length`."""
+    over responses; summed over each response, then averaged over responses; or the same, with each sum divided by `max_length`."""
     ratio: Literal["token", "sequence", "response"] = "token"
     """The probability ratio: each token's own; the geometric mean of the ratios in a response, as in GSPO; or their product."""
     surrogate: Literal["clipped", "cispo", "reinforce"] = "clipped"
@@ -40,20 +40,20 @@ class Convention:
     high: float = 0.2
     """How far the ratio may rise."""
     dual_clip: float | None = None
-    """Largest ratio that counts if the advantage is negative; None: no limit."""
+    """Upper bound of the ratio if the advantage is negative; None if there is no bound."""
     kl: Literal["none", "k1", "k2", "k3", "k3+"] = "none"
     """Estimator of the divergence from the reference policy; `k3+` has the value of k3 and the gradient of k2."""
     beta: float = 0.04
     """Weight of the KL estimate."""
     kl_cap: float | None = None
-    """Largest absolute KL estimate of a token: the estimate is clamped to [-kl_cap, kl_cap] (verl and OpenRLHF use 10). None: no
-    clamping. A clamped token gets no gradient from the KL, except with `k3+`."""
+    """Largest absolute KL estimate of a token: the estimate is clamped to [-kl_cap, kl_cap] (verl and OpenRLHF use 10); None if it
+    is not clamped. A clamped token gets no gradient from the KL estimate, except with `k3+`."""
     kl_place: Literal["loss", "reward"] = "loss"
     """Whether the KL estimate is a term of the loss, or its sum over a response's tokens is subtracted from the reward."""
     cache: int = 0
-    """Number of tokens before `max_length` over which the overlong punishment grows to -1; 0: there is no punishment."""
+    """Number of tokens before `max_length` over which the overlong punishment grows to -1; 0 if there is no punishment."""
     max_length: int = 3
-    """Longest response, for the overlong punishment and the constant mean."""
+    """Maximum length of a response, which the overlong punishment and the constant mean use."""
 
     def in_words(self) -> str:
         """Describe the convention in a sentence."""
@@ -93,7 +93,7 @@ LIKE = {
     "lite_ppo": Convention(deviation="batch", mean="batch"),
     "rloo": Convention(center="leave_one_out", ddof=None, surrogate="reinforce", clip="none", mean="sequence_sum"),
 }
-"""Name of an algorithm -> the convention of its paper. If the paper leaves a field open, the value is this library's choice."""
+"""Name of an algorithm -> the convention of its paper. If the paper leaves a field undetermined, the value is our choice."""
 SLOTS = {
     "advantage": ("center", "ddof", "eps", "deviation"),
     "groups": ("kept",),
@@ -124,7 +124,7 @@ ALTERNATIVES = {
 """Field -> the values that existing implementations use."""
 NUMERIC_FIELDS = ("eps", "low", "high", "dual_clip", "kl_cap")
 """Fields that may also have values outside `ALTERNATIVES`."""
-MOST_CHANGES = 3
+MAX_CHANGES = 3
 """The search tries conventions that differ from a paper's in at most this many fields."""
 
 
@@ -146,8 +146,8 @@ def _canonical(convention: Convention) -> Convention:
 
 
 @lru_cache(maxsize=16)
-def neighbors(base: Convention, changes: int = MOST_CHANGES) -> tuple[Convention, ...]:
-    """Return the conventions that differ from a base in at most `changes` fields, the nearest first."""
+def neighbors(base: Convention, changes: int = MAX_CHANGES) -> tuple[Convention, ...]:
+    """Return the conventions that differ from a base in at most `changes` fields, in order of the number of changes."""
     found = {_canonical(base): base}
     for count in range(1, changes + 1):
         for names in combinations(ALTERNATIVES, count):
@@ -239,7 +239,7 @@ def _bounds(convention: Convention) -> tuple[float, float]:
 
 
 def _surrogate(convention: Convention, log_ratio: float, advantage: float) -> tuple[float, float]:
-    """Return the surrogate (0 if its value is meaningless), and its derivative with respect to the log-probability."""
+    """Return the surrogate (0 if only gradients are compared), and its derivative with respect to the log-probability."""
     if convention.surrogate == "reinforce":
         return 0.0, advantage
     low, high = _bounds(convention)

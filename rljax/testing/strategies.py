@@ -15,7 +15,7 @@ except ModuleNotFoundError as missing:
     raise InputError("rljax.testing.strategies needs Hypothesis: pip install 'rljax-lm[testing]'.") from missing
 
 REWARDS = (0.0, 1.0, 0.5, -1.0)
-"""The rewards that are sampled; they are so few that ties are common."""
+"""The rewards that are sampled; there are only four, so that ties are common."""
 
 
 @st.composite
@@ -32,11 +32,11 @@ def examples(
     """Sample rollouts of one shape; Hypothesis shrinks them to full masks, rewards of 0 and ratios of 1.
 
     Args:
-        draw: passed by Hypothesis.
-        prompts: P.
-        group: G, at least 2.
-        tokens: T.
-        gaps: whether any position may be outside the mask; if False, only positions after the last token may be.
+        draw: the function that Hypothesis passes.
+        prompts: P, the number of prompts.
+        group: G, the number of responses per prompt, at least 2.
+        tokens: T, the number of positions per response.
+        gaps: whether positions before and between the tokens may be outside the mask; positions after the last token may always be.
         garbage: log-probability outside the mask.
         marks: whether responses may be marked as having no reward, or as truncated.
     """

@@ -27,10 +27,10 @@ import jax
 import rljax
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
-from rljax.distribution import NAME
 from rljax.errors import InputError
 from rljax.importing import is_custom, sources_of
 from rljax.models.huggingface import locate
+from rljax.package_metadata import NAME
 from rljax.rewards import REWARD_FAMILIES
 from rljax.rewards.reward_scores import Weighted
 from rljax.rollout.environment import ENVIRONMENTS, functions_in, texts_in

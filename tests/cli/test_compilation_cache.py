@@ -14,13 +14,13 @@ from rljax.cli.compilation_cache import (
     keep_compiled_programs,
     remove_oldest,
 )
-from rljax.machine import processor
+from rljax.machine import processor_name
 
 
 def test_cache_is_in_the_users_cache_folder(tmp_path):
     environment = {"HOME": str(tmp_path)}
     keep_compiled_programs(environment)
-    assert environment[FOLDER_VARIABLE] == str(tmp_path / ".cache" / "rljax" / "compiled" / processor())
+    assert environment[FOLDER_VARIABLE] == str(tmp_path / ".cache" / "rljax" / "compiled" / processor_name())
     assert Path(environment[FOLDER_VARIABLE]).is_dir()
     assert cache_text(environment) == f"compiled programs: {environment[FOLDER_VARIABLE]}"
 
@@ -28,13 +28,13 @@ def test_cache_is_in_the_users_cache_folder(tmp_path):
 def test_processor_name_depends_on_the_instructions(tmp_path):
     def name(text):
         (tmp_path / "cpuinfo").write_text(text)
-        return processor(tmp_path / "cpuinfo")
+        return processor_name(tmp_path / "cpuinfo")
 
     names = [name(f"processor : 0\nmodel : {model}\n{flags}\n") for model, flags in
              [(1, "flags : sse avx"), (2, "flags : sse avx"), (1, "flags : sse avx2"), (1, "Features : neon")]]  # fmt: skip
     assert names[0] == names[1]
     assert len(set(names)) == 3
-    assert processor(tmp_path / "nowhere") == processor(tmp_path / "nowhere either")
+    assert processor_name(tmp_path / "nowhere") == processor_name(tmp_path / "nowhere either")
 
 
 @pytest.mark.parametrize("folder", ["/somewhere/else", ""], ids=["a folder", "none"])
@@ -98,7 +98,7 @@ print(jax.config.jax_compilation_cache_dir)
     ids=["nothing is set", "variable", "empty variable", "configuration"],
 )
 def test_script_uses_the_commands_cache_unless_configured(tmp_path, before, variable, folder):
-    placeholders = {"home": tmp_path, "processor": processor()}
+    placeholders = {"home": tmp_path, "processor": processor_name()}
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XDG_"))}
     variables |= {"HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     variables |= {} if variable is None else {FOLDER_VARIABLE: variable.format(**placeholders)}

@@ -1,9 +1,9 @@
-"""The distribution that contains this package, and the links in its metadata."""
+"""The name under which this package is distributed, and the links in its metadata."""
 
 from importlib.metadata import PackageNotFoundError, metadata
 
 NAME = "rljax-lm"
-"""Name of the distribution, as in pyproject.toml. Another package has the name rljax on the public index."""
+"""Name of the distribution, as in pyproject.toml. On the public index, rljax is the name of another package."""
 
 
 def links() -> dict[str, str]:
