@@ -59,7 +59,15 @@ def test_a_text_stream_is_accepted_and_other_values_are_not():
 
 @pytest.mark.parametrize(
     ("function", "argument"),
-    [(columns_of, "x"), (find_entry, 3), (is_custom, 3), (last_box, 3), (lazy_names, 3), (processor, "x"), (one_line, 3)],
+    [
+        (columns_of, "x"),
+        (find_entry, 3),
+        (is_custom, 3),
+        (last_box, 3),
+        (lazy_names, 3),
+        (processor_name, "x"),
+        (one_line, 3),
+    ],
 )
 def test_signatures_outside_ops_are_checked_too(function, argument):
     with pytest.raises(TypeCheckError):
