@@ -305,8 +305,8 @@ def settings_hash(*settings: Any) -> str:
     """Compute a hash of the settings that a row of results depends on.
 
     The row stores the hash, and is recomputed if the hash of the current settings differs. The order of named settings does not
-    matter. A setting that is off (None, False or empty) counts as absent. So a new setting that is off, or a change from one of these
-    values to another, does not change the hash.
+    matter. A setting that is off (None, False or empty) counts as absent. So a new setting that is off, or a change from one of
+    these values to another, does not change the hash.
 
     Args:
         settings: what the row depends on; a value that JSON cannot represent is converted to text with `str`.
