@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import rljax
-from rljax import distribution
+from rljax import package_metadata
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -21,22 +21,22 @@ class Metadata:
 
 
 def test_name_and_version_match_pyproject():
-    assert distribution.NAME == PROJECT["name"] != "rljax"
+    assert package_metadata.NAME == PROJECT["name"] != "rljax"
     assert PROJECT["version"] == rljax.__version__
     assert PROJECT["name"].replace("-", "_") + "-*.whl" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
 def test_links_come_from_the_metadata(monkeypatch):
-    monkeypatch.setattr(distribution, "metadata", lambda name: Metadata())
-    assert distribution.links() == {"repository": "https://example.org/a, b", "issues": "https://example.org/c"}
+    monkeypatch.setattr(package_metadata, "metadata", lambda name: Metadata())
+    assert package_metadata.links() == {"repository": "https://example.org/a, b", "issues": "https://example.org/c"}
 
 
 def test_without_installed_metadata_there_are_no_links(monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(distribution, "metadata", missing)
-    assert distribution.links() == {}
+    monkeypatch.setattr(package_metadata, "metadata", missing)
+    assert package_metadata.links() == {}
 
 
 def test_no_source_file_names_the_unrelated_rljax_package():

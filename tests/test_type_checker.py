@@ -14,6 +14,7 @@ from rljax.cli.algorithms_text import show_parts
 from rljax.cli.terminal_text import columns_of
 from rljax.importing import is_custom
 from rljax.lazy import lazy_names
+from rljax.machine import processor_name
 from rljax.ops.regularization import diagonal_fisher
 from rljax.text import one_line
 from rljax.tracking.glossary import find_entry

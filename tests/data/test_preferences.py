@@ -106,10 +106,12 @@ BAD = {
     json.dumps(PAIR | {"margin": "1"}): "a margin must be a finite number of at least 0, not text",
     json.dumps(
         PAIR | {"chosen": [USER], "rejected": [WRONG]}
-    ): "a non-empty message of the assistant, .* but the roles are: user",
-    json.dumps(PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}): "non-empty message .* are: assistant, assistant",
-    json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "a non-empty message",
-    json.dumps(PAIR | {"chosen": [RIGHT, USER], "rejected": [WRONG]}): "but the roles are: assistant, user",
+    ): "must begin and end with one of the assistant, .* but their roles are: user",
+    json.dumps(
+        PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}
+    ): "must not have two of the assistant in a row, but their roles are: assistant, assistant",
+    json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "must not all be empty",
+    json.dumps(PAIR | {"chosen": [RIGHT, USER], "rejected": [WRONG]}): "but their roles are: assistant, user",
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from rljax.data.cells import without_nulls
-from rljax.data.feedback import new_lines
+from rljax.data.feedback import read_new_lines
 from rljax.data.preferences import read_preferences
 from rljax.data.problem_datasets import read_problems
 
@@ -191,7 +191,7 @@ def test_new_lines_keeps_every_value(tmp_path, name):
     rows = [FEEDBACK[name](n) for n in range(ROWS)]
     file = tmp_path / "queue.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = list(new_lines(file, {}))
+    lines = list(read_new_lines(file, {}))
     assert len(lines) == ROWS
     for row, line in zip(rows, lines, strict=True):
         feedback = line.content

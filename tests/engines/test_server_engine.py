@@ -250,7 +250,7 @@ def test_unsuitable_server(server, folder, opened, tmp_path_factory):
     for changes in ({"temperature": 2.5}, {"stop": tuple("abcdefghijklmnopq")}):
         with pytest.raises(InputError, match="its requests have temperatures up to 2 and at most 16 stop strings"):
             engine_at(server[0], opened, folder, sampling=sampling_of(opened)._replace(**changes))
-    assert (MOST_TEMPERATURE, MOST_STOPS) == (protocol.MOST_TEMPERATURE, protocol.MOST_STOPS)
+    assert (MOST_TEMPERATURE, MOST_STOPS) == (protocol.MAX_TEMPERATURE, protocol.MAX_STOPS)
     other = make_model(tmp_path_factory.mktemp("models") / "wide", width=32)
     wide = load(other, problems=[Problem("", "")], max_response_tokens=MAX_RESPONSE_TOKENS)
     with pytest.raises(InputError, match="has another model or tokenizer: fingerprint"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rljax.evaluation.group_gap import FEWEST, group_gap
+from rljax.evaluation.group_gap import MIN_PROBLEMS, group_gap
 
 
 def sample_groups(rng, accuracies, problems, samples=1):
@@ -35,24 +35,24 @@ def test_group_gap_leaves_out_tiny_groups():
     rng = np.random.default_rng(2)
     assert group_gap(sample_groups(rng, (0.6,) * 8, 3, samples=8)) is None
     assert group_gap({"a": np.array([0.5, 0.5]), "b": np.array([0.4375, 0.4375])}) is None
-    gap = group_gap({"a": np.full(FEWEST, 1.0), "b": np.zeros(FEWEST), "c": np.full(FEWEST - 1, 0.5)})
+    gap = group_gap({"a": np.full(MIN_PROBLEMS, 1.0), "b": np.zeros(MIN_PROBLEMS), "c": np.full(MIN_PROBLEMS - 1, 0.5)})
     assert (gap.best, gap.worst, gap.left_out) == ("a", "b", 1)
     assert "groups of fewer than 20 problems left out: 1" in gap.text()
 
 
 def test_group_gap_of_equal_or_single_groups():
-    same = np.repeat([0.0, 1.0], FEWEST)
+    same = np.repeat([0.0, 1.0], MIN_PROBLEMS)
     gap = group_gap({"a": same, "b": same})
     assert (gap.best != gap.worst, gap.difference.value) == (True, 0.0)
     assert "left out" not in gap.text()
-    assert group_gap({"a": same, "b": np.full(2 * FEWEST, np.nan)}) is None
+    assert group_gap({"a": same, "b": np.full(2 * MIN_PROBLEMS, np.nan)}) is None
 
 
 def test_group_gap_without_spread_has_no_interval():
     """The variance of equal fractions is unknown, not 0, and NumPy does not round it to exactly 0."""
-    gap = group_gap({"a": np.full(FEWEST, 0.7), "b": np.full(FEWEST, 0.1)})
+    gap = group_gap({"a": np.full(MIN_PROBLEMS, 0.7), "b": np.full(MIN_PROBLEMS, 0.1)})
     assert gap.difference.value == pytest.approx(0.6)
     assert np.isnan([gap.difference.low, gap.difference.high]).all()
     assert gap.text() == "a is 60.0 points above b (no interval, because the accuracy varies within neither group)"
-    other = group_gap({"a": np.full(FEWEST, 0.7), "b": np.repeat([0.1, 0.2], FEWEST // 2)})
+    other = group_gap({"a": np.full(MIN_PROBLEMS, 0.7), "b": np.repeat([0.1, 0.2], MIN_PROBLEMS // 2)})
     assert other.difference.low < other.difference.value < other.difference.high

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from served_model import NAME, events, make_model, post, serving
 
-from rljax.data.feedback import new_lines
+from rljax.data.feedback import read_new_lines
 from rljax.errors import InputError
 from rljax.serving import answer_log
 from rljax.serving.answer_log import AnswerLog
@@ -63,7 +63,7 @@ def test_answers_are_logged_and_adapt_reads_the_feedback(logging_server):
 
     assert give_feedback(url, id=chat["id"], index=1, reward=0.25).json() == {"recorded": f"{chat['id']}-1"}
     assert give_feedback(url, id=text["id"], thumbs=True).status_code == 200
-    first, second = (line.content for line in new_lines(log / "feedback.jsonl", {}))
+    first, second = (line.content for line in read_new_lines(log / "feedback.jsonl", {}))
     assert (first.messages, first.reward, first.columns["tools"]) == (tuple(MESSAGES), 0.25, tools)
     assert first.response == tuple(sampled["token_ids"])
     np.testing.assert_allclose(first.logp, sampled["sampler_logprobs"], rtol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 from small_runs import SMALL, even_length
 
 import rljax
-from rljax.caching import KEPT, cache_results, cached_partial, contains_bound_method
+from rljax.caching import CACHED_RESULTS, cache_results, cached_partial, contains_bound_method
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
 from rljax.tracking.phase_times import watch_compilation
@@ -70,7 +70,7 @@ def test_only_a_few_results_are_cached():
     cached = cache_results(lambda number: [number])
     first = cached(0)
     assert cached(0) is first
-    for number in range(1, KEPT + 1):
+    for number in range(1, CACHED_RESULTS + 1):
         cached(number)
     assert cached(0) is not first
 
