@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "rljax"
 LAYERS = {
     **{
         "boxed": 1,
-        "distribution": 0,
+        "package_metadata": 0,
         "errors": 0,
         "files": 1,
         "importing": 1,
