@@ -13,7 +13,7 @@ from chat_models import save_chat_model
 from small_runs import SMALL, even_length, stopping_after
 
 import rljax
-from rljax.agents.tools import Calculator
+from rljax.agents.tool_environment import Calculator
 from rljax.cli import main
 from rljax.data.problem import Problem
 from rljax.errors import InputError
