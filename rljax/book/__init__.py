@@ -1,4 +1,4 @@
-"""The book, i.e. the index of equations with their sources, the papers' claims, errata, and rules for choosing."""
+"""The book: the index of equations with their sources, the papers' claims, errata, and rules for choosing an algorithm."""
 
 from rljax.lazy import lazy_names
 

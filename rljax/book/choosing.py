@@ -56,7 +56,7 @@ class Facts:
 
 
 MINIMUM = {"length": 1, "budget": 1, "group": 1, "updates": 1, "staleness": 0, "pass_k": 1}
-FREE = ("model", "dataset")
+FACTS_WITHOUT_RULES = ("model", "dataset")
 """Facts that no rule reads."""
 
 
@@ -71,8 +71,8 @@ def check_facts(facts: Facts) -> None:
             raise InputError(f"{name} is {getattr(facts, name)}; it must be at least {least}.")
     if facts.group == 1 and (facts.reward in ("steps", "turns", "several") or facts.pass_k > 1):
         raise InputError(
-            "group is 1, but rewards of steps or turns, several rewards and pass@k need a comparison within a group; it must be at "
-            "least 2."
+            "group is 1, but rewards of steps or turns, several rewards and pass@k need a comparison within a group; set "
+            "--group 2 or more."
         )
     if facts.budget < facts.group:
         raise InputError(
@@ -91,7 +91,7 @@ def check_facts(facts: Facts) -> None:
         )
 
 
-TESTS = {"is": operator.eq, "is not": operator.ne, "at least": operator.ge, "at most": operator.le}
+COMPARISONS = {"is": operator.eq, "is not": operator.ne, "at least": operator.ge, "at most": operator.le}
 
 
 class Condition(NamedTuple):
@@ -111,7 +111,7 @@ class Condition(NamedTuple):
             >>> Condition("length", "at least", 2000).holds(Facts(length=1024))
             False
         """
-        return TESTS[self.test](getattr(facts, self.fact), self.value)
+        return COMPARISONS[self.test](getattr(facts, self.fact), self.value)
 
     def flag(self) -> str:
         """Return the flag of `rljax recommend` for a fact that satisfies the condition.
@@ -126,15 +126,15 @@ class Condition(NamedTuple):
         return f"{name} {self.fact.upper()}" if self.test == "is not" else f"{name} {self.value}"
 
     def text(self) -> str:
-        """Return the condition as a flag with words.
+        """Return the flag, and words that say which other values satisfy the condition.
 
         Example:
             >>> Condition("length", "at least", 2000).text(), Condition("reward", "is", "pairs").text()
             ('--length 2000 or more', '--reward pairs')
         """
-        return self.flag() + self.more()
+        return self.flag() + self.suffix()
 
-    def more(self) -> str:
+    def suffix(self) -> str:
         """Return the words that follow the flag in `text`."""
         return {"at least": " or more", "at most": " or less"}.get(self.test, "")
 
@@ -151,7 +151,7 @@ class Rule(NamedTuple):
     because: str
     """Reason, in a phrase."""
     flags: Mapping[str, str]
-    """Flag -> its value, in which `{length}` and other entries of `flag_values` are replaced."""
+    """Flag -> its value, in which the names of `flag_values` in braces, such as `{length}`, are replaced."""
     claims: Mapping[str, Bearing]
     """Name of a claim or trainer experiment -> whether it supports or contradicts the reason if the claim holds."""
     source: str
@@ -186,11 +186,11 @@ class Recommendation(NamedTuple):
     """The rule that chooses the algorithm."""
     parts: tuple[Rule, ...]
     """The rules that add flags."""
-    also: tuple[Rule, ...]
-    """The rules for other algorithms that also apply, the most specific first."""
-    words: tuple[str, ...]
+    alternatives: tuple[Rule, ...]
+    """The rules for other algorithms that apply as well, the most specific first."""
+    command: tuple[str, ...]
     """The words of the command."""
-    idle: Mapping[str, str]
+    without_effect: Mapping[str, str]
     """Name of a fact that is not the default but has no effect here -> the reason."""
 
 
@@ -206,7 +206,7 @@ def flag_values(facts: Facts) -> dict[str, Any]:
         >>> values["prompts"], values["steps"]
         (8, 125)
     """
-    prompts = _power_of_two(min(max(facts.budget // (facts.group * FEWEST_STEPS), 1), MOST_PROMPTS))
+    prompts = _largest_power_of_two(min(max(facts.budget // (facts.group * FEWEST_STEPS), 1), MOST_PROMPTS))
     return asdict(facts) | {
         "k": facts.pass_k,
         "prompts": prompts,
@@ -216,9 +216,9 @@ def flag_values(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _power_of_two(most: int) -> int:
-    """Return the largest power of two up to `most`; a power of two can be split into 2, 4, 8 or more equal minibatches."""
-    return 2 ** (most.bit_length() - 1)
+def _largest_power_of_two(limit: int) -> int:
+    """Return the largest power of two up to `limit`; it can be split into 2, 4, 8 or more equal minibatches."""
+    return 2 ** (limit.bit_length() - 1)
 
 
 def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
@@ -233,55 +233,56 @@ def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -
         InputError: the facts are impossible.
     """
     check_facts(facts)
-    found = _apply_rules(facts, algorithms, parts)
+    recommendation = _apply_rules(facts, algorithms, parts)
     defaults = asdict(Facts())
-    changed = [name for name, value in asdict(facts).items() if value != defaults[name]]
-    idle = {
-        name: _why_idle(name, found, (*algorithms, *parts))
-        for name in changed
-        if _advice(found) == _advice(_apply_rules(replace(facts, **{name: defaults[name]}), algorithms, parts))
-    }
-    return found._replace(idle=idle)
+    without_effect = {}
+    for name, value in asdict(facts).items():
+        if value != (default := defaults[name]):
+            other = _apply_rules(replace(facts, **{name: default}), algorithms, parts)
+            if _case_and_command(recommendation) == _case_and_command(other):
+                without_effect[name] = _why_without_effect(name, recommendation, (*algorithms, *parts))
+    return recommendation._replace(without_effect=without_effect)
 
 
-def _advice(found: Recommendation) -> tuple[str, tuple[str, ...]]:
+def _case_and_command(advice: Recommendation) -> tuple[str, tuple[str, ...]]:
     """Return the case and the command without the model's name, to compare recommendations."""
-    return found.chosen.case, tuple(word for word in found.words if word not in (EXPERTS, found.facts.model))
+    return advice.chosen.case, tuple(word for word in advice.command if word not in (EXPERTS_MODEL, advice.facts.model))
 
 
-def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
+def _why_without_effect(name: str, advice: Recommendation, rules: Sequence[Rule]) -> str:
     """Explain why a fact has no effect: for each rule that reads it, what prevents that rule from applying."""
     why = []
     for rule in (rule for rule in rules if any(condition.fact == name for condition in rule.where)):
-        unmet = [condition.text() for condition in rule.where if not condition.holds(found.facts)]
+        unmet = [condition.text() for condition in rule.where if not condition.holds(advice.facts)]
         if unmet:
             why.append(f"{rule.choice} needs {' and '.join(unmet)}")
-        elif rule in found.also:
-            why.append(f"{found.chosen.choice} takes precedence over {rule.choice}")
-        elif rule not in (found.chosen, *found.parts):
-            why.append(f"{rule.choice} does not fit {found.chosen.choice}")
-    return "; ".join(dict.fromkeys(why)) or f"the command for {found.chosen.choice} has no flag for it"
+        elif rule in advice.alternatives:
+            why.append(f"{advice.chosen.choice} takes precedence over {rule.choice}")
+        elif rule not in (advice.chosen, *advice.parts):
+            why.append(f"{rule.choice} does not fit {advice.chosen.choice}")
+    return "; ".join(dict.fromkeys(why)) or f"the command for {advice.chosen.choice} has no flag for this fact"
 
 
 def _apply_rules(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
-    """Return the recommendation, with an empty `idle`."""
+    """Return the recommendation, with an empty `without_effect`."""
     matching = [rule for rule in algorithms if rule.applies(facts)]
     chosen = matching[0]
     fitting = tuple(
         rule for rule in parts if rule.applies(facts) and (not rule.algorithms or chosen.choice in rule.algorithms)
     )
     has_loss = "--loss" in chosen.flags
-    also = tuple(rule for rule in matching[1:] if rule.where and ("--loss" in rule.flags) == has_loss)
-    return Recommendation(facts, chosen, () if has_loss else fitting, also, command_of(facts, chosen, fitting), {})
+    alternatives = tuple(rule for rule in matching[1:] if rule.where and ("--loss" in rule.flags) == has_loss)
+    command = build_command(facts, chosen, fitting)
+    return Recommendation(facts, chosen, () if has_loss else fitting, alternatives, command, {})
 
 
-def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:
-    """Build the words of the command. If several rules set one of the `JOINED` flags, its values are joined.
+def build_command(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:
+    """Build the words of the command. If several rules set a flag in `MULTI_VALUE_FLAGS`, the flag gets all their values.
 
-    For a mixture of experts, the default model, which is dense, is replaced by the model `EXPERTS`.
+    For a mixture of experts, the default model, which is dense, is replaced by `EXPERTS_MODEL`.
     """
     if facts.experts and facts.model == Facts().model:
-        facts = replace(facts, model=EXPERTS)
+        facts = replace(facts, model=EXPERTS_MODEL)
     values = flag_values(facts)
     if "--loss" in chosen.flags:
         flags = {"--model": "{model}", "--chat": "", **chosen.flags, "--max-tokens": "{length}"}
@@ -294,14 +295,18 @@ def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, 
     if facts.staleness:
         flags["--staleness"] = "{staleness}"
     for rule in (chosen, *parts):
-        joined = {name: f"{flags.get(name, '')} {value}".strip() for name, value in rule.flags.items() if name in JOINED}
+        joined = {
+            name: f"{flags.get(name, '')} {value}".strip()
+            for name, value in rule.flags.items()
+            if name in MULTI_VALUE_FLAGS
+        }
         flags |= {**rule.flags, **joined}
     return ("rljax", "train", *_words(flags, values))
 
 
-EXPERTS = "Qwen/Qwen3-30B-A3B"
+EXPERTS_MODEL = "Qwen/Qwen3-30B-A3B"
 """The model in the command for a mixture of experts, unless another model is named."""
-JOINED = ("--algorithm-options", "--with", "--without")
+MULTI_VALUE_FLAGS = ("--algorithm-options", "--with", "--without")
 """Flags that take several values."""
 
 
@@ -331,7 +336,7 @@ def table(algorithms: Sequence[Rule], parts: Sequence[Rule]) -> str:
 
 
 def _row(rule: Rule, tried: str) -> str:
-    facts = ", ".join(f"`{condition.flag()}`{condition.more()}" for condition in rule.where) or "-"
+    facts = ", ".join(f"`{condition.flag()}`{condition.suffix()}" for condition in rule.where) or "-"
     return f"| {rule.case} | {facts} | {tried} | {rule.because} |"
 
 

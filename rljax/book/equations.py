@@ -12,7 +12,7 @@ from rljax import ops
 from rljax.algorithms import BY_NAME
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
-WITHOUT_EQUATIONS = frozenset({"arrays", "checks", "later_tokens"})
+WITHOUT_EQUATIONS = frozenset({"arrays", "later_tokens"})
 """Modules of `rljax.ops` that contain helpers and no equations."""
 ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -23,16 +23,14 @@ ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "KL": ("divergence", "reference"),
         "Reward": ("shaping", "length_reward"),
         "Preferences and distillation": (
-            *(
-                "preference",
-                "process_reward",
-                "direct_preference",
-                "weighted_preference",
-                "binary_feedback",
-                "reference_free",
-                "online_preference",
-                "distillation",
-            ),
+            "preference",
+            "process_reward",
+            "direct_preference",
+            "weighted_preference",
+            "binary_feedback",
+            "reference_free",
+            "online_preference",
+            "distillation",
         ),
         "In no paper": ("unpublished",),
     }
@@ -77,12 +75,12 @@ def role_of(entry: Equation) -> str:
 
 def by_role(entries: Iterable[Equation]) -> dict[str, list[Equation]]:
     """Group entries by role; roles and modules are in the order of `ROLES`, and algorithms come last."""
-    found: dict[str, list[Equation]] = {role: [] for role in (*ROLES, "Algorithms")}
+    groups: dict[str, list[Equation]] = {role: [] for role in (*ROLES, "Algorithms")}
     for entry in entries:
-        found[role_of(entry)].append(entry)
+        groups[role_of(entry)].append(entry)
     for role, modules in ROLES.items():
-        found[role].sort(key=lambda entry, modules=modules: modules.index(entry.name.partition(".")[0]))
-    return {role: group for role, group in found.items() if group}
+        groups[role].sort(key=lambda entry, modules=modules: modules.index(entry.name.partition(".")[0]))
+    return {role: group for role, group in groups.items() if group}
 
 
 def sections(docstring: str) -> dict[str, str]:
@@ -148,7 +146,7 @@ def read_algorithm(name: str, factory: Callable) -> Equation:
     source = re.search(r"\(((?:arXiv:\d|unpublished: )[^()]*)\)", summary)
     if source is None:
         raise ValueError(
-            f"the docstring of {name} has no section 'Source': no (arXiv:...) or (unpublished: ...) in its first line"
+            f"the first line of the docstring of {name} must name a source, (arXiv:...) or (unpublished: ...), got {summary!r}"
         )
     return Equation(
         name=name,
@@ -164,12 +162,12 @@ def read_algorithm(name: str, factory: Callable) -> Equation:
 def _formula_of(name: str, docstring: str) -> str:
     block = formula(docstring)
     if block is None:
-        raise ValueError(f"the docstring of {name} has no section '::' with the formula")
+        raise ValueError(f"the docstring of {name} has no `::` block with the formula")
     return block
 
 
 def public_ops() -> Iterator[Callable]:
-    """Find every public function defined in a module of `rljax.ops`, in file order; published equations first."""
+    """Find every public function of the modules of `rljax.ops` that contain equations, in file order; published ones first."""
     names = [found.name for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}.") if not found.ispkg]
     for name in sorted(names, key=lambda name: name.count(".")):
         if name.rpartition(".")[2] in WITHOUT_EQUATIONS:

@@ -5,7 +5,7 @@ errata` prints the entries. Library versions: verl b178a3c (2026-01-29), TRL f2c
 Each entry was checked twice against the text that it names. If a paper leaves a choice open, the entry does not call it an error.
 
 Each check takes the formula that it tests as an argument, by default the formula in the text. The tests also pass the correct
-formula, for which nothing differs.
+formula, for which the check must find no difference.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def differ(one: float, other: float) -> bool:
 def expected_gradient(
     estimator: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return a function that computes an estimator's expected gradient wrt the logits, as a loss on on-policy tokens."""
+    """Return a function for the expected gradient, wrt the logits, of an estimator used as a loss on on-policy tokens."""
 
     def gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
         p = jax.lax.stop_gradient(jax.nn.softmax(logits))
@@ -149,7 +149,7 @@ def underflow(length: int = 2000) -> Evidence:
 
 
 def dual_clip(log_ratio: jax.Array, advantage: jax.Array, *, low: float, high: float) -> jax.Array:
-    """Compute the dual clip with DAPO's range and the usual cap of 3."""
+    """Compute the dual clip with the usual cap of 3."""
     return dual_clipped(log_ratio, advantage, low=low, high=high)
 
 
@@ -216,12 +216,12 @@ def clamped_penalty(penalty: Callable[[jax.Array, jax.Array], jax.Array] = verl_
     return Evidence(f"log pi_ref - log pi = 3: gradient {got:.2f}, of Eq. 4 {paper:.2f}", differ(got, paper))
 
 
-def verl_alone(rewards: jax.Array) -> jax.Array:
+def verl_advantage_in_a_group_of_one(rewards: jax.Array) -> jax.Array:
     """Compute verl's advantage in a group of one, for which verl assumes mean 0 and deviation 1."""
     return rewards / (1 + 1e-6)
 
 
-def group_of_one(advantage: Callable[[jax.Array], jax.Array] = verl_alone) -> Evidence:
+def group_of_one(advantage: Callable[[jax.Array], jax.Array] = verl_advantage_in_a_group_of_one) -> Evidence:
     """Evaluate the advantage of a right response that is the only one in its group."""
     got, centered = float(advantage(jnp.array([1.0]))[0]), 1.0 - 1.0
     return Evidence(

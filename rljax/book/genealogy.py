@@ -117,7 +117,7 @@ def genealogy() -> tuple[GenealogyEntry, ...]:
     papers = {name: paper_of(name) for name in BY_NAME}
     # Ids begin with year and month; "no paper" sorts last because letters come after digits.
     order = sorted(BY_NAME, key=lambda name: (papers[name], name))
-    found = [GenealogyEntry(order[0], papers[order[0]], None, ())]
+    entries = [GenealogyEntry(order[0], papers[order[0]], None, ())]
     for index, name in enumerate(order[1:], 1):
         candidates = {other: changes(contents[other], contents[name]) for other in order[:index]}
         # `min` returns the first of equal candidates, which is the oldest.
@@ -130,13 +130,13 @@ def genealogy() -> tuple[GenealogyEntry, ...]:
                 papers[other] != papers[name],
             ),
         )
-        found.append(GenealogyEntry(name, papers[name], parent, candidates[parent]))
-    return tuple(found)
+        entries.append(GenealogyEntry(name, papers[name], parent, candidates[parent]))
+    return tuple(entries)
 
 
-def _count_other_functions(found: tuple[Change, ...]) -> int:
+def _count_other_functions(differences: tuple[Change, ...]) -> int:
     """Count the slots with a different function; loss terms are ignored, because a coefficient of 0 removes them."""
-    return sum(change.before.function != change.after.function and "terms." not in change.slot for change in found)
+    return sum(change.before.function != change.after.function and "terms." not in change.slot for change in differences)
 
 
 def genealogy_text() -> str:

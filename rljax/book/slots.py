@@ -17,7 +17,8 @@ class SlotContent(NamedTuple):
     """Content of a slot."""
 
     function: str
-    """Names of the ops that the slot calls, without modules, joined by " + "; without ops, the slot's function; "" for a number."""
+    """Names of the ops that the slot calls, without modules, joined by " + "; the slot's function if it calls no op; "" for a
+    number."""
     numbers: str
     """The slot's numbers, such as `low=0.2 high=0.28`; "" if it has no numbers."""
 

@@ -44,7 +44,7 @@ class Match(NamedTuple):
 
     entry: Equation
     """The entry of the index."""
-    found: int
+    words_found: int
     """Number of the query's words that the entry contains."""
     score: float
     """The entry's score."""
@@ -149,7 +149,7 @@ def search(query: str) -> tuple[Match, ...]:
         found = sum(score > 0 for score in scores)
         if found:
             matches.append(Match(entry, found, sum(scores) + _phrase_score(query_words, entry)))
-    most = max((match.found for match in matches), default=0)
+    most = max((match.words_found for match in matches), default=0)
     enough = most - 1 if most >= MANY_WORDS else most
-    best = (match for match in matches if match.found >= enough)
-    return tuple(sorted(best, key=lambda match: (-match.found, -match.score)))
+    best = (match for match in matches if match.words_found >= enough)
+    return tuple(sorted(best, key=lambda match: (-match.words_found, -match.score)))

@@ -1,6 +1,6 @@
 """Trainer experiments: experiments with training runs, whose comparisons get a verdict by the rule in experiments/lab/claims.py.
 
-They take minutes to hours, and their results are tables.
+Each takes minutes to hours, and its result is a table.
 """
 
 import ast

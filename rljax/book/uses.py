@@ -28,7 +28,7 @@ BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "--schedule quarter_cosine": warmup_cosine,
     }
 )
-"""Trainer flag -> the op that it adds to an algorithm; the first two flags need a penalty towards a reference."""
+"""Trainer flag -> the op that the flag adds to an algorithm; the first two flags need a penalty towards a reference."""
 OWN_PACKAGE = "rljax."
 
 
@@ -102,9 +102,9 @@ def _references(function: Callable[..., Any]) -> Iterator[object]:
 @cache
 def _global_names(code: CodeType) -> list[str]:
     """Return the names of the globals that bytecode and the bytecode of its nested functions load."""
-    own = [found.argval for found in dis.get_instructions(code) if found.opname == "LOAD_GLOBAL"]
+    outer = [step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"]
     inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _global_names(constant)]
-    return [*own, *inner]
+    return [*outer, *inner]
 
 
 def slots(record: Algorithm | Critic | Correction) -> dict[str, object]:

@@ -104,13 +104,13 @@ def recommendation_text(recommendation: Recommendation, evidence: Mapping[str, l
     blocks = [["Facts of the task, each a flag of this command", *facts]]
     blocks.append([f"Algorithm: {recommendation.chosen.choice}", *_reason_lines(recommendation.chosen, evidence, width)])
     blocks += [[f"Part: {rule.choice}", *_reason_lines(rule, evidence, width)] for rule in recommendation.parts]
-    if recommendation.also:
-        others = [with_label(rule.choice, f"{rule.case}: {rule.because}", width) for rule in recommendation.also]
+    if recommendation.alternatives:
+        others = [with_label(rule.choice, f"{rule.case}: {rule.because}", width) for rule in recommendation.alternatives]
         blocks.append(["Other algorithms that these facts allow", *others])
-    if recommendation.idle:
-        idle = [with_label(name.replace("_", "-"), why, width) for name, why in recommendation.idle.items()]
-        blocks.append(["Facts without effect here, and why", *idle])
-    blocks.append(["Command, with file names to replace with your own", _wrap_command(recommendation.words, width)])
+    if recommendation.without_effect:
+        without_effect = [with_label(name.replace("_", "-"), why, width) for name, why in recommendation.without_effect.items()]
+        blocks.append(["Facts without effect here, and why", *without_effect])
+    blocks.append(["Command, with file names to replace with your own", _wrap_command(recommendation.command, width)])
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
@@ -133,9 +133,9 @@ def recommendation_json(recommendation: Recommendation, evidence: Mapping[str, l
         "facts": asdict(recommendation.facts),
         "algorithm": row(recommendation.chosen),
         "parts": [row(rule) for rule in recommendation.parts],
-        "also": [row(rule) for rule in recommendation.also],
-        "without_effect": dict(recommendation.idle),
-        "command": shlex.join(recommendation.words),
+        "also": [row(rule) for rule in recommendation.alternatives],
+        "without_effect": dict(recommendation.without_effect),
+        "command": shlex.join(recommendation.command),
     }
 
 
@@ -153,7 +153,7 @@ def run_recommend(command: Recommend) -> int:
         print(table(ALGORITHMS, PARTS))
         return 0
     recommendation = recommend(command.facts, ALGORITHMS, PARTS)
-    evidence = evidence_of((recommendation.chosen, *recommendation.parts, *(recommendation.also if command.json else ())))
+    evidence = evidence_of((recommendation.chosen, *recommendation.parts, *(recommendation.alternatives if command.json else ())))
     if command.json:
         print(json.dumps(recommendation_json(recommendation, evidence), indent=2, ensure_ascii=False))
     else:

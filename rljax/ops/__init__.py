@@ -1,4 +1,4 @@
-"""Equations from papers, as functions of arrays. A module is imported on first use, as in `rljax.ops.gae.gae`."""
+"""Equations from papers, as functions of arrays. Each module is imported on first use."""
 
 from typing import TYPE_CHECKING
 

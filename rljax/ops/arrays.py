@@ -6,8 +6,8 @@ float64 arguments give a float64 result; without `jax_enable_x64`, a NumPy array
 respect to an argument has that argument's dtype. Three functions keep the dtype of the array they update: `divergence.ema_update`
 and `reference.reset_reference` return the reference's dtype, and `weights.overlong_filter` returns the mask's.
 
-Shapes and dtypes are known while JAX traces, so wrong ones are rejected under `jit` too. Values are known only outside a
-trace: a hyperparameter passed as a Python number is always checked, but a traced one is not checked.
+Shapes and dtypes are known while JAX traces, so wrong ones are rejected even under `jit`. Values are known only outside a
+trace: a hyperparameter passed as a Python number is always checked, a traced one never.
 Every failed check raises a `ValueError` that names the argument, what was expected, and what was passed.
 """
 
@@ -72,8 +72,8 @@ def sum_dtype(x: Array | np.ndarray | np.generic) -> jnp.dtype:
         >>> sum_dtype(jnp.ones(2, jnp.bfloat16)).name, sum_dtype(np.ones(2)).name
         ('float32', 'float32')
     """
-    own = jax.dtypes.canonicalize_dtype(x.dtype)
-    return own if jnp.finfo(own).bits > jnp.finfo(jnp.float32).bits else jnp.dtype(jnp.float32)
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+    return dtype if jnp.finfo(dtype).bits > jnp.finfo(jnp.float32).bits else jnp.dtype(jnp.float32)
 
 
 def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -141,14 +141,14 @@ def _describe(value: Any) -> str:
 
 
 def check_floating(**arrays: Any) -> None:
-    """Reject an array that is not floating point: integer rewards, for example, would silently truncate every normalizer."""
+    """Reject an array that is not floating point: with integer rewards, for example, a mean would be silently truncated."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"{name} must be a floating-point array, got {_describe(value)}")
 
 
 def check_mask(**masks: Any) -> None:
-    """Reject a mask that is neither boolean nor numeric 0/1, or that has an empty token axis."""
+    """Reject a mask that is neither boolean nor numeric with only 0 and 1, or that has an empty token axis."""
     for name, value in masks.items():
         if not hasattr(value, "dtype") or jnp.issubdtype(value.dtype, jnp.complexfloating):
             raise ValueError(f"{name} must be a boolean or 0/1 array, got {_describe(value)}")

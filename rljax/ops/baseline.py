@@ -32,7 +32,7 @@ def length_weighted_centered(
     """Reward minus the length-weighted mean of its group.
 
     The minimum-variance baseline is E[‖∇ log π‖² r] / E[‖∇ log π‖²]. If the tokens' gradients are orthogonal and of similar size,
-    ‖∇ log π(o_i)‖² is proportional to |o_i|, as in A_i below. Then Σ_i |o_i| A_i = 0. Identical rewards give exactly 0.
+    ‖∇ log π(o_i)‖² is proportional to |o_i|, as in A_i below. Then Σ_i |o_i| A_i = 0. A group of identical rewards gets exactly 0.
 
     ::
 
@@ -107,7 +107,8 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
 def greedy_centered(rewards: Float[Array, "*P G"], greedy_reward: Float[Array, "*P"]) -> Float[Array, "*P G"]:
     """Reward minus the reward of the prompt's greedy response.
 
-    The greedy response is generated in addition to the sampled ones and is not trained on. One sampled response is enough.
+    The greedy response is generated in addition to the sampled ones and is not trained on. One sampled response per
+    prompt is enough.
 
     ::
 
@@ -189,7 +190,8 @@ def optimal_token_baseline(
         check_floating(importance=importance)
         check_same_shape(returns=returns, importance=importance)
     norm = 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask)
-    energy = jnp.maximum(norm, 0.0)  # the norm is -1 outside the mask, and may be negative if `logp` is from another pass
+    # The norm is -1 outside the mask, and can be negative if `logp` and `square_sum` are from different passes.
+    energy = jnp.maximum(norm, 0.0)
     if importance is not None:
         energy = energy * jnp.square(zero_outside(importance, mask))
     weight = jnp.where(in_mask, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)

@@ -126,7 +126,7 @@ def centered_over_reward_std(
 ) -> Float[Array, "*P G"]:
     """Reward minus the mean of its group, divided by the standard deviation of all rewards in the batch.
 
-    Dividing by the batch's standard deviation, unlike the group's, does not magnify tiny differences within a group.
+    Unlike division by the group's standard deviation, this does not magnify tiny differences within a group.
 
     ::
 
@@ -134,8 +134,8 @@ def centered_over_reward_std(
 
     Args:
         rewards: one number per response, `[..., G]`; all of them form the batch.
-        eps: ε, added to the standard deviation; not negative. TRL uses 1e-4; the paper states none.
-        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
+        eps: ε, added to the standard deviation; not negative. TRL uses 1e-4; the paper states no value.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states no value.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
@@ -173,8 +173,8 @@ def centered_over_advantage_std(
 
     Args:
         rewards: one number per response, `[..., G]`; all of them form the batch.
-        eps: ε, added to the standard deviation; not negative. The paper states none.
-        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
+        eps: ε, added to the standard deviation; not negative; the paper states no value.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states no value.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
@@ -220,7 +220,7 @@ def decoupled_normalized(
     Args:
         scores: r, N rewards per response, `[..., G, N]`.
         weights: w, one per reward, `[N]`.
-        eps: ε, added to each standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's.
+        eps: ε, added to each standard deviation; not negative. verl uses 1e-6, TRL 1e-4.
         ddof: delta degrees of freedom of the standard deviations, 0 or 1.
         valid: which rewards a response has, bool or 0/1, `[..., G, N]`; None: all of them. Each reward is normalized over the
             responses that have it; a missing reward adds 0 to a response's sum.
@@ -273,7 +273,7 @@ def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Fl
             valid response, since they add no token to the mean that α rescales.
 
     Returns:
-        a number, at least 1; 0 if no group has a signal, because every advantage and thus the gradient is then 0.
+        A number, at least 1; 0 if no group has a signal, because every advantage and thus the gradient is then 0.
 
     Raises:
         ValueError: integer rewards, groups of fewer than 2, or `valid` of a different shape.

@@ -44,7 +44,7 @@ def bco_reward_shift(
         beta: β, weight of the KL penalty, reward per nat, positive.
 
     Returns:
-        δ, one number, units of reward, of either sign.
+        δ, one number in units of reward, of either sign.
 
     Raises:
         ValueError: an argument that is not floating point or not boolean, no responses, mismatched shapes, or β not positive.
@@ -91,7 +91,7 @@ def bco_loss(
         logp: log π(y|x), summed over the response's tokens, nats, carries the gradient, `[...]`.
         ref_logp: log π_ref(y|x), summed, of the same shape.
         desirable: whether a response is wanted, boolean, of the same shape.
-        reward_shift: δ, units of reward; see `bco_reward_shift`. 0 gives the paper's BCE loss.
+        reward_shift: δ, in units of reward; see `bco_reward_shift`. 0 gives the paper's BCE loss.
         beta: β, weight of the KL penalty, reward per nat, positive.
 
     Returns:
@@ -99,7 +99,7 @@ def bco_loss(
         the mean over pairs of the sum of the two losses.
 
     Raises:
-        ValueError: an argument that is not floating point or not boolean, mismatched shapes, a δ of NaN, or β not
+        ValueError: an argument that is not floating point or not boolean, mismatched shapes, δ is NaN, or β not
             positive.
 
     Example:

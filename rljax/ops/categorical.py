@@ -37,7 +37,7 @@ def _rounding_tolerance(support: Array) -> float:
     return 8 * float(jnp.finfo(support.dtype).eps) * float(np.abs(np.asarray(support)).max())
 
 
-def _check_covered(target: Array, support: Array) -> None:
+def _check_within_support(target: Array, support: Array) -> None:
     """Reject a target that is outside the support by more than rounding error, if neither is traced."""
     if is_concrete(target, support) and target.size:
         values, tolerance = np.asarray(target), _rounding_tolerance(support)
@@ -128,7 +128,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
     """
     check_floating(target=target)
     _check_support(support)
-    _check_covered(target, support)
+    _check_within_support(target, support)
     return _two_hot_weights(target, support)
 
 
@@ -170,16 +170,16 @@ def hl_gauss(
     check_floating(target=target)
     check_positive(sigma_ratio=sigma_ratio)
     _check_support(support)
-    _check_even(support)
+    _check_evenly_spaced(support)
     width = (support[-1] - support[0]) / (support.size - 1)
     edges = jnp.append(support - width / 2, support[-1] + width / 2)
-    _check_covered(target, edges)
+    _check_within_support(target, edges)
     clipped = jnp.clip(target, edges[0], edges[-1])[..., None]
     below = jax.scipy.special.ndtr((_expand_to_rank(edges, clipped.ndim) - clipped) / (sigma_ratio * width))
     return jnp.diff(below, axis=-1) / (below[..., -1:] - below[..., :1])
 
 
-def _check_even(support: Array) -> None:
+def _check_evenly_spaced(support: Array) -> None:
     if is_concrete(support):
         widths = np.diff(np.asarray(support, np.float64))
         if widths.max() - widths.min() > _rounding_tolerance(support):
@@ -308,7 +308,7 @@ def categorical_cross_entropy(
     Args:
         logits: logits of the trained value, carry the gradient, `[..., N]`, nats.
         target_probs: p, the target distribution from `two_hot`, `hl_gauss` or `c51_projection`, `[..., N]`.
-        mask: response tokens, bool or 0/1, one per distribution, `[...]`; None: every distribution counts.
+        mask: response tokens, bool or 0/1, one per distribution, `[...]`; None: 1 for every distribution.
 
     Returns:
         `[...]`, nats, to be minimized; 0 outside the mask.

@@ -364,7 +364,7 @@ def off_policy_sequence_mask(
         behaviour_logp: log-probabilities under the sampling policy, π_behaviour, `[..., T]`, nats.
         advantage: the advantage of each token, `[..., T]`. If only the outcome is rewarded, its sign is constant within a response.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        delta: δ, nats per token, not negative. No default, since the paper gives no value; TRL suggests starting with 0.5.
+        delta: δ, nats per token, not negative. No default, because the paper gives no value; TRL suggests starting with 0.5.
 
     Returns:
         bool, `[..., T]`, True where the token is trained on; False outside the mask.
@@ -380,7 +380,7 @@ def off_policy_sequence_mask(
         [[True, True], [False, False]]
 
     Source:
-        DeepSeek-V3.2, arXiv:2512.02556, Section 3.1, "Off-Policy Sequence Masking". The formula is as transcribed in
+        DeepSeek-V3.2, arXiv:2512.02556, Section 3.1, "Off-Policy Sequence Masking". The formula is taken from
         TRL's documentation (paper index).
     """
     check_floating(logp=logp, behaviour_logp=behaviour_logp, advantage=advantage)

@@ -50,7 +50,7 @@ def implicit_reward(
         [1.0]
 
     Source:
-        DPO, arXiv:2305.18290, Section 4 (r̂ below the gradient; Eq. 5 includes the term of the prompt).
+        DPO, arXiv:2305.18290, Section 4, which defines r̂ below the gradient; Eq. 5 includes the prompt's term.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_same_shape(logp=logp, ref_logp=ref_logp)
@@ -253,7 +253,7 @@ def hinge_preference_loss(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Hinge loss on the margin h of the preferred response: a pair whose margin exceeds 1/β has no gradient.
+    """Hinge loss on the margin h of the preferred response: a pair with h above 1/β contributes no gradient.
 
     ::
 
@@ -300,7 +300,7 @@ def apo_zero_loss(
 
         L = σ(β h_l) - σ(β h_w)        h_i = log π(y_i|x)/π_ref(y_i|x)
 
-    Use it if the policy is worse than the preferred responses. DPO constrains only h_w - h_l, so both may decrease.
+    Use it if the policy is worse than the preferred responses. DPO constrains only h_w - h_l, so h_w and h_l may both decrease.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
@@ -425,7 +425,7 @@ def rebel_loss(
 
 @in_float32
 def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*rows N"]) -> Float[Array, ""]:
-    """Estimate of the KL divergence from the reference, from responses paired with other prompts. No gradient flows through it.
+    """KL divergence from the reference, estimated on responses paired with other prompts. No gradient flows through it.
 
     ::
 

@@ -81,9 +81,9 @@ def _jsd(logp: Array, teacher_logp: Array, beta: Number) -> Float[Array, "*rows"
     weighted_logps = teacher_logp + jnp.log(beta), logp + jnp.log1p(-beta)
     mixture = jnp.logaddexp(*(zero_outside(weighted_logp, possible) for weighted_logp in weighted_logps))
 
-    def kl_to_mixture(own: Array) -> Float[Array, "*rows"]:
-        supported = ~jnp.isneginf(own)
-        return (jnp.exp(own) * (zero_outside(own, supported) - zero_outside(mixture, supported))).sum(-1)
+    def kl_to_mixture(part: Array) -> Float[Array, "*rows"]:
+        supported = ~jnp.isneginf(part)
+        return (jnp.exp(part) * (zero_outside(part, supported) - zero_outside(mixture, supported))).sum(-1)
 
     return beta * kl_to_mixture(teacher_logp) + (1 - beta) * kl_to_mixture(logp)
 
@@ -169,7 +169,7 @@ def matched_vocabulary_distance(
         beta: β, strictly between 0 and 1.
 
     Returns:
-        `[...]`, at least 0, to be minimized; 0 if matched tokens have equal probabilities and the others equal ones in some order.
+        `[...]`, at least 0, to be minimized; 0 if matched tokens have equal probabilities, and the others do in some order.
 
     Raises:
         ValueError: logits are not floating point, the axes before the last differ, a vocabulary is empty, the ids are not
@@ -221,7 +221,7 @@ def teacher_log_ratio(
 
     For tokens sampled from π, in a fixed context: E[A] = -KL(π‖π_T), and REINFORCE with this advantage follows, on average, exactly
     -∇KL(π‖π_T). A token's advantage ignores the tokens after it (discount 0). The equality requires loss weights that do not
-    depend on the token. The weight 1/|o|, with |o| the length of the response, does, because the end token determines |o|.
+    depend on the token. The weight 1/|o| does depend on it, because the end token determines |o|, the length of the response.
 
     ::
 
@@ -287,7 +287,7 @@ def mean_later_log_ratio(
     Source:
         MiniLLM, arXiv:2306.08543, Eq. 6, which prints T - t - 1 as the number of tokens after t; the number is T - t.
     """
-    own = teacher_log_ratio(logp, teacher_logp, mask)
-    in_mask = mask.astype(own.dtype)
-    later, tokens = (jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x for x in (own, in_mask))
+    log_ratio = teacher_log_ratio(logp, teacher_logp, mask)
+    in_mask = mask.astype(log_ratio.dtype)
+    later, tokens = (jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x for x in (log_ratio, in_mask))
     return zero_outside(ratio_or_zero(later, tokens), mask)

@@ -94,7 +94,7 @@ def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """GRPO's penalty: an unbiased, non-negative estimate of KL(π‖π_ref), with the gradient of the opposite KL.
 
-    For tokens sampled from π, in a fixed context: E[k3] = KL(π‖π_ref) wherever π covers the support of π_ref, but
+    For tokens sampled from π, in a fixed context: E[k3] = KL(π‖π_ref) if π covers the support of π_ref, but
     E[∇k3] = ∇KL(π_ref‖π), the forward divergence, which is what a loss with k3 minimizes.
 
     ::
@@ -129,7 +129,7 @@ def importance_weighted_k3(
 ) -> Float[Array, "*rows T"]:
     """DeepSeek-V3.2's penalty: k3 times the importance ratio, which makes the estimate and its gradient unbiased.
 
-    For tokens sampled from π_behaviour, in a fixed context, wherever π_behaviour covers the supports of π_θ and π_ref:
+    For tokens sampled from π_behaviour, in a fixed context, if π_behaviour covers the supports of π_θ and π_ref:
     E[ρ k3] = KL(π_θ‖π_ref) and E[∇(ρ k3)] = ∇KL(π_θ‖π_ref). The gradient flows through the ratio too, so it remains bounded
     where π_θ falls far below π_ref; the gradient of k3 does not.
 
@@ -292,8 +292,8 @@ def batch_normalized_kl(
 ) -> Float[Array, "*rows T"]:
     """Per-token KL estimate minus its mean over the batch's tokens.
 
-    Such a penalty affects tokens that drift further from the reference than the batch's average token. The mean depends on
-    every row, so compute it once for a full rollout, before any split into micro-batches.
+    As a penalty, it lowers the rewards of tokens that drift further from the reference than the batch's average token, and raises
+    the others. The mean depends on every row, so compute it once for a full rollout, before any split into micro-batches.
 
     ::
 

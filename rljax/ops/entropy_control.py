@@ -12,7 +12,7 @@ from rljax.ops.arrays import Number, check_nonnegative, check_positive, in_float
 def adaptive_entropy_coefficient(
     coefficient: Number, entropy: Number, *, target: Number = 0.2, step: Number = 0.005, high: Number = math.inf
 ) -> Float[Array, ""]:
-    """Coefficient of the next update's entropy bonus, raised by a step below the target entropy, lowered above it.
+    """Coefficient of the next update's entropy bonus: raised by a step if the entropy is below its target, lowered if above.
 
     ::
 
@@ -37,7 +37,8 @@ def adaptive_entropy_coefficient(
 
     Source:
         Skywork-OR1, arXiv:2505.22312, Eq. 3.2. The lower bound of 0 is from the authors' code (SkyworkAI/Skywork-OR1,
-        `EntController`); the printed equation has none, and would penalize entropy after many updates above the target.
+        `EntController`); the printed equation has no bound, so after many updates above the target the coefficient
+        would be negative and penalize entropy.
     """
     check_nonnegative(coefficient=coefficient, entropy=entropy, step=step)
     check_positive(target=target, high=high)

@@ -24,7 +24,7 @@ from rljax.ops.arrays import (
     common_dtype,
     in_float32,
 )
-from rljax.ops.later_tokens import discounted_sums, next_values, without_gaps
+from rljax.ops.later_tokens import compute_without_gaps, discounted_sums, next_values
 from rljax.ops.masked import zero_outside
 
 
@@ -143,7 +143,9 @@ def td_errors(
     dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
     after_last = _bootstrap_or_zero(bootstrap, mask, dtype)
-    return without_gaps(_compute_errors, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, after_last))
+    return compute_without_gaps(
+        _compute_errors, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, after_last)
+    )
 
 
 @in_float32
@@ -193,7 +195,9 @@ def gae(
     discount = jnp.asarray(gamma, dtype)
     decay = discount * jnp.asarray(lambda_, dtype)
     after_last = _bootstrap_or_zero(bootstrap, mask, dtype)
-    return without_gaps(_sum_errors, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, decay, after_last))
+    return compute_without_gaps(
+        _sum_errors, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, decay, after_last)
+    )
 
 
 @in_float32
@@ -233,7 +237,7 @@ def monte_carlo_returns(
     check_tokens(mask, gamma, rewards=rewards)
     discount = jnp.asarray(gamma, rewards.dtype)
     after_last = _bootstrap_or_zero(bootstrap, mask, rewards.dtype)
-    return without_gaps(_compute_returns, mask, (rewards,), (discount, after_last))
+    return compute_without_gaps(_compute_returns, mask, (rewards,), (discount, after_last))
 
 
 def lambda_returns(

@@ -27,7 +27,7 @@ def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) 
 
         A_i = r_i - (1/G) Σ_j r_j
 
-    A group of identical rewards gets exactly 0, because the mean is computed from the differences to the lowest reward.
+    A group of identical rewards gets exactly 0, because the mean is computed on the differences from the lowest reward.
 
     Args:
         rewards: one number per response, `[..., G]`.
@@ -63,8 +63,8 @@ def group_normalized(
 
     Args:
         rewards: one number per response, `[..., G]`.
-        eps: ε, added to the standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's; the paper states none.
-        ddof: delta degrees of freedom of the standard deviation, 0 or 1. The paper states none; implementations use 1.
+        eps: ε, added to the standard deviation; not negative. verl uses 1e-6, TRL 1e-4; the paper states no value.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1. The paper states no value; implementations use 1.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
@@ -133,7 +133,7 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
 
     Args:
         rewards: one number per response, not negative, `[..., G]`.
-        eps: ε, not negative; the paper has none, its authors' code uses 1e-6.
+        eps: ε, not negative; 0 in the paper, 1e-6 in its authors' code.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
@@ -173,7 +173,7 @@ def process_normalized(
         step_rewards: reward of each step, at the token where the step ends, `[..., G, T]`; other slots may contain anything.
         step_end: tokens at which steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
         eps: ε, added to the standard deviation; not negative.
-        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states no value.
 
     Returns:
         `[..., G, T]`, dimensionless; 0 after the last step of a response, and everywhere in a group whose step rewards are
@@ -206,7 +206,7 @@ def turn_normalized(
     eps: Number = 1e-6,
     ddof: int = 1,
 ) -> Float[Array, "*P G T"]:
-    """Advantage of a turn: the discounted sum of rewards from this turn on, each normalized over the group's turns of that index.
+    """Advantage of a turn: the discounted sum of rewards from this turn on, each normalized over the turns with its index.
 
     ::
 
@@ -220,7 +220,7 @@ def turn_normalized(
         step_end: tokens at which turns end, bool or 0/1, `[..., G, T]`. A response may have any number of turns, even none.
         discount: λ in [0, 1], weight of the next turn's advantage.
         eps: ε, added to the standard deviation; not negative.
-        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states no value.
 
     Returns:
         `[..., G, T]`, dimensionless; 0 after the last turn of a response. A turn j that only one response has, or whose rewards

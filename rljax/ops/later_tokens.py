@@ -13,7 +13,7 @@ TILE = 32
 """Tokens per tile; one matrix product computes a tile's sums. On a CPU, 32 is as fast as 16 and 64, and faster than 128."""
 
 
-def without_gaps(
+def compute_without_gaps(
     equation: Callable[..., Float[Array, "*rows T"]],
     mask: Mask,
     arrays: tuple[Float[Array, "*rows T"], ...],
@@ -27,25 +27,25 @@ def without_gaps(
     The computation is jitted, so that an eager call compiles only once per equation and shape; a bare `cond` would compile at
     every call. The equation must therefore be a module-level function, not a closure.
     """
-    return _apply(equation, mask.astype(bool), arrays, numbers)  # pyright: ignore[reportUnknownVariableType]
+    return _compute(equation, mask.astype(bool), arrays, numbers)  # pyright: ignore[reportUnknownVariableType]
 
 
 @jax.jit(static_argnames="equation")
-def _apply(equation: Callable[..., Array], mask: Array, arrays: tuple[Array, ...], numbers: tuple[Array, ...]) -> Array:
-    def apply_in_place(mask: Array, *arrays: Array) -> Array:
+def _compute(equation: Callable[..., Array], mask: Array, arrays: tuple[Array, ...], numbers: tuple[Array, ...]) -> Array:
+    def compute_in_place(mask: Array, *arrays: Array) -> Array:
         return zero_outside(equation(mask, *(zero_outside(x, mask) for x in arrays), *numbers), mask)
 
-    def apply_at_front(mask: Array, *arrays: Array) -> Array:
+    def compute_at_front(mask: Array, *arrays: Array) -> Array:
         length = mask.shape[-1]
         index = jnp.cumsum(mask, -1) - 1
         target = jnp.where(mask, index, length)
         front = jax.lax.broadcasted_iota(int, mask.shape, mask.ndim - 1) < mask.sum(-1, keepdims=True)
         moved = (jnp.put_along_axis(jnp.zeros_like(x), target, x, -1, inplace=False, mode="drop") for x in arrays)
-        result = apply_in_place(front, *moved)
+        result = compute_in_place(front, *moved)
         return zero_outside(jnp.take_along_axis(result, jnp.maximum(index, 0), -1), mask)
 
     has_gaps = (_is_last(mask).sum(-1) > 1).any()
-    return jax.lax.cond(has_gaps, apply_at_front, apply_in_place, mask, *arrays)  # pyright: ignore[reportUnknownVariableType]
+    return jax.lax.cond(has_gaps, compute_at_front, compute_in_place, mask, *arrays)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _shift_left(x: Array) -> Array:
@@ -67,7 +67,7 @@ def next_values(
 
 @jax.custom_jvp
 def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]) -> Float[Array, "*rows T"]:
-    """Discounted sums S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is a number, or one number per row.
+    """Discounted sums S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is one number for all rows, or one per row.
 
     Within a tile, the sums are a product with a triangular matrix of powers of c. Later tiles add c^{e-t} S_e, where e is the
     first slot of the next tile; a scan carries S_e from the last tile to the first. A non-finite number turns the sums of its

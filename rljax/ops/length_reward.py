@@ -29,9 +29,9 @@ def cosine_length_reward(
     wrong_long: Number = 0.0,
     cut_off: Number = -10.0,
 ) -> Float[Array, "*rows"]:
-    """Reward that follows half a cosine period in the length, from 0 to the maximum length.
+    """Reward that follows half a cosine period as the length goes from 0 to its maximum.
 
-    The defaults favor short correct responses, and long wrong ones, since an unsure model should think further.
+    The defaults favor short correct responses, and long wrong ones, because an unsure model should think longer.
 
     ::
 

@@ -45,7 +45,7 @@ def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows 
         [1.0, 0.0]
 
     Source:
-        Convention: select by the mask instead of multiplying by it, since inf x 0 is NaN.
+        Convention: select by the mask instead of multiplying by it, since ∞ × 0 is NaN.
     """
     check_floating(x=x)
     check_mask(mask=mask)
@@ -142,7 +142,7 @@ def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
 def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Entries in the mask minus their mean.
 
-    A row of identical entries gets exactly 0, because the mean is computed from the differences to the lowest entry: in floating
+    A row of identical entries gets exactly 0, because the mean is computed on the differences from the lowest entry: in floating
     point the mean of eight entries of 0.1 is not 0.1, but the mean of eight zeros is 0.
 
     ::

@@ -24,7 +24,7 @@ def whole_response_token_log_ratio(
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats; 0 outside the mask. The derivative is 1 for the token's own `logp`, 0 for the others. Not clamped.
+        `[..., T]`, nats; 0 outside the mask. Its derivative is 1 for the token's own `logp`, and 0 for others. Not clamped.
 
     Raises:
         ValueError: the shapes differ, or the log-probabilities are not floating point.
@@ -38,9 +38,9 @@ def whole_response_token_log_ratio(
         VESPO, arXiv:2602.10693, and its authors' code.
     """
     log_ratio = token_log_ratio(logp, old_logp, mask)
-    own = zero_outside(logp, mask)
+    token = zero_outside(logp, mask)
     total = jax.lax.stop_gradient(log_ratio).sum(-1, keepdims=True)
-    return jnp.where(mask.astype(bool), total + (own - jax.lax.stop_gradient(own)), 0.0)
+    return jnp.where(mask.astype(bool), total + (token - jax.lax.stop_gradient(token)), 0.0)
 
 
 @in_float32
@@ -55,8 +55,8 @@ def gamma_weighted(
 ) -> Float[Array, "*rows T"]:
     """REINFORCE, weighted by a gamma-shaped function of the full response's ratio: 1 on-policy, near 0 for extreme ratios.
 
-    The paper writes log π where this has log W. Only the gradient is meaningful: with `whole_response_token_log_ratio`, it is
-    φ(W_i) A_it ∂ log π(o_it). The weight peaks at W = c₁ / c₂.
+    The paper writes log π where this function has log W. Only the gradient is meaningful: with `whole_response_token_log_ratio`,
+    it is φ(W_i) A_it ∂ log π(o_it). The weight peaks at W = c₁ / c₂.
 
     ::
 
@@ -103,10 +103,8 @@ def mirror_descent(
 ) -> Float[Array, "*rows T"]:
     """Advantage times log-ratio, minus a quadratic penalty on the log-ratio.
 
-    It needs no clipping, and allows off-policy data.
-
-    The objective equals (A² - (A - τ log ρ)²) / 2τ, so its maximum is at log ρ = A/τ, where the policy is optimal under a KL
-    penalty to π_old with weight τ. There, the slope A - τ log ρ changes sign.
+    This objective needs no clipping and allows off-policy data. It equals (A² - (A - τ log ρ)²) / 2τ, so its maximum is at
+    log ρ = A/τ, where the policy is optimal under a KL penalty to π_old with weight τ. There, the slope A - τ log ρ changes sign.
 
     ::
 

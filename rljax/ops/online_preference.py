@@ -154,7 +154,7 @@ def reference_weights(
 def mixture_win_rate(
     rewards: Float[Array, "*P G"], log_ratio: Float[Array, "*P G"], *, mixture: Number = 0.125, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Probability that a response beats another one, sampled from the geometric mixture of the policy and the reference.
+    """Probability that a response beats an opponent that is sampled from the geometric mixture of policy and reference.
 
     ::
 

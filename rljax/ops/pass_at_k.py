@@ -2,7 +2,7 @@
 
 Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is as in `rljax.ops.group`. All functions average
 over the group's subsets of k responses in closed form, so that sorting is their main cost. A group with fewer than k valid
-responses has no such subset and gets 0 everywhere.
+responses has no subset of k and gets 0 everywhere.
 """
 
 import jax
@@ -213,7 +213,7 @@ def pass_at_k_normalized(
         rewards: one number per response, `[..., G]`.
         k: size of the subsets, from 1 to G.
         threshold: reward above which a response is right; 0 suits both 1 / -1 and 1 / 0.
-        eps: ε, added to the standard deviation, not negative; the paper has none, its authors' code uses 1e-6.
+        eps: ε, added to the standard deviation, not negative; 0 in the paper, 1e-6 in its authors' code.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n is their number.
 
     Returns:

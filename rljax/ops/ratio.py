@@ -216,7 +216,7 @@ def group_expectation_log_ratio(
     """GEPO's log-weight: the learner's log-probability of a response, minus the log of the sampler's expected probability.
 
     Equal to `sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)`: once the
-    denominators are known, each response can be computed alone. On-policy log w_i is *not* 0; instead Σ_i q̂_i w_i = 1
+    denominators are known, each response's weight can be computed alone. On-policy, log w_i is *not* 0; instead Σ_i q̂_i w_i = 1
     with q̂ = q / Σ q.
 
     ::
@@ -252,7 +252,7 @@ def group_expectation_log_ratio(
 def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator as the paper writes it, with full-response probabilities.
 
-    For responses of more than a few tokens, the likeliest one almost determines E, and all other weights are about 0; see
+    For responses of more than a few tokens, the likeliest response almost determines E, and the others' weights are about 0; see
     `group_expectation_log_denominator` for the form used in training.
 
     ::

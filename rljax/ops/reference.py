@@ -34,7 +34,7 @@ def adaptive_kl_coefficient(
         bound: bound on the relative error, not negative; 0.2 in Section 2.2.
 
     Returns:
-        a number, in the unit of `coefficient`.
+        A number, in the unit of `coefficient`.
 
     Raises:
         ValueError: `target` not positive; `coefficient`, `gain` or `bound` negative.

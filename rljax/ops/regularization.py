@@ -192,7 +192,7 @@ def diagonal_fisher(per_example_gradients: FloatTree) -> FloatTree:
 
         F_i = (1/N) Σ_n (∂ log p(y_n | x_n) / ∂θ_i)²
 
-    If y is sampled from the model, this estimates the Fisher information; if y comes from the data, the "empirical Fisher".
+    If y is sampled from the model, this estimates the Fisher information; if y is from the data, it is the "empirical Fisher".
     Each example's gradient is squared *before* the mean: squaring the batch's gradient gives a different result.
 
     Args:
@@ -226,4 +226,4 @@ SUPERVISED_LOSSES: Mapping[str | None, Callable[..., Array]] = {
     None: negative_log_likelihood,
     "dft": dynamic_fine_tuning_loss,
 }
-"""Value of `--warm-start-loss` -> per-token loss on demonstrations, a function of log-probabilities and mask."""
+"""Value of `--warm-start-loss` -> function of log-probabilities and mask that computes each token's loss on demonstrations."""

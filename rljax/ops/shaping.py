@@ -99,7 +99,7 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         weights: weights w_k by the same names, of either sign.
 
     Returns:
-        The sum, in the shape of one part.
+        The sum, in the shape of each part.
 
     Raises:
         ValueError: no part, a name in only one of the two mappings, integer rewards, or mismatched shapes.
@@ -114,7 +114,9 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         Rule-based reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2 (answer plus format).
     """
     if not parts or set(parts) != set(weights):
-        raise ValueError(f"weights must name the same parts, at least one: expected {sorted(parts)}, got {sorted(weights)}")
+        raise ValueError(
+            f"weights must have the same names as parts, at least one: expected {sorted(parts)}, got {sorted(weights)}"
+        )
     check_floating(**parts)
     check_same_shape(**parts)
     return functools.reduce(jnp.add, (weights[name] * part for name, part in parts.items()))

@@ -42,7 +42,7 @@ def _as_printed(log_ratio: Array, advantage: Array, *, low: Number, high: Number
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - low, 1 + high) * advantage)
 
 
-def _pessimistic(
+def _pessimistic_clip(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, low: Number, high: Number, cap: Number
 ) -> Float[Array, "*rows T"]:
     """The ratio times the advantage, with the ratio capped at `1 + high` if A >= 0 and kept in [1 - low, cap] if A < 0.
@@ -89,7 +89,7 @@ def clipped(
         document. The document's Eq. 26 has another form for A <= 0: combined with its Eq. 29, it never clips the low side.
     """
     _check_clip(log_ratio, advantage, low=low, high=high)
-    return _pessimistic(log_ratio, advantage, low=low, high=high, cap=jnp.inf)
+    return _pessimistic_clip(log_ratio, advantage, low=low, high=high, cap=jnp.inf)
 
 
 @in_float32
@@ -103,8 +103,8 @@ def dual_clipped(
 ) -> Float[Array, "*rows T"]:
     """PPO's clip, plus a bound on the objective of tokens with a negative advantage.
 
-    Without this bound, the objective of a token with A < 0 is unbounded when its ratio explodes. Clipping the ratio from above by δ
-    before PPO's `min` (a "two-sided" clip) gives the same result for δ = c >= 1 + high.
+    Without this bound, the objective of a token with A < 0 falls without limit as its ratio grows. Clipping the ratio from above
+    by δ before PPO's `min` (a "two-sided" clip) gives the same result for δ = c >= 1 + high.
 
     ::
 
@@ -135,7 +135,7 @@ def dual_clipped(
     """
     _check_clip(log_ratio, advantage, low=low, high=high)
     _check_above_one(cap=cap)
-    return _pessimistic(log_ratio, advantage, low=low, high=high, cap=cap)
+    return _pessimistic_clip(log_ratio, advantage, low=low, high=high, cap=cap)
 
 
 @in_float32
@@ -220,7 +220,7 @@ def sapo(
 ) -> Float[Array, "*rows T"]:
     """A soft gate instead of a clip: the gradient fades on both sides of ρ = 1 and never stops abruptly.
 
-    On-policy the gradient with respect to log ρ is A for every τ.
+    On-policy, the gradient with respect to log ρ is A for every τ.
 
     ::
 

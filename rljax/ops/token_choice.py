@@ -45,7 +45,7 @@ def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: 
         share: ρ, fraction of tokens to keep, in [0, 1]; 0.2 in the paper. At least one token is kept.
 
     Returns:
-        bool, `[..., T]`, False outside the mask; ties with the last kept token are kept too.
+        bool, `[..., T]`, False outside the mask; tokens that tie with the last kept token are kept as well.
 
     Raises:
         ValueError: the shapes differ, integer entropies, or `share` outside [0, 1].
@@ -106,7 +106,7 @@ def only_high_entropy(
 def token_covariance(
     logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Each token's contribution to the covariance of log-probability and advantage, which lowers the entropy if positive.
+    """Each token's contribution to the covariance of log-probability and advantage; if positive, it lowers the entropy.
 
     ::
 
@@ -143,7 +143,7 @@ def token_covariance(
 def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Number) -> Bool[Array, "*rows T"]:
     """Mask of the tokens with the highest covariance in the batch, on which KL-Cov puts a KL penalty.
 
-    Its authors' code adds the penalty β |log ρ_it| (β = 1) towards the sampling policy, and does not clip these tokens' ratio.
+    KL-Cov's authors add the penalty β |log ρ_it| (β = 1) towards the sampling policy, and do not clip these tokens' ratios.
 
     ::
 
@@ -155,7 +155,7 @@ def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Num
         share: k, fraction of tokens to select, in [0, 1]; verl's default is 2e-4. At least one token is selected.
 
     Returns:
-        bool, `[..., T]`, False outside the mask; ties with the last selected token are included.
+        bool, `[..., T]`, False outside the mask; tokens that tie with the last selected token are included.
 
     Raises:
         ValueError: the shapes differ, integer covariances, or `share` outside [0, 1].

@@ -141,5 +141,5 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
 
 def _masked_variance(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
     """Variance over all tokens in the batch's mask; exactly 0 if all their values are the same."""
-    counts = mask.reshape(-1)
-    return masked_mean(jnp.square(masked_centered(x.reshape(-1), counts)), counts)
+    flat = mask.reshape(-1)
+    return masked_mean(jnp.square(masked_centered(x.reshape(-1), flat)), flat)

@@ -1,4 +1,4 @@
-"""Weighted preference optimization: pairs that the policy itself is likely to generate count more."""
+"""Weighted preference optimization: a pair has more weight if the policy itself is likely to generate it."""
 
 import math
 

@@ -53,7 +53,7 @@ def token_mean(mask: Mask) -> Float[Array, "*rows T"]:
         [[0.25, 0.25, 0.0], [0.25, 0.25, 0.0]]
 
     Source:
-        DAPO, arXiv:2503.14476, Eq. 8, over the batch as its authors' code does; Eq. 28 of the design document.
+        DAPO, arXiv:2503.14476, Eq. 8, over the batch, as in its authors' code; Eq. 28 of the design document.
     """
     tokens = _tokens(mask)
     return ratio_or_zero(tokens, tokens.sum())

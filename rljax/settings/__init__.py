@@ -1,4 +1,4 @@
-"""Tools for all settings: flat names, checks of values, and options of the form `name=value`."""
+"""Tools for all settings: flag names, checks of values, options of the form `name=value`, sizes, and shared groups."""
 
 from rljax.lazy import lazy_names
 

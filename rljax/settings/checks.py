@@ -16,10 +16,17 @@ from rljax.errors import InputError
 from rljax.settings.flat import flat_names
 from rljax.text import nearest_first, replace_surrogates
 
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null", Path: "a path"}
+TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    NoneType: "null",
+    Path: "a path",
+}
 """Type of a setting -> how messages describe it."""
 
-LARGEST = 2**31 - 1
+LARGEST_INTEGER = 2**31 - 1
 """Largest value of an integer setting, because counters on devices have 32 bits."""
 
 YEAR = 365 * 24 * 3600
@@ -38,8 +45,10 @@ def check_numbers(settings: object) -> None:
         for number in _numbers_in(getattr(settings, name)):
             if math.isnan(number) or (math.isinf(number) and flag not in MAY_BE_INFINITE):
                 raise InputError(f"{flag} is {number}; it must be a finite number.")
-            if isinstance(number, int) and abs(number) > LARGEST:
-                raise InputError(f"{flag} is {number}; a whole number must be between -{LARGEST:,} and {LARGEST:,}.")
+            if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
+                raise InputError(
+                    f"{flag} is {number}; a whole number must be between -{LARGEST_INTEGER:,} and {LARGEST_INTEGER:,}."
+                )
 
 
 def _numbers_in(value: object) -> Iterator[int | float]:
@@ -118,7 +127,7 @@ def check_options(owner: str, options: Mapping[str, int | float], factory: Calla
     Args:
         owner: what has the options, for messages.
         options: the options.
-        factory: the function that makes the algorithm, loss or head; its keyword arguments are the known options.
+        factory: the function that builds the algorithm, loss or head; its keyword arguments are the known options.
 
     Raises:
         InputError: an option is unknown, or is not an integer although the argument is annotated as `int`.
@@ -201,23 +210,23 @@ def is_server_address(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and len(text.split()) == 1
 
 
-def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None) -> None:
-    """Reject a sampling mask that would have nothing to record, or would be too small.
+def check_sampling_mask(size: int | None, top_k: int | None, top_p: float | None) -> None:
+    """Reject a sampling mask that would have nothing to record, or no room for all tokens that can be sampled.
 
     Raises:
         InputError: neither `top_k` nor `top_p` is set, or `top_k` keeps more tokens than the mask has room for.
     """
-    if most is not None and top_k is None and top_p is None:
+    if size is not None and top_k is None and top_p is None:
         raise InputError(
-            f"sampling_mask={most} records what top_k and top_p keep, but neither is set; set one, or leave sampling_mask out."
+            f"sampling_mask={size} records what top_k and top_p keep, but neither is set; set one, or leave sampling_mask out."
         )
-    if most is not None and top_k is not None and top_k > most:
+    if size is not None and top_k is not None and top_k > size:
         raise InputError(
-            f"sampling_mask={most} is too small for the top_k={top_k} tokens that can be sampled; set it to at least {top_k}."
+            f"sampling_mask={size} is too small for the top_k={top_k} tokens that can be sampled; set it to at least {top_k}."
         )
 
 
-def warn_of_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: float | None) -> list[str]:
+def truncation_warnings(chosen: Mapping[str, object], top_k: int | None, top_p: float | None) -> list[str]:
     """Return warnings about corrections that treat truncation by top-k or top-p as a difference between policies.
 
     Args:
@@ -235,7 +244,7 @@ def warn_of_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: f
     ]
 
 
-def run_lengths(known: Collection[str], options: Mapping[str, float], limit: int) -> dict[str, int]:
+def default_lengths(known: Collection[str], options: Mapping[str, float], limit: int) -> dict[str, int]:
     """Derive default values of an algorithm's length options from the run's limit, or from `max_length` if that option is set.
 
     DAPO's overlong penalty covers the last fifth before the limit, as in its paper: 4,096 of 20,480 tokens. Dr.GRPO divides by the
@@ -247,7 +256,7 @@ def run_lengths(known: Collection[str], options: Mapping[str, float], limit: int
         limit: the run's maximum number of tokens per response.
 
     Example:
-        >>> run_lengths(("max_length", "cache"), {}, 250), run_lengths(("beta",), {}, 250)
+        >>> default_lengths(("max_length", "cache"), {}, 250), default_lengths(("beta",), {}, 250)
         ({'max_length': 250, 'cache': 50}, {})
     """
     limit = int(options.get("max_length", limit))
@@ -255,16 +264,16 @@ def run_lengths(known: Collection[str], options: Mapping[str, float], limit: int
 
 
 def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str, int], limit: int) -> list[str]:
-    """Describe which length options of an algorithm do not fit the run's limit; empty if all do.
+    """Describe the length options of an algorithm that do not fit the run's limit; the list is empty if all fit.
 
     Args:
         name: name of the algorithm.
         options: the options that are set.
-        lengths: result of `run_lengths`.
+        lengths: result of `default_lengths`.
         limit: the run's maximum number of tokens per response.
     """
-    found = {**lengths, **{key: int(value) for key, value in options.items() if key in lengths}}
-    longest, cache = found.get("max_length", limit), found.get("cache")
+    used = {**lengths, **{key: int(value) for key, value in options.items() if key in lengths}}
+    longest, cache = used.get("max_length", limit), used.get("cache")
     if cache is None and longest != limit:
         return [
             f"{name} divides by max_length={longest}, and a response has at most {limit} tokens, so gradients are "
@@ -279,7 +288,7 @@ def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str
 
 
 def paper_lengths(known: Mapping[str, float], options: Mapping[str, float]) -> dict[str, float]:
-    """Derive the options of a run that an earlier version of rljax started, which set missing lengths to those of the paper.
+    """Add the paper's lengths to the options of a run that an earlier version of rljax started, as that version did.
 
     Args:
         known: the algorithm's options and their defaults.
@@ -302,7 +311,7 @@ def hints_of(group: type) -> Mapping[str, Any]:
         <class 'int'>
     """
     hints, flat = get_type_hints(group, include_extras=True), flat_names(group)
-    return MappingProxyType({setting: _bare(hints[name]) for name, setting in flat.items()})
+    return MappingProxyType({setting: _strip_annotations(hints[name]) for name, setting in flat.items()})
 
 
 def fit_value(value: object, hint: Any) -> Any:
@@ -319,7 +328,7 @@ def fit_value(value: object, hint: Any) -> Any:
         >>> fit_value([1, 2], tuple[float, float] | None), fit_value("bfloat16", Literal["float32", "bfloat16"])
         ((1.0, 2.0), 'bfloat16')
     """
-    hint = _bare(hint)
+    hint = _strip_annotations(hint)
     value = float(value) if hint is float and type(value) is int else value
     value = Path(value) if hint is Path and isinstance(value, str) else value
     origin, arguments = get_origin(hint), get_args(hint)
@@ -340,7 +349,7 @@ def fit_value(value: object, hint: Any) -> Any:
         return {fit_value(name, arguments[0]): fit_value(number, arguments[1]) for name, number in value.items()}
     elif type(value) is hint or (hint is Path and isinstance(value, Path)):  # isinstance would accept True as a number
         return value
-    raise ValueError(f"{expected(hint)} is expected")
+    raise ValueError(f"{describe_type(hint)} is expected")
 
 
 def fit_setting(name: str, value: Any, hint: Any) -> Any:
@@ -357,8 +366,8 @@ def fit_setting(name: str, value: Any, hint: Any) -> Any:
     """
     is_scalar = getattr(value, "shape", None) == ()  # a scalar of NumPy or JAX
     plain = str(value) if isinstance(value, Path) else value.item() if is_scalar else value
-    if get_origin(_bare(hint)) is Literal and plain not in get_args(_bare(hint)):
-        *most, last = get_args(_bare(hint))
+    if get_origin(_strip_annotations(hint)) is Literal and plain not in get_args(_strip_annotations(hint)):
+        *most, last = get_args(_strip_annotations(hint))
         raise InputError(f"{name} is {value!r:.80}; choose {', '.join(most)} or {last}.")
     try:
         return fit_value(plain, hint)
@@ -377,25 +386,25 @@ def check_types(settings: object) -> None:
         fit_setting(flag, getattr(settings, name), hints[flag])
 
 
-def expected(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """Describe a type in words.
 
     Example:
-        >>> expected(tuple[float, float] | None), expected(Literal["best", "last"])
+        >>> describe_type(tuple[float, float] | None), describe_type(Literal["best", "last"])
         ('a list of 2 entries (each a number) or null', "'best' or 'last'")
     """
-    hint = _bare(hint)
+    hint = _strip_annotations(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(map(expected, arguments))
+        return " or ".join(map(describe_type, arguments))
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin in (tuple, Sequence):
         count = "" if _is_homogeneous(hint) else f" of {len(arguments)} entries"
-        return f"a list{count} (each {expected(arguments[0])})"
+        return f"a list{count} (each {describe_type(arguments[0])})"
     if origin is dict:
         return "a mapping of names to numbers" + (" or texts" if str in get_args(arguments[1]) else "")
-    return WORDS[hint] if hint in WORDS else str(hint)
+    return TYPE_NAMES[hint] if hint in TYPE_NAMES else str(hint)
 
 
 def _is_homogeneous(hint: Any) -> bool:
@@ -403,6 +412,6 @@ def _is_homogeneous(hint: Any) -> bool:
     return get_origin(hint) is Sequence or get_args(hint)[-1] is Ellipsis
 
 
-def _bare(hint: Any) -> Any:
+def _strip_annotations(hint: Any) -> Any:
     """Strip the command line's annotations from a type."""
-    return _bare(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
+    return _strip_annotations(get_args(hint)[0]) if get_origin(hint) is Annotated else hint

@@ -21,7 +21,7 @@ def read_options(words: list[str]) -> dict[str, int | float]:
         try:
             options[name] = int(number) if number.lstrip("+-").isdigit() else float(number)
         except ValueError as error:
-            raise ValueError(f"{f'{name}={number}'!r} is not name=number") from error
+            raise ValueError(f"{f'{name}={number}'!r} must have the form name=number, such as clip_high=0.3") from error
     return options
 
 
@@ -39,7 +39,7 @@ def read_words(words: list[str]) -> dict[str, int | float | str]:
     for word in words:
         name, equals, text = word.partition("=")
         if not (name and equals and text):
-            raise ValueError(f"{word!r} is not name=value")
+            raise ValueError(f"{word!r} must have the form name=value, such as cache=8")
         if name in values:
             raise ValueError(f"{name!r} appears twice; leave one of them out")
         values[name] = text

@@ -10,7 +10,16 @@ import pytest
 from small_cli import printed, refused
 
 from rljax.algorithms import BY_NAME
-from rljax.book.choosing import ALGORITHMS, FREE, PARTS, ClaimEvidence, Facts, recommend, table, weigh_verdict
+from rljax.book.choosing import (
+    ALGORITHMS,
+    FACTS_WITHOUT_RULES,
+    PARTS,
+    ClaimEvidence,
+    Facts,
+    recommend,
+    table,
+    weigh_verdict,
+)
 from rljax.book.claims import claim_names, read_claim
 from rljax.book.trainer_experiments import trainer_experiments
 from rljax.cli import parse
@@ -38,7 +47,8 @@ def test_rule_is_chosen_under_its_own_conditions(rule):
 
 
 def test_facts_are_used_and_claims_exist():
-    assert {where.fact for rule in RULES for where in rule.where} | set(FREE) == {field.name for field in fields(Facts)}
+    read = {where.fact for rule in RULES for where in rule.where}
+    assert read | set(FACTS_WITHOUT_RULES) == {field.name for field in fields(Facts)}
     assert {claim for rule in RULES for claim in rule.claims} <= {*claim_names(), *trainer_experiments()}
     experiments = trainer_experiments()
     cited = [(rule, name) for rule in RULES for name in rule.claims if name in experiments]
@@ -69,8 +79,8 @@ SITUATIONS = [
 @pytest.mark.parametrize("facts", SITUATIONS, ids=lambda facts: shlex.join(map(str, asdict(facts).values())))
 def test_recommended_command_is_valid(facts):
     found = recommend(facts, ALGORITHMS, PARTS)
-    record = parse(found.words[1:])
-    if found.words[1] == "train":
+    record = parse(found.command[1:])
+    if found.command[1] == "train":
         algorithm = make_algorithm(record.config)
         assert record.config.algorithm.name == found.chosen.choice
         sampling, budget = record.config.sampling, facts.budget
@@ -80,18 +90,18 @@ def test_recommended_command_is_valid(facts):
 
 def test_facts_reach_the_command():
     found = recommend_for(length=400, budget=8000, group=4, updates=2, model="m", dataset="d.jsonl")
-    text = shlex.join(found.words)
+    text = shlex.join(found.command)
     for words in ("--model m", "--dataset d.jsonl", "--max-response-tokens 400", "--group-size 4", "--minibatches 2"):
         assert words in text
     assert "--prompts 16 --group-size 4 --steps 125" in text
-    assert "--algorithm-options k=4" in shlex.join(recommend_for(pass_k=4, group=4).words)
+    assert "--algorithm-options k=4" in shlex.join(recommend_for(pass_k=4, group=4).command)
     for updates, words in (
         (20, "--minibatches 4 --passes 5"),
         (7, "--minibatches 1 --passes 7"),
         (128, "--minibatches 64 --passes 2"),
     ):
-        assert words in shlex.join(recommend_for(updates=updates).words)
-    assert "--without soft_overlong" in shlex.join(recommend_for(length=400, budget=20_000).words)
+        assert words in shlex.join(recommend_for(updates=updates).command)
+    assert "--without soft_overlong" in shlex.join(recommend_for(length=400, budget=20_000).command)
 
 
 def test_omitted_overlong_punishment_cites_its_experiment(capsys):
@@ -100,22 +110,22 @@ def test_omitted_overlong_punishment_cites_its_experiment(capsys):
     assert "soft_overlong: a claim against this advice, not decided" in part
     assert "--without soft_overlong" in part[part.index("Command,") :]
     assert recommend_for(updates=20).chosen.choice == "cispo"
-    assert "--without" not in recommend_for(updates=20).words
+    assert "--without" not in recommend_for(updates=20).command
 
 
 def test_stale_sampler_gets_a_correction_or_gepo():
     few, many = recommend_for(staleness=3), recommend_for(staleness=64)
-    assert (few.chosen.choice, "--correction" in few.words) == ("dapo", True)
-    assert (many.chosen.choice, "--correction" in many.words) == ("gepo", False)
-    assert [parse(found.words[1:]).config.sampling.staleness for found in (few, many)] == [3, 64]
-    assert "--staleness" not in recommend_for().words
+    assert (few.chosen.choice, "--correction" in few.command) == ("dapo", True)
+    assert (many.chosen.choice, "--correction" in many.command) == ("gepo", False)
+    assert [parse(found.command[1:]).config.sampling.staleness for found in (few, many)] == [3, 64]
+    assert "--staleness" not in recommend_for().command
 
 
 def test_critic_needs_length_and_budget():
     assert recommend_for(critic=True, length=4000).chosen.choice == "vapo"
     assert recommend_for(critic=True, length=1000).chosen.choice == "dapo"
     assert recommend_for(critic=True, length=4000, budget=20_000).chosen.choice == "dapo"
-    assert [rule.choice for rule in recommend_for(critic=True, length=4000, pass_k=8).also] == ["pkpo"]
+    assert [rule.choice for rule in recommend_for(critic=True, length=4000, pass_k=8).alternatives] == ["pkpo"]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +134,8 @@ def test_critic_needs_length_and_budget():
         ({"length": 0}, "length is 0; it must be at least 1"),
         ({"staleness": -1}, "staleness is -1"),
         ({"staleness": 64, "budget": 400}, "a budget of 400 responses is enough for 50 steps"),
-        ({"group": 1, "pass_k": 4}, "must be at least 2"),
-        ({"group": 1, "reward": "steps"}, "must be at least 2"),
+        ({"group": 1, "pass_k": 4}, "set --group 2 or more"),
+        ({"group": 1, "reward": "steps"}, "set --group 2 or more"),
         ({"pass_k": 64}, "pass_k is 64, but pass@k needs k responses to a prompt and group is 8"),
         ({"budget": 7}, "budget is 7, but a step samples at least the 8 responses of one group"),
     ],
@@ -136,11 +146,15 @@ def test_impossible_facts_are_refused(facts, message):
 
 
 def test_facts_without_effect_are_listed_with_the_reason():
-    assert dict(recommend_for().idle) == {} == dict(recommend_for(length=3000, critic=True, teacher=None).idle)
-    assert recommend_for(critic=True).idle == {"critic": "vapo needs --length 2000 or more"}
-    assert recommend_for(experts=True, pass_k=4).idle == {"experts": "pkpo takes precedence over gspo"}
-    assert recommend_for(outliers=True, length=32).idle == {"outliers": "ranks does not fit rloo"}
-    assert set(recommend_for(reward="pairs", budget=50, group=4, length=32).idle) == {"budget", "group"}
+    assert (
+        dict(recommend_for().without_effect)
+        == {}
+        == dict(recommend_for(length=3000, critic=True, teacher=None).without_effect)
+    )
+    assert recommend_for(critic=True).without_effect == {"critic": "vapo needs --length 2000 or more"}
+    assert recommend_for(experts=True, pass_k=4).without_effect == {"experts": "pkpo takes precedence over gspo"}
+    assert recommend_for(outliers=True, length=32).without_effect == {"outliers": "ranks does not fit rloo"}
+    assert set(recommend_for(reward="pairs", budget=50, group=4, length=32).without_effect) == {"budget", "group"}
     found = recommend_for(critic=True)
     assert "Facts without effect here, and why" in recommendation_text(found, {r.case: [] for r in RULES}, width=80)
 

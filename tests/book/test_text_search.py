@@ -79,18 +79,18 @@ def test_scores_follow_the_rule():
     # "clip" is in the idea "dual clip"; `high` in the formula is another form of "higher".
     assert scores["surrogate.dual_clipped"] == 7 + 3 / 2
     (only,) = [match for match in search("γ") if match.entry.name == "gae.td_errors"]
-    assert (only.score, only.found) == (WEIGHTS["formula"], 1)
+    assert (only.score, only.words_found) == (WEIGHTS["formula"], 1)
     assert search("dapo loss")[0].score == 12 + 7
 
 
 def test_matches_are_ordered_by_words_then_score_then_index():
     matches = search("token level loss")
-    assert [match.found for match in matches] == sorted((match.found for match in matches), reverse=True)
-    assert {match.found for match in matches} == {3, 2}
-    assert {match.found for match in search("clip higher")} == {2}
+    assert [match.words_found for match in matches] == sorted((match.words_found for match in matches), reverse=True)
+    assert {match.words_found for match in matches} == {3, 2}
+    assert {match.words_found for match in search("clip higher")} == {2}
     order = list(ENTRIES)
     for found in (2, 3):
-        group = [match for match in matches if match.found == found]
+        group = [match for match in matches if match.words_found == found]
         assert group == sorted(group, key=lambda match: (-match.score, order.index(match.entry.name)))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rljax.ops.gae import gae
-from rljax.ops.later_tokens import TILE, discounted_sums, next_values, without_gaps
+from rljax.ops.later_tokens import TILE, compute_without_gaps, discounted_sums, next_values
 
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
@@ -84,12 +84,12 @@ def test_next_values_end_with_the_value_after_the_last_token():
     np.testing.assert_array_equal(np.where(mask, found, 0), [[0, 2, -1, 0], [5, 6, 7, -2], [0, 0, 0, 0]])
 
 
-def test_without_gaps_compacts_tokens_only_if_a_row_has_gaps():
+def test_compute_without_gaps_moves_tokens_only_if_a_row_has_gaps():
     def token_indices(mask, x):
         return jnp.where(mask, jnp.arange(4, dtype=x.dtype)[None], x)
 
     contiguous = jnp.array([[False, True, True, False], [True, True, True, True]])
     gaps = jnp.array([[False, True, False, True], [True, True, True, True]])
     x = jnp.full((2, 4), jnp.nan)
-    np.testing.assert_array_equal(without_gaps(token_indices, contiguous, (x,), ()), [[0, 1, 2, 0], [0, 1, 2, 3]])
-    np.testing.assert_array_equal(without_gaps(token_indices, gaps, (x,), ()), [[0, 0, 0, 1], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(compute_without_gaps(token_indices, contiguous, (x,), ()), [[0, 1, 2, 0], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(compute_without_gaps(token_indices, gaps, (x,), ()), [[0, 0, 0, 1], [0, 1, 2, 3]])

@@ -84,7 +84,7 @@ PENALTY = {"target": 1.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0}
         (lambda: shaping.weighted_composite({}, {}), r"at least one: expected \[\], got \[\]"),
         (
             lambda: shaping.weighted_composite({"a": ONES, "b": ONES}, {"a": 1.0}),
-            r"the same parts, at least one: expected \['a', 'b'\], got \['a'\]",
+            r"the same names as parts, at least one: expected \['a', 'b'\], got \['a'\]",
         ),
         (lambda: shaping.weighted_composite({"a": ONES}, {"a": 1.0, "b": 1.0}), r"expected \['a'\], got \['a', 'b'\]"),
         (lambda: shaping.weighted_composite({"a": LENGTHS}, {"a": 1.0}), "a must be a floating-point array, got int32"),

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rljax.errors import InputError
-from rljax.settings.checks import LARGEST
+from rljax.settings.checks import LARGEST_INTEGER
 from rljax.tracking.rows import json_safe
 from rljax.training.config import TrainConfig
 
@@ -33,7 +33,7 @@ def test_impossible_numbers_are_refused(settings, message):
 
 
 def test_an_infinite_bound_is_kept():
-    config = TrainConfig.flat(algorithm="ppo", algorithm_options={"dual_clip": math.inf}, seed=LARGEST)
+    config = TrainConfig.flat(algorithm="ppo", algorithm_options={"dual_clip": math.inf}, seed=LARGEST_INTEGER)
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert TrainConfig.from_json(json_safe(config.to_json(), "config")) == config
 

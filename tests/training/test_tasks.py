@@ -126,7 +126,7 @@ def test_an_option_that_appears_twice_is_refused():
         read_words(["count=1", "count=2"])
     with pytest.raises(ValueError, match="'count' appears twice"):
         read_options(["count=1", "count=2"])
-    with pytest.raises(ValueError, match="'=3' is not name=value"):
+    with pytest.raises(ValueError, match="'=3' must have the form name=value"):
         read_options(["=3"])
 
 

@@ -159,7 +159,7 @@ def reliability_quality(
     Args:
         scores: K rewards of the same response, from several raters or from several samples of one rater, `[..., G, K]`, K ≥ 2.
         floor: s², the variance that remains if all K scores agree, in the rewards' unit squared; positive. A large floor makes
-            all weights equal; with a small one, a response on which raters agree by chance dominates the baseline.
+            all weights equal; with a small floor, a response on which raters agree by chance dominates the baseline.
         valid: which scores exist, bool or 0/1, `[..., G, K]`; None: all of them.
 
     Returns:

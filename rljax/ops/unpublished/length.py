@@ -167,7 +167,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        a number, in tokens: the mean of the two middle lengths if the number of lengths is even; 0 for a batch without tokens.
+        A number, in tokens: the mean of the two middle lengths if the number of lengths is even; 0 for a batch without tokens.
 
     Raises:
         ValueError: the mask has no token axis or contains anything other than 0 and 1.
@@ -255,7 +255,7 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
         floor: the smallest group, at least 2.
 
     Returns:
-        the number of responses, int32, in the shape of `lengths`.
+        The number of responses, int32, in the shape of `lengths`.
 
     Raises:
         ValueError: boolean lengths or lengths that are not positive, `base` or `reference` below 1, `floor` below 2.

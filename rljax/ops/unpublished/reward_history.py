@@ -51,7 +51,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         capacity: C, rewards kept per prompt, at least 1. For groups of K responses, G of them new in each step, use K - G.
 
     Returns:
-        the empty history.
+        The empty history.
 
     Raises:
         ValueError: `prompts` or `capacity` is below 1.
@@ -71,7 +71,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
 def _check_entries(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], valid: Mask | None
 ) -> tuple[Int[Array, "P"], Bool[Array, "P G"]]:
-    """Check the arguments; return the ids (negative ones moved past the end, so that JAX drops them) and which rewards count."""
+    """Check the arguments; return the ids (negative ids moved past the end, so that JAX drops them) and which rewards are valid."""
     check_floating(rewards=rewards)
     check_rank(2, rewards=rewards)
     check_integer(prompt_ids=prompt_ids)
@@ -123,7 +123,7 @@ def push_history(
         valid: which responses have a reward, bool or 0/1, `[P, G]`; the others are not stored. None: all of them.
 
     Returns:
-        the new history.
+        The new history.
 
     Raises:
         ValueError: `rewards` are integers or not of the history's dtype, `prompt_ids` are not integers, are out of range or are
@@ -160,7 +160,7 @@ def join_history(
         valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
 
     Returns:
-        rewards `[P, K]` with K = G + C, this step's first, and which of them count, bool, `[P, K]`: pass them to the functions in
+        Rewards `[P, K]` with K = G + C, this step's first, and which of them exist, bool, `[P, K]`: pass them to the functions in
         `rljax.ops.group` as `rewards` and `valid`.
 
     Raises:
@@ -207,7 +207,7 @@ def temporal_advantage(
         valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
 
     Returns:
-        the advantages, `[P, G]`. They need not sum to 0 over this step's responses, because past rewards enter the baseline. A
+        The advantages, `[P, G]`. They need not sum to 0 over this step's responses, because past rewards enter the baseline. A
         prompt's only response gets 0 if no past reward is stored.
 
     Raises:

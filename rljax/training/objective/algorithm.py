@@ -23,7 +23,7 @@ from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
 from rljax.rewards.reward_scores import Weighted
 from rljax.rollout.worker import RolloutWorker
-from rljax.settings.checks import check_options, misfit_lengths, paper_lengths, run_lengths, warn_of_truncation
+from rljax.settings.checks import check_options, default_lengths, misfit_lengths, paper_lengths, truncation_warnings
 from rljax.text import nearest_first
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
 from rljax.training.config.algorithm import factory_of, option_names
@@ -46,7 +46,7 @@ def resolved_settings(config: TrainConfig) -> dict[str, Any]:
 
 def _run_lengths(config: TrainConfig) -> dict[str, int]:
     known = {} if is_custom(config.algorithm.name) else option_names(config.algorithm.name)
-    return run_lengths(known, config.algorithm.options, config.sampling.max_response_tokens)
+    return default_lengths(known, config.algorithm.options, config.sampling.max_response_tokens)
 
 
 def with_paper_lengths(config: TrainConfig) -> TrainConfig:
@@ -65,7 +65,7 @@ def list_misfits(config: TrainConfig) -> list[str]:
     settings, sampling = config.algorithm, config.sampling
     lengths = misfit_lengths(settings.name, settings.options, _run_lengths(config), sampling.max_response_tokens)
     chosen = {"correction": settings.correction, "off_policy_delta": settings.off_policy_delta}
-    return lengths + ([] if sampling.sampling_mask else warn_of_truncation(chosen, sampling.top_k, sampling.top_p))
+    return lengths + ([] if sampling.sampling_mask else truncation_warnings(chosen, sampling.top_k, sampling.top_p))
 
 
 def make_algorithm(config: TrainConfig, own: Algorithm | None = None) -> Algorithm:
