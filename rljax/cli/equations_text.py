@@ -85,7 +85,7 @@ def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: i
         blocks.append(f"also\n{with_paragraphs(others, columns)}")
     words = content_words(query)
     notes = []
-    if matches[0].found < len(words) and len(matches) > 1:
+    if matches[0].words_found < len(words) and len(matches) > 1:
         notes.append(f"No entry has all of these words: {', '.join(words)}. The entries above are the best matches.")
     if len(matches) > limit:
         notes.append(f"{limit} of {len(matches)} entries, best first; --limit {len(matches)} shows all.")
