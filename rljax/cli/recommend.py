@@ -108,7 +108,9 @@ def recommendation_text(recommendation: Recommendation, evidence: Mapping[str, l
         others = [with_label(rule.choice, f"{rule.case}: {rule.because}", width) for rule in recommendation.alternatives]
         blocks.append(["Other algorithms that these facts allow", *others])
     if recommendation.without_effect:
-        without_effect = [with_label(name.replace("_", "-"), why, width) for name, why in recommendation.without_effect.items()]
+        without_effect = [
+            with_label(name.replace("_", "-"), why, width) for name, why in recommendation.without_effect.items()
+        ]
         blocks.append(["Facts without effect here, and why", *without_effect])
     blocks.append(["Command, with file names to replace with your own", _wrap_command(recommendation.command, width)])
     return "\n\n".join("\n".join(lines) for lines in blocks)
@@ -153,7 +155,9 @@ def run_recommend(command: Recommend) -> int:
         print(table(ALGORITHMS, PARTS))
         return 0
     recommendation = recommend(command.facts, ALGORITHMS, PARTS)
-    evidence = evidence_of((recommendation.chosen, *recommendation.parts, *(recommendation.alternatives if command.json else ())))
+    evidence = evidence_of(
+        (recommendation.chosen, *recommendation.parts, *(recommendation.alternatives if command.json else ()))
+    )
     if command.json:
         print(json.dumps(recommendation_json(recommendation, evidence), indent=2, ensure_ascii=False))
     else:
