@@ -62,7 +62,7 @@ def export_warm_start(config: rljax.TrainConfig, folder: Path) -> Path:
         base = adapt_config(config, "rloo").replace(steps=0, run=f"{folder}-run", quiet=True)
         rljax.train(base)
         if main(["export", f"{folder}-run", str(folder), "--checkpoint", "last"]) != 0:
-            raise SystemExit(f"{folder} could not be exported")
+            raise SystemExit(f"the run {folder}-run could not be exported to {folder}; see the message above")
     return folder
 
 

@@ -254,7 +254,7 @@ def device_kind(platform: str) -> str:
     command, variables = [sys.executable, "-c", code], environment_variables("rljax", platform)
     found = subprocess.run(command, check=False, env=variables, capture_output=True, text=True)
     if found.returncode:
-        raise SystemExit(f"JAX finds no device of the platform {platform!r}:\n{found.stderr[-2000:]}")
+        raise SystemExit(f"JAX finds no device of --platform {platform}; name another platform:\n{found.stderr[-2000:]}")
     return found.stdout.strip()
 
 

@@ -50,7 +50,8 @@ def tune(
     if number not in ("area", "success"):
         raise ValueError(f"number must be area or success, got {number!r}")
     if not settings or not rates or not seeds:
-        raise ValueError(f"tuning needs settings, rates and seeds, got {len(settings)}, {len(rates)} and {len(seeds)}")
+        counts = f"{len(settings)} settings, {len(rates)} rates and {len(seeds)} seeds"
+        raise ValueError(f"settings, rates and seeds must not be empty, got {counts}")
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     grid = jnp.asarray(rates, jnp.float32)
     scores = np.stack([_mean_rates(setting, grid, keys, number) for setting in settings])

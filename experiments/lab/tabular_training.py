@@ -182,11 +182,6 @@ def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _S
     return _Sample(contexts, states, tokens, rollout)
 
 
-def _split_minibatches(array: Array, minibatches: int) -> Array:
-    """Reshape `[P, G, T]` or `[B, T]` to `[M, B / M, T]`, for M mini-batches of the B responses."""
-    return array.reshape(minibatches, -1, array.shape[-1])
-
-
 def _compute_loss(
     setting: Setting, tables: _Tables, batch: Batch[Array], states: Array, tokens: Array, train_policy: bool
 ) -> Float[Array, ""]:
@@ -227,7 +222,8 @@ def _update(
         progress=progress if algorithm.needs("progress") else None,
         past=past,
     )
-    parts = jax.tree.map(lambda x: _split_minibatches(x, setting.minibatches), (batch, sample.states, sample.tokens))
+    parts = batch, sample.states, sample.tokens  # `[B, T]` or `[P, G, T]`, reshaped to `[M, B / M, T]`
+    parts = jax.tree.map(lambda x: x.reshape(setting.minibatches, -1, x.shape[-1]), parts)
     parts = jax.tree.map(lambda x: jnp.concatenate([x] * setting.passes), parts)
 
     def update(inner: tuple[_Tables, optax.OptState], part: tuple[Batch[Array], Array, Array]):
@@ -244,7 +240,8 @@ def _update(
 
 def _optimizer(setting: Setting) -> optax.GradientTransformation:
     rates = _Tables(jnp.asarray(setting.learning_rate), jnp.asarray(setting.value_learning_rate))  # pyright: ignore[reportArgumentType]
-    return optax.chain(setting.optimizer, _scale_each(rates))
+    descend = optax.stateless(lambda updates, _: jax.tree.map(lambda u, rate: -rate * u, updates, rates))
+    return optax.chain(setting.optimizer, descend)
 
 
 def _begin(setting: Setting, logits: Table) -> _Carry:
@@ -297,11 +294,6 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
     carry, after = jax.lax.scan(train_until_point, carry, (keys, progress))
     points = jnp.concatenate([tables.logits[None], after])
     return jax.lax.map(lambda table: exact(setting.world, table), points), carry.tables.logits
-
-
-def _scale_each(rates: _Tables) -> optax.GradientTransformation:
-    """Multiply the update of each table by the negative of its learning rate."""
-    return optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: -r * u, updates, rates))
 
 
 def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Float[Array, "N R V"]]:

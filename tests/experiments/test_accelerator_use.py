@@ -78,18 +78,18 @@ def test_metrics_match_hand_count(benchmark, shape):
     layer = 64 * 16 * (4 + 2) * 2 + 3 * 64 * 128
     flops = 3 * 2 * (256 * 2 * (layer + 2 * 4 * 16 * 16.5) + 192 * 64 * 512)
     assert benchmark.training_flops(shape, step) == flops
-    assert benchmark.numbers("train_16k", shape, step, 2.0, device) == {"tokens_per_second": 128.0, "mfu": flops / 2e9}
-    assert benchmark.numbers("rl_step", shape, step, 2.0, device) == {"tokens_per_second": 8 * 19 / 2}
-    assert benchmark.numbers("decode_500", shape, step, 2.0, device) == {"tokens_per_second": 44.0}
+    assert benchmark.metrics_of("train_16k", shape, step, 2.0, device) == {"tokens_per_second": 128.0, "mfu": flops / 2e9}
+    assert benchmark.metrics_of("rl_step", shape, step, 2.0, device) == {"tokens_per_second": 8 * 19 / 2}
+    assert benchmark.metrics_of("decode_500", shape, step, 2.0, device) == {"tokens_per_second": 44.0}
     weights = 2 * (layer + 2 * 64 + 2 * 16) + 64 + 512 * 64
     read = 4 * (weights + 2 * 2 * 2 * 16 * 8 * 13.5)
-    found = benchmark.numbers("decode_64", shape, step, 2.0, device)
+    found = benchmark.metrics_of("decode_64", shape, step, 2.0, device)
     assert found == {"tokens_per_second": 40.0, "bandwidth_share": pytest.approx(10 * read / 2e6)}
 
 
 def test_peak_of_known_and_unknown_devices(benchmark):
     assert benchmark.peak_of("NVIDIA H100 80GB HBM3", None) == DEVICES["h100"]
-    assert set(benchmark.KINDS.values()) <= set(DEVICES)
+    assert set(benchmark.PEAK_KEYS.values()) <= set(DEVICES)
     assert benchmark.peak_of("cpu", (2.0, 3.0))[:2] == (2.0, 3.0)
     with pytest.raises(SystemExit, match=r"'NVIDIA H100 PCIe' is not in the table .* pass --peak FLOPS BYTES"):
         benchmark.peak_of("NVIDIA H100 PCIe", None)

@@ -52,6 +52,6 @@ def test_comparison_takes_median_ratio(benchmarks):
 
 def test_verdict_marks_missed_target(benchmarks):
     _, report = benchmarks
-    assert report.verdict({"target": 2.0, "ratio": 1.9}) == "≥ 2 missed"
-    assert report.verdict({"target": 2.0, "ratio": 2.0}) == "≥ 2 ✓"
-    assert report.verdict({"target": None, "ratio": 0.5}) == "–"
+    assert report.target_text({"target": 2.0, "ratio": 1.9}) == "≥ 2 missed"
+    assert report.target_text({"target": 2.0, "ratio": 2.0}) == "≥ 2 ✓"
+    assert report.target_text({"target": None, "ratio": 0.5}) == "–"
