@@ -9,19 +9,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from rljax.training.lifecycle import outcome
+from rljax.training.lifecycle import finish
 
-draw_curves = outcome.draw_curves
+draw_curves = finish.draw_curves
 
 
 def skip_curves() -> None:
     """Prevent runs that end after this call from writing `curves.png`."""
-    outcome.draw_curves = lambda folder, config: None
+    finish.draw_curves = lambda folder, config: None
 
 
 @contextmanager
 def plotting_curves() -> Generator[None]:
     """Plot the curves of all runs that end inside this context."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outcome, "draw_curves", draw_curves)
+        patch.setattr(finish, "draw_curves", draw_curves)
         yield

@@ -71,5 +71,5 @@ def test_help_explains_shared_and_own_settings(capsys):
         main(["preference", "--help"])
     assert stopped.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for text in ("Pairs per update", "simpo", "--loss-options", "the default suits DPO", "Folder to write"):
+    for text in ("Number of pairs per update", "simpo", "--loss-options", "the default suits DPO", "Folder to write"):
         assert text in shown, text

@@ -22,7 +22,7 @@ from jax.sharding import SingleDeviceSharding
 from shapes import QWEN_0_6B
 
 from rljax.models.token_scores import default_chunk, token_scores
-from rljax.parallel.collectives import counted_lines
+from rljax.parallel.collectives import count_line_runs
 from rljax.programs.topology import topology_of
 from rljax.rollout import top_k_and_top_p
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
@@ -38,7 +38,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 def milliseconds(program: jax.stages.Compiled) -> float:
     """Sum the estimated cycles of a program's operations, and convert them to milliseconds."""
-    counted = ((line, times) for line, times in counted_lines(program.as_text() or ""))
+    counted = ((line, times) for line, times in count_line_runs(program.as_text() or ""))
     return 1e3 / HERTZ * sum(times * int(found[1]) for line, times in counted if (found := _CYCLES.search(line)))
 
 

@@ -24,7 +24,7 @@ from rljax.parallel import make_mesh
 from rljax.programs.plan import make_plan
 from rljax.programs.roofline import device_of, speed_of
 from rljax.programs.topology import topology_of
-from rljax.training.memory_plan import USABLE
+from rljax.training.memory_plan import USABLE_SHARE
 
 HERE = Path(__file__).resolve().parent
 PROMPT, RESPONSE, PROMPTS, GROUP = 512, 512, 8, 8
@@ -80,7 +80,7 @@ def compute_figures(case: Case) -> dict[str, Any]:
     topology, config = topology_of(case.topology), config_of(case)
     device, count = device_of(topology.kind), len(topology.devices)
     mesh = make_mesh(1, config.devices.fsdp, devices=topology.devices)
-    room = int(USABLE * device.memory)
+    room = int(USABLE_SHARE * device.memory)
     plan = make_plan(config, replace(SHAPES[case.model], attention=config.model.attention), mesh, PROMPT, room=room)
     speed = speed_of(config.model.dtype)
     return {

@@ -19,7 +19,7 @@ from rljax.tasks import TASKS
 from rljax.tracking.glossary import GROUPS as GROUPS_OF_METRICS
 from rljax.tracking.glossary import LABELS, Entry
 from rljax.training.config import TrainConfig
-from rljax.training.config.train import GROUPS
+from rljax.training.config.train_config import GROUPS
 
 FUNCTIONS = ("train", "evaluate", "load", "export", "load_config")
 CLASSES = (

@@ -14,7 +14,7 @@ from rljax.book.slots import slot_contents
 from rljax.book.uses import ops_in, slots, uses
 from rljax.cli.terminal_text import columns_of, formula_lines, with_label, wrap
 from rljax.records import required
-from rljax.training.config.algorithm import option_names
+from rljax.training.config.algorithm import option_defaults
 
 
 def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
@@ -77,7 +77,7 @@ def _bracketed(ops: Sequence[str]) -> str:
 
 
 def _options_text(name: str) -> str:
-    return " ".join(f"{option}={value}" for option, value in option_names(name).items())
+    return " ".join(f"{option}={value}" for option, value in option_defaults(name).items())
 
 
 def _short_entry(name: str, columns: int) -> str:
@@ -144,7 +144,7 @@ def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
 
 
 def _as_json(name: str, lineage: dict[str, GenealogyEntry]) -> dict[str, Any]:
-    options = {option: str(value) if value == float("inf") else value for option, value in option_names(name).items()}
+    options = {option: str(value) if value == float("inf") else value for option, value in option_defaults(name).items()}
     entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
     filled = slots(record)
     return {

@@ -20,7 +20,7 @@ from rljax.tracking.rows import check_remedy, check_sample, check_start, json_sa
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Summary, rows_so_far
 from rljax.training.config import TrainConfig
-from rljax.training.config.train import GROUPS
+from rljax.training.config.train_config import GROUPS
 from rljax.training.parts.custom_parts import read_saved_settings
 
 PANELS = (

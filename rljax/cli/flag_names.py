@@ -8,7 +8,7 @@ from typing import get_type_hints
 from rljax.cli.run_settings import Settings
 from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS
-from rljax.training.config.train import GROUPS
+from rljax.training.config.train_config import GROUPS
 
 
 def setting_names(record: type) -> set[str]:

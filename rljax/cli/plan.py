@@ -69,7 +69,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     from rljax.programs.plan import plan_of  # noqa: PLC0415
     from rljax.programs.roofline import device_of  # noqa: PLC0415
     from rljax.programs.topology import topology_of  # noqa: PLC0415
-    from rljax.training.memory_plan import USABLE  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.memory_plan import USABLE_SHARE  # noqa: PLC0415  --help need not wait for JAX
 
     topology = None if command.topology is None else topology_of(command.topology)
     if topology is not None:
@@ -87,7 +87,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     if memory is None and command.device is not None:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // count if device is None else device.memory
         memory = f"{total / 1e9:.4g}GB"
-    room = None if memory is None else int(USABLE * byte_count(memory))
+    room = None if memory is None else int(USABLE_SHARE * byte_count(memory))
     length = config.data.max_prompt_tokens if command.prompt_length is None else command.prompt_length
     if sys.stderr.isatty():
         print("compiling the programs of a step; a large model takes minutes", file=sys.stderr, flush=True)
@@ -187,6 +187,6 @@ def _suggest_flags(config: TrainConfig, count: int, room: int, peak_of: Callable
     changes = changes_to_try(config, count)
     trial = try_changes(config, changes, peak_of, room)
     if trial.fits:
-        return f"With {' '.join(trial.flags)} it would: {trial.needed / 1e9:.3f} GB."
+        return f"With {' '.join(trial.flags)} it would fit: {trial.needed / 1e9:.3f} GB."
     tried = f"It still does not fit with {' '.join(trial.flags)}: {trial.needed / 1e9:.3f} GB. " if trial.flags else ""
     return f"{tried}Use more devices or shorter responses."

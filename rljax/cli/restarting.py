@@ -9,7 +9,7 @@ from typing import Protocol, TextIO, runtime_checkable
 
 from rljax.cli.run_settings import value_of, without_flags
 from rljax.errors import InputError
-from rljax.training.interrupt import NOTICES, URGENT
+from rljax.training.interrupt import NOTICE_SIGNALS, URGENT_SIGNALS
 
 FINAL_CODES = (0, 2, 130, 141)
 """Exit codes after which a restart would not help: success, invalid input, stopped on request, or output closed."""
@@ -96,7 +96,7 @@ def _run_process(words: Sequence[str], start: Callable[[Sequence[str]], Process]
             started.send_signal(number)
 
     # A signal that is ignored, as under nohup, stays ignored.
-    numbers = [number for number in (*URGENT, *NOTICES) if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [number for number in (*URGENT_SIGNALS, *NOTICE_SIGNALS) if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         process.append(start(words))

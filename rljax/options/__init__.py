@@ -1,8 +1,8 @@
 """The optional parts of a run, one file per idea.
 
-`WANTED` lists the parts, each with the condition under which a run has it; only then is the part's file imported. The file's
-`install` function takes the setup of the run and returns it with an option added. To add an idea, write such a file and list it
-in `WANTED`; see `rljax.training.state` for what an option can do.
+`CONDITIONS` lists the parts, each with the condition under which a run has it. A part's file is imported only if its condition is
+true. The file's `install` function takes the setup of the run and returns it with an option added. To add an idea, write a file
+with an `install` function, and list the file in `CONDITIONS`; see `rljax.training.state` for what an option can do.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ from rljax.training.setup import Install, Setup
 
 
 def learns_from_teacher(setup: Setup) -> bool:
-    """Whether the algorithm reads a teacher's log-probabilities, or the divergence from its distributions."""
+    """Return True if the algorithm reads a teacher's log-probabilities, or the divergence from a teacher's distributions."""
     return setup.algorithm.needs("teacher_logp") or setup.algorithm.teacher_divergence is not None
 
 
 def teaches_itself(config: AlgorithmConfig) -> bool:
-    """Whether the model is its own teacher, or a setting for that case is set."""
+    """Return True if the model is its own teacher, or if a setting is set that only such a run may have."""
     return config.teacher == "self" or (config.teacher_shows, config.teacher_rate, config.teacher_template) != (None,) * 3
 
 
@@ -43,7 +43,7 @@ def other_policy_of(setup: Setup) -> str | None:
     return None if setup.train.environment is None else other_policy_in(setup.train.environment)
 
 
-WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
+CONDITIONS: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
     {
         "other_policy": lambda setup: other_policy_of(setup) is not None,
         "further_heldout": lambda setup: bool(setup.config.data.also_heldout),
@@ -80,21 +80,21 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "sampler_delay": lambda setup: setup.config.sampling.lag > 0,
     }
 )
-"""File of an optional part -> whether a run has the part, in the order in which the parts change a step."""
-_INSTALL: LazyTable[Install] = LazyTable({name: f"{__name__}.{name}:install" for name in WANTED})
+"""File of an optional part -> whether a run has the part, in the order in which the parts are added."""
+_INSTALL: LazyTable[Install] = LazyTable({name: f"{__name__}.{name}:install" for name in CONDITIONS})
 
 
 def install(name: str, setup: Setup) -> Setup:
     """Add an optional part if the run has it.
 
     Args:
-        name: a name of `WANTED`.
+        name: a name of `CONDITIONS`.
         setup: the setup with all earlier parts added.
     """
-    return _INSTALL[name](setup) if WANTED[name](setup) else setup
+    return _INSTALL[name](setup) if CONDITIONS[name](setup) else setup
 
 
-INSTALLERS: tuple[Install, ...] = tuple(partial(install, name) for name in WANTED)
+INSTALLERS: tuple[Install, ...] = tuple(partial(install, name) for name in CONDITIONS)
 """The functions that add the optional parts, in order."""
 
 __getattr__, __dir__ = lazy_names(__name__, renamed={"hierarchy": "plans_and_answers"})

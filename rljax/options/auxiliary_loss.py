@@ -47,7 +47,7 @@ def make_gradient(
         ∇ (L_RL + w L_aux)        L_aux = -mean{ log π(y_t | y_<t) : t a token of the examples }
 
     Args:
-        score: function that scores the tokens of packed rows.
+        score: scores the tokens of packed rows.
         weight: w, the weight of the auxiliary loss.
 
     Source:
@@ -89,7 +89,7 @@ def make_batches(examples: Sequences, mesh: Mesh, config: TrainConfig) -> Callab
 
 
 def examples_of(demonstrations: Demonstrations | None, prompts: EncodedPrompts, tokenizer: Tokenizer) -> Sequences:
-    """Return the examples for the loss: the demonstrations or, if there are none, the prompts' tokens from the second one on.
+    """Return the examples for the loss: the demonstrations or, if there are none, the prompts from their second token on.
 
     Raises:
         InputError: there are no demonstrations, and every prompt is a single token.
@@ -99,7 +99,7 @@ def examples_of(demonstrations: Demonstrations | None, prompts: EncodedPrompts, 
     texts = [tokens for tokens in prompts.tokens if len(tokens) > 1]
     if not texts:
         raise InputError(
-            "auxiliary: no prompt has a second token to predict, and there are no demonstrations; leave auxiliary out."
+            "auxiliary needs demonstrations, or prompts of at least 2 tokens, and the data has neither; leave auxiliary out."
         )
     first = np.array([tokens[:1] for tokens in texts], np.int32)
     length = max(map(len, texts)) - 1
@@ -108,7 +108,7 @@ def examples_of(demonstrations: Demonstrations | None, prompts: EncodedPrompts, 
 
 
 def make_examples(config: TrainConfig, prompts: EncodedPrompts, tokenizer: Tokenizer, prompt_length: int) -> Sequences:
-    """Return the examples for the loss: demonstrations if every problem has one, else prompts."""
+    """Return the examples for the loss: demonstrations if every problem has a demonstration, else prompts."""
     budget, problems = config.sampling.max_response_tokens, prompts.problems
     demonstrations = None
     if all(problem.demonstration is not None for problem in problems):

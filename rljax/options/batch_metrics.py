@@ -1,4 +1,4 @@
-"""Rollout metrics of some algorithms: the fraction of tokens that the correction cuts, and the KL to the reference."""
+"""Metrics of prepared rollouts: the fraction of tokens that the correction cuts, and the KL from the reference."""
 
 import jax.numpy as jnp
 import numpy as np

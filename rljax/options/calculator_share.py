@@ -23,7 +23,7 @@ def install(setup: Setup) -> Setup:
     if rank is not None:
         raise InputError(
             f"calculator_rate={rate} trains the calculator's share, but lora_rank={rank} trains only an adapter of the model's "
-            "matrices; leave one of them out."
+            "matrices; leave one of the two out."
         )
     return setup.with_option(Option(NAME, after_updates=partial(report, share=share, rate=rate)))
 

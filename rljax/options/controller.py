@@ -1,8 +1,8 @@
 """`--remedy controller`: adjust the size of updates, the clip range and an entropy bonus after each step, from the run's metrics.
 
-Each step's hyperparameters are a function of the statistics so far. The idea is Eq. 61 of an unpublished design document, which
-does not specify the function; rljax defines its own. The factors are part of the training state, so changing them recompiles
-nothing, and a resumed run continues exactly.
+Each step's hyperparameters are a function of the metrics so far. The idea is Eq. 61 of an unpublished design document, which does
+not specify the function; `next_control` is our own. The factors are part of the training state, so nothing is recompiled when
+they change, and a resumed run continues exactly.
 """
 
 import math
@@ -30,30 +30,30 @@ from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates
 
 TARGET = 1e-3
-"""Target divergence per update, in nats per nat of entropy. Runs of the task `sums`, each at its tuned learning rate, have 1e-3 to
-2e-2; the target is the low end, because a step that is too small costs less than one that is too large."""
+"""Target divergence per update, in nats per nat of entropy. In runs of the task `sums`, each with a tuned learning rate, this is
+1e-3 to 2e-2. The target is the low end, because an update that is too small costs less than one that is too large."""
 GAIN = 0.25
-"""Fraction of the correction, in log space, that is applied per step."""
-LARGEST_FALL = 1.0
+"""Fraction of the needed change of the log update scale that is applied per step."""
+MAX_LOG_DECREASE = 1.0
 """Largest decrease of the logarithm of the update scale per step."""
-LARGEST_RISE, LARGEST_RISE_BELOW_1 = 0.25, math.log(2)
+MAX_LOG_INCREASE, MAX_LOG_INCREASE_BELOW_1 = 0.25, math.log(2)
 """Largest increase of the logarithm of the update scale per step, for scales of at least 1, and for scales below 1."""
-BOUND = 100.0
-"""Largest update scale. Its inverse is the smallest scale, at which a run begins."""
-NARROWEST = 0.5
+MAX_UPDATE_SCALE = 100.0
+"""Largest update scale. Its inverse is the smallest scale, with which a run begins."""
+MIN_CLIP_SCALE = 0.5
 """Smallest scale of the clip range."""
-FLOOR = 0.1
+MIN_ENTROPY_SHARE = 0.1
 """Fraction of the initial entropy below which the entropy bonus grows."""
-BONUS_RATE, LARGEST_BONUS = 1e-3, 1e-2
+BONUS_RATE, MAX_BONUS = 1e-3, 1e-2
 """Largest change per step of the entropy bonus's weight, and its largest value."""
 BONUS = "entropy_bonus"
 NAME = "controller"
 
 
 class Control(NamedTuple):
-    """State of the controller: the factors and the coefficient that the next step uses."""
+    """State of the controller: the factors and the coefficient for the next step."""
 
-    update_scale: Float[Array, ""] | float = 1 / BOUND
+    update_scale: Float[Array, ""] | float = 1 / MAX_UPDATE_SCALE
     """Factor for every update, and thus for the learning rate. It starts at its minimum, because the damage from an update that is
     too large cannot be undone."""
     clip_scale: Float[Array, ""] | float = 1.0
@@ -98,7 +98,7 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
         control: the control of this step.
         divergence: D, the divergence caused by one update, in nats per token.
         entropy: H, the entropy, in nats per token.
-        target: target value of d. It depends on the policy: a tabular one needs about a twentieth of a small transformer's.
+        target: target value of d. It depends on the policy: a tabular policy needs about a twentieth of a transformer's target.
 
     Returns:
         The control of the next step; the same control if a metric is not finite, or if the entropy is 0.
@@ -113,13 +113,13 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
     divergence, entropy = jnp.float32(divergence), jnp.float32(entropy)
     first = jnp.where(jnp.isnan(control.first_entropy), entropy, control.first_entropy)
     ratio = jnp.sqrt(target * entropy / jnp.maximum(divergence, 1e-12))
-    rise = jnp.where(jnp.asarray(control.update_scale) < 1, LARGEST_RISE_BELOW_1, LARGEST_RISE)
-    change = jnp.clip(GAIN * jnp.log(jnp.maximum(ratio, 1e-6)), -LARGEST_FALL, rise)
-    shortfall = jnp.clip(1 - entropy / (FLOOR * first), -1.0, 1.0)
+    rise = jnp.where(jnp.asarray(control.update_scale) < 1, MAX_LOG_INCREASE_BELOW_1, MAX_LOG_INCREASE)
+    change = jnp.clip(GAIN * jnp.log(jnp.maximum(ratio, 1e-6)), -MAX_LOG_DECREASE, rise)
+    shortfall = jnp.clip(1 - entropy / (MIN_ENTROPY_SHARE * first), -1.0, 1.0)
     after = Control(
-        update_scale=jnp.clip(control.update_scale * jnp.exp(change), 1 / BOUND, BOUND),
-        clip_scale=jnp.clip(ratio, NARROWEST, 1.0),
-        entropy_weight=jnp.clip(control.entropy_weight + BONUS_RATE * shortfall, 0.0, LARGEST_BONUS),
+        update_scale=jnp.clip(control.update_scale * jnp.exp(change), 1 / MAX_UPDATE_SCALE, MAX_UPDATE_SCALE),
+        clip_scale=jnp.clip(ratio, MIN_CLIP_SCALE, 1.0),
+        entropy_weight=jnp.clip(control.entropy_weight + BONUS_RATE * shortfall, 0.0, MAX_BONUS),
         first_entropy=first,
     )
     is_usable = jnp.isfinite(divergence) & jnp.isfinite(entropy) & (entropy > 0)
@@ -130,7 +130,7 @@ def install(setup: Setup) -> Setup:
     """Add the controller, and the entropy bonus that it weights."""
     check_controller(setup.config, setup.algorithm, own_optimizer=setup.own_optimizer)
     algorithm = with_bonus(setup.algorithm)
-    steer = make_steer(algorithm)
+    steer = make_control_update(algorithm)
     option = Option(NAME, init=first_control, adjust=with_control, wrap_optimizer=scale_updates, after_updates=steer)
     return setup._replace(algorithm=algorithm).with_option(option)
 
@@ -142,16 +142,12 @@ def first_control(params: Params) -> Control:
 
 
 def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer: bool) -> None:
-    """Reject a controller that could not measure or change anything.
-
-    Raises:
-        InputError: the controller cannot work; the message includes the reason.
-    """
+    """Raise an `InputError` with the reason if the controller could not measure or change anything in this run."""
     optimization = config.optimization
     if optimization.minibatches * optimization.passes < 2:
         raise InputError(
-            "remedy=controller measures how far the first updates of a rollout move the policy, so it needs at least two of them; "
-            "set --minibatches 2 or --passes 2, or choose remedy=auto."
+            "remedy=controller measures how far the updates of a rollout move the policy, which takes at least two updates; set "
+            "--minibatches 2 or --passes 2, or choose remedy=auto."
         )
     if optimization.kl_limit is not None:
         raise InputError(
@@ -161,11 +157,11 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
     if config.sampling.lag and algorithm.correction is None:
         name = "staleness" if config.sampling.staleness else "sampler_delay"
         raise InputError(
-            f"remedy=controller measures how far the updates of a step move the policy, but with {name}={config.sampling.lag} that "
-            "would include the age of the samples; choose a --correction, or leave one of the two out."
+            f"remedy=controller measures how far the updates of a step move the policy, but with {name}={config.sampling.lag} the "
+            "measure would include the age of the samples; choose a --correction, or leave one of the two out."
         )
     if own_optimizer:
-        raise InputError("remedy=controller scales the built-in optimizer; leave it out, or leave your own optimizer out.")
+        raise InputError("remedy=controller scales the built-in optimizer; leave out either remedy or your own optimizer.")
     if any(term.name == BONUS for term in algorithm.terms):
         raise InputError(
             f"remedy=controller adds an entropy bonus, but {config.algorithm.name} already has one; choose remedy=auto, or another "
@@ -201,7 +197,7 @@ def clip_range(surrogate: Any) -> dict[str, float]:
 
 
 def _narrow_clip(surrogate: Any, scale: Number) -> Any:
-    """Narrow the clip range of a surrogate that clips on both sides, as PPO's does; return any other unchanged."""
+    """Narrow the clip range of a surrogate that clips on both sides, as PPO's does; return any other surrogate unchanged."""
     narrower = {name: scale * value for name, value in clip_range(surrogate).items()}
     return partial(surrogate.func, *surrogate.args, **{**surrogate.keywords, **narrower}) if narrower else surrogate
 
@@ -223,7 +219,9 @@ def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTran
     return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
-def make_steer(algorithm: Algorithm) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
+def make_control_update(
+    algorithm: Algorithm,
+) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
     """Build the function that adjusts the control after a step, and reports the step's control as metrics.
 
     Args:

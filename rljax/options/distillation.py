@@ -51,7 +51,7 @@ class Teacher(NamedTuple):
 
 
 def install(setup: Setup) -> Setup:
-    """Add the teacher if the algorithm learns from one."""
+    """Add the teacher if the algorithm learns from a teacher."""
     config, divergence = setup.config, setup.algorithm.teacher_divergence
     if setup.tokenizer is None:  # `rljax plan` has no tokenizer and does not load the teacher
         return setup
@@ -73,7 +73,7 @@ def install(setup: Setup) -> Setup:
 
 
 def with_matched_tokens(divergence: Callable[..., Array], matched: Int[np.ndarray, "2 M"]) -> Callable[..., Array]:
-    """Bind to a divergence function the ids of the tokens shared by two vocabularies, if the function takes them.
+    """If a divergence function takes the ids of the tokens that two vocabularies share, bind these ids to its arguments.
 
     Args:
         divergence: (logits, teacher logits) -> divergence; it may also take the arguments `matched` and `teacher_matched`.
@@ -136,14 +136,14 @@ def make_forward(
 def make_teacher(
     algorithm: Algorithm, config: TrainConfig, policy: Policy, tokenizer: Tokenizer, mesh: Mesh
 ) -> Teacher | None:
-    """Load the teacher named in the settings; None if the algorithm does not learn from one.
+    """Load the teacher named in the settings; None if the algorithm does not learn from a teacher.
 
     Args:
-        algorithm: the algorithm, which may or may not learn from a teacher.
+        algorithm: the algorithm.
         config: the settings.
         policy: the student.
         tokenizer: tokenizer of the student.
-        mesh: the devices, which also hold the teacher.
+        mesh: the devices of the student and the teacher.
 
     Raises:
         InputError: a teacher is set but not used, or needed but not set; its folder cannot be read or is not a language model;
@@ -153,7 +153,7 @@ def make_teacher(
     if not algorithm.needs("teacher_logp") and algorithm.teacher_divergence is None:
         if source is not None:
             raise InputError(
-                f"{name} does not learn from a teacher, so teacher={source!r} has no effect; leave it out, or choose "
+                f"{name} does not learn from a teacher, so teacher={source!r} has no effect; leave teacher out, or choose "
                 "on_policy_distillation, gkd or minillm."
             )
         return None
@@ -172,7 +172,7 @@ def load_second_model(
         config: the settings.
         policy: the policy.
         tokenizer: tokenizer of the policy.
-        mesh: the devices, which also hold the second model.
+        mesh: the devices of both models.
         role: what error messages call the second model, such as "teacher".
 
     Raises:
@@ -244,7 +244,7 @@ def check_tokens(
 
 
 def vocabulary(tokenizer: Tokenizer) -> dict[Any, int]:
-    """Return a map from tokens to ids, to compare tokenizers; a tokenizer of another type has one entry, which describes it."""
+    """Map tokens to ids, to compare tokenizers. A tokenizer without a list of tokens gets one entry, which describes it."""
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.inner.get_vocab()
     if isinstance(tokenizer, CharacterTokenizer):

@@ -28,11 +28,11 @@ class EntropyCoefficients(NamedTuple):
     stored: Float[Array, ""] | float
     """The coefficient that is adjusted after each step."""
     active: Float[Array, ""] | float
-    """The coefficient used in the loss: the stored one, or 0 if the last measured entropy was above its target."""
+    """The coefficient used in the loss: `stored`, or 0 if the last measured entropy was above its target."""
 
 
 def install(setup: Setup) -> Setup:
-    """Register the option that adapts the coefficient to the measured entropy after each step."""
+    """Adapt the coefficient to the measured entropy after each step."""
     (term,) = (term for term in setup.algorithm.terms if term.follow is not None)
     first = -float(term.coefficient)
 

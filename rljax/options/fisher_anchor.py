@@ -28,7 +28,7 @@ from rljax.rollout.groups import pad_responses
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import is_run, training_problems
 from rljax.training.scoring import make_score
-from rljax.training.setup import Setup, encode_answerable
+from rljax.training.setup import Setup, encode_nonempty
 from rljax.training.state import Frozen, Option, Shardings, TrainState, shardings_of
 
 NAME = "fisher_anchor"
@@ -50,22 +50,22 @@ def install(setup: Setup) -> Setup:
     weight = required(setup.config.algorithm.anchor, "anchor")
     option = Option(
         NAME,
-        init=anchor_at,
+        init=make_anchor,
         from_start=True,
-        begin=lambda state: begin(setup, state),
+        begin=lambda state: estimate_fisher(setup, state),
         gradient=make_penalty_gradient(weight),
     )
     return setup.with_option(option)
 
 
-def anchor_at(params: Params) -> Anchor:
-    """Make an anchor at these parameters; it has no effect yet, because its Fisher information is 0 until it is estimated."""
+def make_anchor(params: Params) -> Anchor:
+    """Make an anchor at these parameters. It has no effect until its Fisher information, which is 0 at first, is estimated."""
     return Anchor(jax.tree.map(jnp.copy, params), jax.tree.map(jnp.zeros_like, params))
 
 
-def begin(setup: Setup, state: TrainState) -> TrainState:
+def estimate_fisher(setup: Setup, state: TrainState) -> TrainState:
     """Estimate the Fisher information at the start of a new run, on responses sampled without top-k or top-p."""
-    prompts = encode_answerable(setup.config, anchor_problems(setup.config, most=SAMPLES), setup.tokenizer)
+    prompts = encode_nonempty(setup.config, anchor_problems(setup.config, most=SAMPLES), setup.tokenizer)
     worker = replace(setup.train, prompts=prompts).with_sampling(top_k=None, top_p=None)
     score = make_score(setup.policy, setup.config.sampling.temperature)
     return with_fisher(state, worker, score, setup.mesh)
@@ -107,8 +107,8 @@ def anchor_problems(config: TrainConfig, *, most: int) -> list[Problem]:
         source = str(Path(model).parent)
     if source is None:
         raise InputError(
-            f"anchor={config.algorithm.anchor}: the problems that the policy should keep solving are unknown, because its model "
-            "is not in the folder of a run; name that run, or a dataset, with --anchor-problems."
+            f"anchor={config.algorithm.anchor}: the problems that the policy should keep solving are unknown, because --model "
+            "is not in the folder of a run; name a run or a dataset with --anchor-problems."
         )
     if is_run(Path(source)):
         problems = training_problems(Path(source), source, flag="--anchor-problems")
@@ -136,10 +136,9 @@ def with_fisher(
         samples: number of responses.
     """
     anchor: Anchor = state.options[NAME]
-    key = jax.random.fold_in(
-        jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1)
-    )  # a number that `state.draws` never reaches
-    responses, mask = responses_of(worker, state.params, samples, key)
+    unused_draw = jnp.uint32(2**32 - 1)  # `state.draws` never reaches this number
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), unused_draw)
+    responses, mask = sample_responses(worker, state.params, samples, key)
     add, fisher = _squares_program(score, shardings_of(anchor.fisher), samples), anchor.fisher
     for row in range(samples):
         # Each device needs a row, so the response is copied; `counted` masks all copies except the first.
@@ -150,7 +149,7 @@ def with_fisher(
     return state._replace(options=state.options | {NAME: Anchor(anchor.params, fisher)})
 
 
-def responses_of(
+def sample_responses(
     worker: RolloutWorker, params: Params, count: int, key: PRNGKeyArray
 ) -> tuple[Sequences, Bool[np.ndarray, "B T"]]:
     """Sample `count` responses, one per prompt, cycling through the worker's prompts.

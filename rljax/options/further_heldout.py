@@ -1,6 +1,6 @@
 """`--also-heldout NAME=FILE`: each held-out evaluation also covers the problems of other files, judged in the same way.
 
-The training problems do not change; the run reports how many prompts of each set are also training prompts.
+The training problems do not change. The run reports how many prompts of each set are among the training prompts.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from rljax.errors import InputError
 from rljax.models.huggingface import check_length, locate
 from rljax.rewards import RUN_PROGRAMS
 from rljax.rollout.environment import with_environment_prompts
-from rljax.training.parts.problems import COMPARING, Problems, note_omission
+from rljax.training.parts.problems import REFERENCE_REWARDS, Problems, note_omission
 from rljax.training.parts.reward import has_tests, notes_on_reward
-from rljax.training.setup import Setup, encode_answerable
+from rljax.training.setup import Setup, encode_nonempty
 
 
 def install(setup: Setup) -> Setup:
@@ -38,7 +38,7 @@ def install(setup: Setup) -> Setup:
 
 
 def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list[str]]:
-    """Encode the prompts of a set's first problems, and return them with notes on what is left out."""
+    """Encode the prompts of a set's first `heldout_problems` problems, and return them with notes on what is left out."""
     config, data = setup.config, setup.config.data
     loaded = read_problems(
         source,
@@ -50,7 +50,7 @@ def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list
     problems = loaded.problems[: data.heldout_problems]
     check_judge(setup, problems, f"also_heldout {name}={source}")
     problems = with_environment_prompts(Problems([], problems), setup.heldout.environment, setup.tokenizer).heldout
-    encoded = encode_answerable(config, problems, setup.tokenizer, name=f"prompt of also_heldout {name}={source}")
+    encoded = encode_nonempty(config, problems, setup.tokenizer, name=f"prompt of also_heldout {name}={source}")
     beyond = note_omission(
         len(loaded.problems) - len(problems), f"beyond the first heldout_problems={data.heldout_problems}"
     )
@@ -62,13 +62,13 @@ def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
     """Reject problems that the run's reward cannot judge.
 
     Raises:
-        InputError: the reward needs answers or tests that the problems lack, or is a reward model and the prompts are chats.
+        InputError: the problems lack answers or tests that the reward needs, or are chats, which the reward model cannot read.
     """
     if setup.heldout.environment is not None:
         return
     judged = setup.heldout.prompts.problems
     answered = any(problem.answer for problem in judged)
-    comparing = [name for name in setup.config.reward.names if name.removeprefix("brier:") in COMPARING]
+    comparing = [name for name in setup.config.reward.names if name.removeprefix("brier:") in REFERENCE_REWARDS]
     if comparing and answered and not any(problem.answer for problem in problems):
         raise InputError(
             f"{source}: the reward {comparing[0]!r} compares with reference answers, but no problem of this set has one; name the "
@@ -84,13 +84,13 @@ def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
         name.startswith("model:") for name in setup.config.reward.names
     ):
         raise InputError(
-            f"{source}: its prompts are chats of several messages, which a reward model reads only for the problems of --dataset "
-            "and --heldout-dataset; leave the set out."
+            f"{source}: some prompts are chats of several messages, which a reward model can read only from --dataset and "
+            "--heldout-dataset; leave the set out."
         )
 
 
 def notes_on_set(setup: Setup, prompts: EncodedPrompts) -> list[str]:
-    """Return notes on what the prompts omit, on problems that are not judged, and on prompts that are also training prompts."""
+    """Return notes on what the prompts omit, on problems that are not judged, and on the overlap with the training prompts."""
     trained = {problem.prompt for problem in setup.train.prompts.problems}
     count = sum(problem.prompt in trained for problem in prompts.problems)
     overlap = [f"{count} of {len(prompts.problems)} prompts are also training prompts"] if count else []

@@ -34,8 +34,8 @@ def install(setup: Setup) -> Setup:
     config, rate = setup.config, required(setup.config.algorithm.worst_kind, "worst_kind")
     if setup.algorithm.advantage is None or setup.algorithm.critic is not None or config.sampling.remembered_rewards:
         raise InputError(
-            f"worst_kind={rate} weights advantages within groups of responses; it needs an algorithm without a critic, such as "
-            "dr_grpo, and no remembered_rewards."
+            f"worst_kind={rate} weights advantages within groups of responses, so it needs an algorithm without a critic, such as "
+            "dr_grpo; also leave remembered_rewards out."
         )
     if setup.tokenizer is None:  # a plan loads no problems, so their kinds are unknown
         return setup
@@ -57,7 +57,7 @@ def install(setup: Setup) -> Setup:
         return state._replace(options=state.options | {NAME: put(after, now.sharding)})
 
     option = Option(NAME, init=init, adjust=with_weights, before_updates=move, after_updates=report)
-    return setup._replace(algorithm=read_kinds(setup.algorithm)).with_option(option)
+    return setup._replace(algorithm=with_kinds(setup.algorithm)).with_option(option)
 
 
 def next_weights(
@@ -103,22 +103,24 @@ def kind_losses(rollout: Rollout[np.ndarray], count: int) -> Float[np.ndarray, "
 
 
 @cache_results
-def read_kinds(algorithm: Algorithm) -> Algorithm:
-    """Let the algorithm's advantages read the kinds, so that `with_weights` can weight them; the advantages stay the same."""
+def with_kinds(algorithm: Algorithm) -> Algorithm:
+    """Let the algorithm's advantages read the kinds, so that `with_weights` can weight the advantages; they do not change yet."""
     credit = algorithm.advantage
     credit = credit if isinstance(credit, Credit) else Credit(required(credit, "advantage"), optional=("valid",))
-    weighted = partial(weigh, credit.function, weights=None)
+    weighted = partial(weight_advantages, credit.function, weights=None)
     return algorithm._replace(advantage=Credit(weighted, needs=(*credit.needs, "kinds"), optional=credit.optional))
 
 
 def with_weights(algorithm: Algorithm, weights: Float[Array, "K"]) -> Algorithm:
-    """Return an algorithm from `read_kinds` with these weights of the kinds."""
+    """Return an algorithm that `with_kinds` built, with these weights of the kinds."""
     credit = algorithm.advantage
-    assert isinstance(credit, Credit)  # built by `read_kinds`
+    assert isinstance(credit, Credit)  # built by `with_kinds`
     return algorithm._replace(advantage=credit._replace(function=partial(credit.function, weights=weights)))
 
 
-def weigh(function: Any, *arguments: Any, weights: Float[Array, "K"] | None, **others: Array) -> Float[Array, "P G *T"]:
+def weight_advantages(
+    function: Any, *arguments: Any, weights: Float[Array, "K"] | None, **others: Array
+) -> Float[Array, "P G *T"]:
     """Compute advantages, and multiply each by K q_k, which is 1 at uniform weights.
 
     ::
@@ -140,6 +142,6 @@ def weigh(function: Any, *arguments: Any, weights: Float[Array, "K"] | None, **o
 
 
 def report(state: TrainState, metrics: object, updates: Updates) -> tuple[TrainState, dict[str, float]]:
-    """Report the largest weight of any kind."""
+    """Report the largest weight of all kinds."""
     del metrics, updates
     return state, {"worst_kind_weight": float(np.asarray(state.options[NAME]).max())}

@@ -23,12 +23,13 @@ def install(setup: Setup) -> Setup:
     config = setup.config
     if config.adapter.rank is not None:
         raise InputError(
-            "keep_zeros: lora_rank trains an adapter, whose product is added to all weights, zeros included; use only one."
+            "keep_zeros: lora_rank trains an adapter, whose product is added to all weights, including zeros; leave one of the "
+            "two out."
         )
     if config.warm_start.steps and setup.demonstrations is not None:
         raise InputError(
-            f"keep_zeros is for RL, but the warm start of {config.warm_start.steps} steps would fill the zeros first; set "
-            "warm_start_steps=0, or do the warm start in a run of its own and prune its model."
+            f"keep_zeros applies only in RL, and the warm start of {config.warm_start.steps} steps would change the zeros before; "
+            "set warm_start_steps=0, or run the warm start separately and prune its model."
         )
     return setup.with_option(Option("keep_zeros", wrap_optimizer=mask_updates))
 

@@ -14,11 +14,11 @@ def install(setup: Setup) -> Setup:
     """Stop the updates on a rollout at the limit, and report how many were made."""
     limit = required(setup.config.optimization.kl_limit, "kl_limit")
     return setup.with_option(
-        Option("kl_limit", stop=lambda updates: is_beyond(limit, updates), after_updates=count_updates)
+        Option("kl_limit", stop=lambda updates: exceeds_limit(limit, updates), after_updates=count_updates)
     )
 
 
-def is_beyond(limit: float, updates: Sequence[UpdateMetrics]) -> bool:
+def exceeds_limit(limit: float, updates: Sequence[UpdateMetrics]) -> bool:
     """Return True if the mean KL from the sampling policy, over the updates so far, exceeds the limit.
 
     ::
@@ -36,7 +36,7 @@ def is_beyond(limit: float, updates: Sequence[UpdateMetrics]) -> bool:
         >>> import jax.numpy as jnp
         >>> from rljax.algorithms import LossMetrics
         >>> found = [UpdateMetrics(LossMetrics(*jnp.full(6, kl), terms={}), 1.0) for kl in (0.0, 0.03)]
-        >>> is_beyond(0.02, found), is_beyond(0.01, found), is_beyond(0.01, found[:1])
+        >>> exceeds_limit(0.02, found), exceeds_limit(0.01, found), exceeds_limit(0.01, found[:1])
         (False, True, False)
     """
     kls = [float(update.loss.kl) for update in updates if update.loss is not None and not update.skipped_updates]

@@ -39,17 +39,19 @@ def install(setup: Setup) -> Setup:
             "--algorithm-options beta=0.04, or leave kl_target out."
         ) from error
     control = partial(adaptive_kl_coefficient, target=target, **({} if gain is None else {"gain": gain}))
-    option = Option(NAME, init=partial(constant, first), adjust=with_kl_coefficient, after_updates=make_follow(control))
+    option = Option(
+        NAME, init=partial(constant, first), adjust=with_kl_coefficient, after_updates=make_kl_adjuster(control)
+    )
     return setup.with_option(option)
 
 
 def constant(value: Number, params: Params) -> Float[Array, ""]:
-    """Return the initial coefficient, which does not depend on the parameters."""
+    """Return `value` as the initial coefficient, which does not depend on the parameters."""
     del params
     return jnp.float32(value)
 
 
-def make_follow(
+def make_kl_adjuster(
     control: Callable[[float, float], Number],
 ) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
     """Build the function that adjusts the coefficient after a step, from the divergence measured before the step's updates.

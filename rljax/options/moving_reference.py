@@ -17,7 +17,8 @@ from rljax.training.metrics import LearnMetrics
 from rljax.training.setup import Setup
 from rljax.training.state import Option, Shardings, TrainState, Updates, shardings_of
 
-Move = Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]
+AfterUpdates = Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]
+"""See `Option.after_updates`."""
 
 
 def install(setup: Setup) -> Setup:
@@ -30,11 +31,7 @@ def install(setup: Setup) -> Setup:
 
 
 def check_period(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Reject a reference period that cannot be combined with the algorithm or another setting.
-
-    Raises:
-        InputError: the message names the setting and the reason.
-    """
+    """Raise an `InputError` if the algorithm or another setting rules out a reference period."""
     period = config.algorithm.reference_period
     if not algorithm.needs("ref_logp"):
         raise InputError(
@@ -48,18 +45,18 @@ def check_period(algorithm: Algorithm, config: TrainConfig) -> None:
         )
     if config.optimization.schedule != "constant":
         raise InputError(
-            f"reference_period={period}: the optimizer restarts with each reference, so "
+            f"reference_period={period}: the optimizer restarts with each new reference, so the learning rate of "
             f"schedule={config.optimization.schedule!r} would return to its peak each time; leave one of the two out."
         )
     if config.optimization.remedy == "controller":
         raise InputError(
-            f"reference_period={period}: the optimizer restarts with each reference, but remedy=controller adjusts one optimizer "
-            "over the full run; leave one of the two out."
+            f"reference_period={period}: the optimizer restarts with each new reference, but remedy=controller adjusts one "
+            "optimizer over the full run; leave one of the two out."
         )
 
 
-def make_average(rate: float) -> Move:
-    """Build the function that moves the reference a fraction of the way to the policy after the updates of each step."""
+def make_average(rate: float) -> AfterUpdates:
+    """Build the function that moves the reference towards the policy, by `rate` of the distance, after each step's updates."""
     follow = average_program(rate)
 
     def move(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
@@ -69,7 +66,7 @@ def make_average(rate: float) -> Move:
     return move
 
 
-def make_restart(optimizer: optax.GradientTransformation, period: int) -> Move:
+def make_restart(optimizer: optax.GradientTransformation, period: int) -> AfterUpdates:
     """Build the function that replaces the reference with the policy every `period` steps, and restarts the optimizer.
 
     A step without an applied update does not replace the reference.
@@ -86,7 +83,7 @@ def make_restart(optimizer: optax.GradientTransformation, period: int) -> Move:
 
 @cache_results
 def average_program(rate: float) -> Any:
-    """Compile the function that moves parameters a fraction of the way to other parameters."""
+    """Compile the function that moves parameters towards other parameters, by `rate` of the distance."""
     return jax.jit(partial(ema_update, rate=rate), donate_argnums=0)
 
 

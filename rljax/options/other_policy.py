@@ -2,8 +2,8 @@
 
 The environment decides whose turn is next (`is_others_turn`) and names the other policy (`other_policy`). A past copy is part of
 the training state, so a resumed run plays against the same parameters. The current parameters replace the copy every
-`refresh_every` steps. Held-out episodes are played against the model from the folder or, in self-play, against the evaluated
-policy itself.
+`refresh_every` steps. Held-out episodes are played against the folder's model or, if the other policy is a past copy, against the
+evaluated policy itself.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from rljax.errors import InputError
 from rljax.models import Policy
 from rljax.options import other_policy_of
 from rljax.options.distillation import load_second_model
-from rljax.options.sampler_delay import cast_of, entry_of, make_newest_entry
+from rljax.options.sampler_delay import choose_cast, make_entry, make_newest_entry
 from rljax.rollout.environment import Player
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
@@ -30,8 +30,8 @@ from rljax.training.worker import make_engine
 
 NAME = "other_policy"
 PAST = "past"
-PERIOD = 20
-"""RL steps between two copies if the environment does not set `refresh_every`."""
+DEFAULT_REFRESH_STEPS = 20
+"""Number of RL steps between two copies if the environment does not set `refresh_every`."""
 
 
 def install(setup: Setup) -> Setup:
@@ -43,7 +43,7 @@ def install(setup: Setup) -> Setup:
     source, config = other_policy_of(setup), setup.config
     if source == PAST:
         check_past(config)
-        return setup.with_option(past_copy(setup))
+        return setup.with_option(past_copy_option(setup))
     if setup.train is None or source is None:  # a plan needs only the state, which never contains a folder's model
         return setup
     player = read_player(source, config, setup.policy, setup.tokenizer, setup.mesh, setup.prompt_length)
@@ -51,20 +51,20 @@ def install(setup: Setup) -> Setup:
 
 
 def check_past(config: TrainConfig) -> None:
-    """Refuse settings that a past copy cannot be combined with.
+    """Reject settings with which a past copy cannot be combined.
 
     Raises:
         InputError: rollouts overlap with updates, or a server samples.
     """
     if config.sampling.staleness:
         raise InputError(
-            f"staleness={config.sampling.staleness}: the next rollouts begin before the copy that they play against is known; "
-            "leave it out, or choose --sampler-delay."
+            f"staleness={config.sampling.staleness}: a rollout begins before the copy that it plays against exists; use "
+            "--sampler-delay instead, or leave staleness out."
         )
     if config.sampling.engine_url is not None:
         raise InputError(
             f"engine_url={config.sampling.engine_url!r}: the server has the parameters of one policy, but other_policy='past' "
-            "needs two; leave it out, or name a model folder as other_policy."
+            "needs two policies; leave engine_url out, or name a model folder as other_policy."
         )
 
 
@@ -78,7 +78,7 @@ def read_player(
         config: the settings.
         policy: the policy being trained, whose vocabulary the model must share.
         tokenizer: tokenizer of the policy.
-        mesh: the devices, which also hold this model.
+        mesh: the devices of both models.
         prompt_length: number of token slots per prompt.
 
     Raises:
@@ -89,17 +89,17 @@ def read_player(
     return Player(engine, model.params)
 
 
-def past_copy(setup: Setup) -> Option:
+def past_copy_option(setup: Setup) -> Option:
     """Return the option that plays against a past copy of the trained parameters.
 
     Raises:
         InputError: `refresh_every` is not a positive whole number.
     """
     environment = None if setup.train is None else setup.train.environment
-    period = getattr(environment, "refresh_every", PERIOD)
+    period = getattr(environment, "refresh_every", DEFAULT_REFRESH_STEPS)
     if not isinstance(period, int) or isinstance(period, bool) or period < 1:
-        raise InputError(f"environment.refresh_every: a positive whole number of RL steps is expected; got {period!r:.80}.")
-    cast = cast_of(setup.policy, setup.config)
+        raise InputError(f"environment.refresh_every: expected a positive whole number of RL steps; got {period!r:.80}.")
+    cast = choose_cast(setup.policy, setup.config)
 
     def step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
         own = functions.setup
@@ -115,4 +115,4 @@ def past_copy(setup: Setup) -> Option:
         newest = make_newest_entry(setup, state.params, state.options[NAME])
         return state._replace(options=state.options | {NAME: newest}), {}
 
-    return Option(NAME, init=partial(entry_of, cast), step=step, after_updates=refresh)
+    return Option(NAME, init=partial(make_entry, cast), step=step, after_updates=refresh)

@@ -1,6 +1,6 @@
 """`--perturb-prompts NAME=SHARE`: RL changes a fraction of the training prompts as `rljax eval --perturb` does.
 
-The prompts to change are chosen once, by the seed of the run, so a resumed run changes the same ones. The warm start and the
+The prompts to change are chosen once, by the seed of the run, so a resumed run changes the same prompts. The warm start and the
 held-out problems keep the original prompts.
 """
 

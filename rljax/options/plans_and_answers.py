@@ -50,7 +50,7 @@ def install(setup: Setup) -> Setup:
 
 
 def check_prompts(prompts: EncodedPrompts, tokenizer: Tokenizer, end: str) -> None:
-    """Refuse a prompt that contains the text that ends a plan, after which the sub-policy for answers continues.
+    """Reject a prompt that contains the text that ends a plan, because the sub-policy for answers takes over after this text.
 
     Raises:
         InputError: a prompt contains the text, or the text is not one token.
@@ -88,7 +88,7 @@ def _check(setup: Setup) -> None:
 
 
 def _credit(algorithm: Algorithm) -> Credit:
-    """Return the credit that computes advantages; a placeholder with empty `needs` if the algorithm has none."""
+    """Return the credit that computes advantages; a placeholder with empty `needs` if the algorithm has no advantages."""
     credit = algorithm.advantage
     if credit is None:
         return Credit(lambda: None, needs=())  # pyright: ignore[reportArgumentType]  never called
@@ -105,7 +105,7 @@ def with_plans(algorithm: Algorithm, plans: int) -> Algorithm:
 def mark_plan(
     end: str, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence
 ) -> list[list[tuple[int, float]]]:
-    """Return the character index where each completion's plan ends, if it does, and where the completion ends, each with reward 0.
+    """Return, for each completion, the character index at which its plan ends (unless it has no end) and its length, with reward 0.
 
     Example:
         >>> mark_plan("#", ["1+2=", "1+2="], ["1+2=3;#3", "1+2=3;"])

@@ -1,7 +1,7 @@
-"""`--prompt-consistency NAME=WEIGHT`: also make right answers likely after changed versions of their prompts.
+"""`--prompt-consistency NAME=WEIGHT`: make right answers likely after changed versions of their prompts, too.
 
-The changes are those of `rljax eval --perturb`. A rollout answers the original prompts. Each policy update then adds to the loss
-the negative log-likelihood of one right answer per prompt, if there is one, after the changed prompt.
+The changes are those of `rljax eval --perturb`. The responses of a rollout answer the original prompts. For each prompt that has a
+right answer, every update then adds to the loss the negative log-likelihood of one right answer after the changed prompt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,12 +54,13 @@ def install(setup: Setup) -> Setup:
         raise InputError(f"prompt_consistency is {weights}; give positive weights.")
     if config.reward.environment is not None or (setup.train is not None and setup.train.environment is not None):
         raise InputError(
-            "prompt_consistency needs the prompts of a dataset, but in this run an environment writes them; leave it out."
+            "prompt_consistency needs the prompts of a dataset, but in this run an environment writes the prompts; leave "
+            "prompt_consistency out."
         )
     sampling, names, devices = config.sampling, list(weights), row_shards(setup.mesh)
     padding_rows = -len(names) * sampling.prompts % devices
     make_empty = partial(empty_rows, prompt_length=setup.prompt_length, length=sampling.max_response_tokens)
-    initial = examples_of([make_empty(len(names) * sampling.prompts + padding_rows)], [0.0])
+    initial = join_examples([make_empty(len(names) * sampling.prompts + padding_rows)], [0.0])
     option = Option(
         NAME,
         init=lambda params: jax.tree.map(jnp.asarray, initial),
@@ -71,9 +72,9 @@ def install(setup: Setup) -> Setup:
 
     def fill(state: TrainState, scored: Any) -> TrainState:
         groups, now = scored.groups, state.options[NAME]
-        chosen = right_answers(groups.rollout, int(state.step))
-        parts = [answers_after(groups, chosen, changed[name], setup.tokenizer.pad_token_id) for name in names]
-        examples = examples_of([*parts, make_empty(padding_rows)], [*weights.values(), 0.0])
+        chosen = choose_right_answers(groups.rollout, int(state.step))
+        parts = [append_answers(groups, chosen, changed[name], setup.tokenizer.pad_token_id) for name in names]
+        examples = join_examples([*parts, make_empty(padding_rows)], [*weights.values(), 0.0])
         placed = put(examples, jax.tree.map(lambda array: array.sharding, now))
         return state._replace(options=state.options | {NAME: placed})
 
@@ -102,8 +103,8 @@ def changed_prompts(setup: Setup, name: str) -> ChangedPrompts:
     ]
 
 
-def right_answers(rollout: Rollout[np.ndarray], begin: int) -> Int[np.ndarray, "P"]:
-    """Choose one right answer per group, the first at or after an index, wrapping around; -1 if the group has none.
+def choose_right_answers(rollout: Rollout[np.ndarray], begin: int) -> Int[np.ndarray, "P"]:
+    """Choose one right answer per group: the first one at or after index `begin`, wrapping around; -1 if the group has none.
 
     Args:
         rollout: P groups of G answers.
@@ -116,7 +117,7 @@ def right_answers(rollout: Rollout[np.ndarray], begin: int) -> Int[np.ndarray, "
     return np.where(is_eligible.any(1), order[is_eligible.argmax(1)], -1)
 
 
-def answers_after(groups: Groups, chosen: Int[np.ndarray, "P"], changed: ChangedPrompts, padding: int) -> Sequences:
+def append_answers(groups: Groups, chosen: Int[np.ndarray, "P"], changed: ChangedPrompts, padding: int) -> Sequences:
     """Append one answer of each group to the group's changed prompt.
 
     Args:
@@ -137,7 +138,7 @@ def answers_after(groups: Groups, chosen: Int[np.ndarray, "P"], changed: Changed
     return Sequences(*prompt, groups.tokens[rows], groups.attention[rows], mask=mask)
 
 
-def examples_of(parts: Sequence[Sequences], weights: Sequence[float]) -> Examples:
+def join_examples(parts: Sequence[Sequences], weights: Sequence[float]) -> Examples:
     """Concatenate parts; within each part, the weights of the answer tokens sum to the part's weight."""
     token_weights = [weight * token_mean(jnp.asarray(part.learned)) for part, weight in zip(parts, weights, strict=True)]
     rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *(part._replace(mask=part.learned) for part in parts))
@@ -152,7 +153,7 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
 
         L = Σ_k w_k mean{ -log π(y_t | x_k, y_<t) : t a token of y }        y ~ π_old(. | x),    x_k = x changed in the kth way
 
-    If wrong answers counted too, and tokens were summed, L would estimate KL(π_old(. | x) ‖ π(. | x_k)) up to a constant.
+    If L included wrong answers and summed over tokens, it would estimate KL(π_old(. | x) ‖ π(. | x_k)) up to a constant.
 
     Args:
         score: scores the tokens of packed rows.
@@ -160,8 +161,8 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
     Source:
         Consistency training: "Unsupervised Data Augmentation for Consistency Training", arXiv:1904.12848, Eq. 1, which uses
         only examples with confident predictions. With sampled answers: "Bias-Augmented Consistency Training Reduces Biased
-        Reasoning in Chain-of-Thought", arXiv:2403.05518. Neither requires right answers; here wrong ones, which RL unlearns, are
-        left out.
+        Reasoning in Chain-of-Thought", arXiv:2403.05518. Neither requires right answers; here, wrong answers are left out, because
+        RL makes them less likely.
     """
 
     def add_gradient(

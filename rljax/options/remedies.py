@@ -30,33 +30,33 @@ def install(setup: Setup) -> Setup:
 
 
 class Adjustment(NamedTuple):
-    """A setting that an alarm changes, and by how much."""
+    """How an alarm changes a setting."""
 
     setting: str
     """Flat name of the setting."""
     factor: float
-    """Next value of the setting, as a multiple of the current one."""
+    """Next value of the setting, as a multiple of its current value."""
     bound: float
-    """Most extreme value of the setting, as a multiple of its initial value."""
+    """Value beyond which the setting is not changed, as a multiple of its initial value."""
 
 
-SLOWER = Adjustment("learning_rate", 1 / 3, 1 / 27)
+LOWER_LEARNING_RATE = Adjustment("learning_rate", 1 / 3, 1 / 27)
 ADJUSTMENTS = MappingProxyType(
     {
-        "large_steps": SLOWER,
-        "updates_skipped": SLOWER,
-        "reward_falls": SLOWER,
-        "entropy_collapse": SLOWER,
-        "entropy_explosion": SLOWER,
-        "clipped_low": SLOWER,
-        "clipped_high": SLOWER,
-        "repetition": SLOWER,
+        "large_steps": LOWER_LEARNING_RATE,
+        "updates_skipped": LOWER_LEARNING_RATE,
+        "reward_falls": LOWER_LEARNING_RATE,
+        "entropy_collapse": LOWER_LEARNING_RATE,
+        "entropy_explosion": LOWER_LEARNING_RATE,
+        "clipped_low": LOWER_LEARNING_RATE,
+        "clipped_high": LOWER_LEARNING_RATE,
+        "repetition": LOWER_LEARNING_RATE,
         "gradient_jumps": Adjustment("max_grad_norm", 1 / 2, 1 / 8),
         "groups_missing": Adjustment("max_tries", 2, 4),
     }
 )
 """Name of an alarm -> the adjustment that it causes. Other alarms need a person to change the reward, problems or algorithm."""
-OF_OPTIMIZER = ("learning_rate", "max_grad_norm")
+OPTIMIZER_SETTINGS = ("learning_rate", "max_grad_norm")
 """Settings of the built-in optimizer, which an optimizer passed to `train` does not read."""
 
 
@@ -64,7 +64,7 @@ class AppliedRemedy(NamedTuple):
     """A setting that an alarm has changed."""
 
     step: int
-    """RL step after which it was changed."""
+    """RL step after which the setting was changed."""
     alarm: str
     """Name of the alarm."""
     setting: str
@@ -92,8 +92,8 @@ def choose_changes(
 ) -> tuple[AppliedRemedy, ...]:
     """Return the changes that the alarms of a step call for, at most one per setting.
 
-    After a change, a setting is constant for `QUIET` steps, so that its effect shows before the next change. It never goes
-    beyond the bound of its adjustment.
+    After a change, a setting is constant for `QUIET` steps, so that the effect of the change shows before the next one. A setting
+    never goes beyond the bound of its adjustment.
 
     Args:
         config: initial settings of the run.
@@ -133,7 +133,7 @@ def apply_remedies(config: TrainConfig, made: Sequence[AppliedRemedy]) -> TrainC
 
 def select_effective(raised: Collection[str], *, own_optimizer: bool) -> set[str]:
     """Return the alarms whose remedy has an effect."""
-    useless = OF_OPTIMIZER if own_optimizer else ()
+    useless = OPTIMIZER_SETTINGS if own_optimizer else ()
     return {alarm for alarm in raised if alarm in ADJUSTMENTS and ADJUSTMENTS[alarm].setting not in useless}
 
 
@@ -143,7 +143,7 @@ def remedies_of(checkpoint: Checkpoint) -> tuple[AppliedRemedy, ...]:
 
 
 def revise(setup: Setup, checkpoint: Checkpoint) -> Setup:
-    """Return the setup with the settings that the remedies have changed; an optimizer passed to `train` stays unchanged."""
+    """Return the setup with the settings that the remedies have changed; an optimizer passed to `train` does not change."""
     made = remedies_of(checkpoint)
     if not made:
         return setup
@@ -173,7 +173,7 @@ def react(run: Run, checkpoint: Checkpoint, watch: AlarmState) -> Checkpoint:
     if not new:
         return checkpoint
     for change in new:
-        compiles = change.setting in OF_OPTIMIZER and step < run.config.optimization.steps
+        compiles = change.setting in OPTIMIZER_SETTINGS and step < run.config.optimization.steps
         run.display.warning(f"remedy: {change}.{' The next step is compiled again.' if compiles else ''}")
     after = checkpoint._replace(journal={**checkpoint.journal, NAME: [list(change) for change in (*made, *new)]})
     run.write("the remedies", lambda: write_remedies(run, after))

@@ -1,4 +1,4 @@
-"""`--remembered-rewards N`: new responses are also compared with the latest N rewards of their prompt."""
+"""`--remembered-rewards N`: responses are compared with the latest N rewards of their prompt in addition to their group."""
 
 from functools import partial
 from typing import Any
@@ -11,7 +11,16 @@ from rljax.caching import cache_results
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, empty_history, push_history
 from rljax.training.setup import Setup
-from rljax.training.state import Option, Shardings, Traced, TrainState, adjust_algorithm, adjustments, shardings_of, traced
+from rljax.training.state import (
+    Option,
+    Shardings,
+    TracedOption,
+    TrainState,
+    adjust_algorithm,
+    adjustments,
+    shardings_of,
+    traced_parts,
+)
 
 NAME = "reward_history"
 
@@ -29,7 +38,7 @@ def install(setup: Setup) -> Setup:
 
     def push(state: TrainState, scored: Any) -> TrainState:
         history, adjusting = state.options[NAME], tuple(option for option in setup.options if option.adjust is not None)
-        program = _push_program(setup.algorithm, traced(adjusting), shardings_of(history))
+        program = _push_program(setup.algorithm, traced_parts(adjusting), shardings_of(history))
         updated = program(history, scored.groups.prompt_ids, scored.groups.rollout, adjustments(adjusting, state))
         return state._replace(options=state.options | {NAME: updated})
 
@@ -37,8 +46,8 @@ def install(setup: Setup) -> Setup:
 
 
 @cache_results
-def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], shardings: Shardings) -> Any:
-    """Compile `(history, prompt ids, rollout, adjustments) -> history`, which adds the rewards and donates the old buffers."""
+def _push_program(algorithm: Algorithm, options: tuple[TracedOption, ...], shardings: Shardings) -> Any:
+    """Compile `(history, prompt ids, rollout, adjustments) -> history with the rewards added`; the old history is donated."""
 
     @partial(jax.jit, donate_argnums=0, out_shardings=shardings.tree())
     def push(history: RewardHistory, prompt_ids: Int[Array, "P"], rollout: Rollout[Array], adjusted: dict) -> RewardHistory:

@@ -51,11 +51,11 @@ def first_responses(groups: Groups, *, devices: int) -> tuple[np.ndarray, np.nda
 
     Args:
         groups: the rollout.
-        devices: number of devices; the number of rows is rounded up to a multiple of it.
+        devices: number of devices; the number of rows is rounded up to a multiple of this number.
 
     Returns:
-        Tokens, attention, and which tokens are counted (the responses'), each `[B, L + T]`. Rows beyond the number of groups
-        repeat the first groups, and count no tokens.
+        Tokens, attention, and a mask of the counted tokens (the responses'), each `[B, L + T]`. Rows beyond the number of groups
+        repeat the first groups, and have no counted tokens.
     """
     slots = groups.prompt_tokens.shape[1] + groups.tokens.shape[2]
     rows = min(groups.count, max(1, TOKENS // slots))
@@ -69,7 +69,7 @@ def first_responses(groups: Groups, *, devices: int) -> tuple[np.ndarray, np.nda
 
 
 def summarize(statistics: RouterStatistics) -> dict[str, float]:
-    """Reduce the layers' statistics: the maximum of the largest share, and the mean of the others.
+    """Reduce the layers' statistics over the layers: the maximum of `largest_share`, and the means of the other statistics.
 
     Example:
         >>> layers = np.array([0.25, 0.75])

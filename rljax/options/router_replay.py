@@ -22,10 +22,12 @@ def install(setup: Setup) -> Setup:
     """
     if config_with_experts(setup.policy) is None:
         raise InputError(
-            "replay_experts needs the built-in model with a mixture of experts, such as Qwen3-MoE; leave it out for other models."
+            "replay_experts needs a built-in model with a mixture of experts, such as Qwen3-MoE; leave replay_experts out."
         )
     if learns_from_teacher(setup) or setup.config.algorithm.teacher is not None:
-        raise InputError("replay_experts cannot be used with a teacher, which has its own experts; leave one of them out.")
+        raise InputError(
+            "replay_experts cannot be used with a teacher, which has its own experts; leave one of the two out."
+        )
     if setup.tokenizer is None:  # `rljax plan` builds no engine
         return setup
     if setup.prompt_length > PREFILL_TOKENS:
@@ -37,6 +39,7 @@ def install(setup: Setup) -> Setup:
     if engine is None or setup.train.environment is not None:
         raise InputError(
             "replay_experts records what the built-in engine samples in one turn, without --paged-cache, --plans, --calculator or "
-            "an environment; leave these out, or replay_experts. A custom engine can return Response.experts without it."
+            "an environment; leave out either these or replay_experts. A custom engine can return Response.experts without "
+            "this setting."
         )
     return setup._replace(train=replace(setup.train, engine=engine))

@@ -29,7 +29,7 @@ Cast = Callable[[Params], Copies | None]
 
 def install(setup: Setup) -> Setup:
     """Add the delay; with `--staleness`, also let sampling and learning overlap."""
-    delay, cast = setup.config.sampling.lag, cast_of(setup.policy, setup.config)
+    delay, cast = setup.config.sampling.lag, choose_cast(setup.policy, setup.config)
 
     def sampler(state: TrainState) -> tuple[Params, int]:
         return state.options[NAME][0], sampler_version(int(state.step), delay)
@@ -49,12 +49,12 @@ def install(setup: Setup) -> Setup:
     return setup
 
 
-def cast_of(policy: Policy, config: TrainConfig) -> Cast | None:
-    """Return the function that casts the trained parameters; None if they are kept unchanged, as for an adapter."""
+def choose_cast(policy: Policy, config: TrainConfig) -> Cast | None:
+    """Return the function that casts the trained parameters; None if they are copied unchanged, such as those of an adapter."""
     return policy.copies if config.adapter.rank is None else None
 
 
-def entry_of(cast: Cast | None, params: Params) -> Params:
+def make_entry(cast: Cast | None, params: Params) -> Params:
     """Make an entry of the queue: copies of the parameters, cast to the precision of the matrix products if `cast` is set.
 
     Args:
@@ -64,7 +64,7 @@ def entry_of(cast: Cast | None, params: Params) -> Params:
     Example:
         >>> def cast(params):
         ...     return {"gate": params["gate"].astype(jnp.bfloat16), "norm": None}
-        >>> entry = entry_of(cast, {"gate": jnp.ones(2), "norm": jnp.ones(2)})
+        >>> entry = make_entry(cast, {"gate": jnp.ones(2), "norm": jnp.ones(2)})
         >>> entry["gate"].dtype.name, entry["norm"].dtype.name
         ('bfloat16', 'float32')
     """
@@ -82,11 +82,11 @@ def first_queue(params: Params, *, delay: int, cast: Cast | None = None) -> Queu
         delay: N, the delay in RL steps.
         cast: function that casts the parameters.
     """
-    return tuple(entry_of(cast, params) for _ in range(delay))
+    return tuple(make_entry(cast, params) for _ in range(delay))
 
 
 def sampler_version(step: int, delay: int) -> int:
-    """Return the version of the parameters that a step samples with: the number of RL steps whose updates they include.
+    """Return the version of the parameters with which a step samples: the number of RL steps whose updates they include.
 
     Example:
         >>> [sampler_version(step, 2) for step in range(5)]
@@ -97,7 +97,7 @@ def sampler_version(step: int, delay: int) -> int:
 
 def make_newest_entry(setup: Setup, params: Params, oldest: Params | None = None) -> Params:
     """Copy the trained parameters for later sampling; the copy reuses the memory of the oldest entry, if one is passed."""
-    return _entry_program(cast_of(setup.policy, setup.config), shardings_of(params))(oldest, params)
+    return _entry_program(choose_cast(setup.policy, setup.config), shardings_of(params))(oldest, params)
 
 
 @cache_results
@@ -106,6 +106,6 @@ def _entry_program(cast: Cast | None, shardings: Shardings) -> Any:
 
     def entry(oldest: PyTree[Array] | None, params: Params) -> Params:
         del oldest  # the new entry reuses its memory
-        return entry_of(cast, params)
+        return make_entry(cast, params)
 
     return jax.jit(entry, donate_argnums=0, keep_unused=True, out_shardings=shardings.tree())

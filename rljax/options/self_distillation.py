@@ -1,4 +1,4 @@
-"""`--teacher self`: the model is its own teacher, whose prompt also shows a demonstration, a successful response or feedback.
+"""`--teacher self`: the model is its own teacher, whose prompt adds a demonstration, a successful response or feedback.
 
 The student samples from the plain prompt. The teacher scores the same response after the longer prompt, and the log-ratio is the
 student's advantage (`rljax.ops.distillation.teacher_log_ratio`). On average, this gives the gradient of the reverse KL per token ::
@@ -10,8 +10,8 @@ where s(x) is the prompt with the text shown to the teacher, θ and ϕ are the p
 
 Sources: SDFT, arXiv:2601.19897, which shows a demonstration; SDPO, arXiv:2601.20802, which shows a successful response of the
 group, and feedback. In both, the teacher slowly follows the student. Both papers compute the KL over the vocabulary, or its most
-likely tokens; here the sampled token estimates the KL. If nothing is shown for a response, the response has no gradient, but
-still counts in the denominator of the loss.
+likely tokens; here the sampled token estimates the KL. If there is nothing to show for a response, the response has no gradient,
+but still counts in the denominator of the loss.
 """
 
 import re
@@ -44,7 +44,7 @@ NAME, SELF = "self_distillation", "self"
 DEMONSTRATION, SUCCESS = "demonstration", "success"
 """Values of `teacher_shows` that are not columns: the problem's demonstration, or another right response of the group."""
 TEMPLATE = "{prompt}\n\nFor your information:\n\n{shown}\n\nNow respond to the request above."
-RATE = 0.05
+DEFAULT_RATE = 0.05
 
 
 class SelfTeacher(NamedTuple):
@@ -66,22 +66,18 @@ def install(setup: Setup) -> Setup:
             f"teacher_shows={shown!r}: no problem has {what}; choose {DEMONSTRATION!r}, {SUCCESS!r}, or a column with texts."
         )
     rate = setup.config.algorithm.teacher_rate
-    follow = _follow(RATE if rate is None else rate)
+    follow = _follow(DEFAULT_RATE if rate is None else rate)
     option = Option(NAME, init=partial(jax.tree.map, jnp.copy), measure=teacher_kl, after_updates=follow)
     return setup._replace(teacher=SelfTeacher(make_logp)).with_option(option)
 
 
 def check_settings(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Refuse settings that self-distillation cannot work with.
-
-    Raises:
-        InputError: the message names the setting and the remedy.
-    """
+    """Raise an `InputError` if self-distillation cannot work with the settings."""
     settings = config.algorithm
     if settings.teacher != SELF:
         raise InputError(
-            "teacher_shows, teacher_rate and teacher_template are for a model that is its own teacher; set --teacher self, or "
-            "leave them out."
+            "teacher_shows, teacher_rate and teacher_template apply only to a model that is its own teacher; set --teacher self, "
+            "or leave these settings out."
         )
     if not algorithm.needs("teacher_logp") or algorithm.teacher_divergence is not None:
         raise InputError(
@@ -89,7 +85,7 @@ def check_settings(algorithm: Algorithm, config: TrainConfig) -> None:
         )
     if not settings.teacher_shows:
         raise InputError(
-            "teacher='self' without anything that only the teacher sees teaches nothing; set --teacher-shows to "
+            "teacher='self' without a text that only the teacher sees teaches nothing; set --teacher-shows to "
             f"{DEMONSTRATION!r} (SDFT), {SUCCESS!r} (SDPO) or a column of the dataset."
         )
     template = settings.teacher_template
@@ -100,7 +96,7 @@ def check_settings(algorithm: Algorithm, config: TrainConfig) -> None:
 
 
 def text_shown(problem: Problem, shown: str) -> str:
-    """Return the text that the teacher is shown for a problem: its demonstration or a column's text; empty if there is none.
+    """Return the text that the teacher is shown for a problem: the demonstration or a column's text; empty if there is none.
 
     Example:
         >>> problem = Problem("1+1=", "2", "1+1=2", {"hint": "Count."})
@@ -112,7 +108,7 @@ def text_shown(problem: Problem, shown: str) -> str:
 
 
 def teacher_problem(problem: Problem, text: str, template: str = TEMPLATE) -> Problem:
-    """Return a problem whose prompt (for a chat, the last message) also shows a text.
+    """Return a problem with a text added to its prompt or, in a chat, to the last message.
 
     Args:
         problem: the student's problem.
@@ -149,7 +145,7 @@ def next_right_responses(right: Bool[np.ndarray, "P G"]) -> Int[np.ndarray, "P G
     return np.where(is_right.any(-1), first, -1)
 
 
-def texts_shown(setup: Setup, groups: Groups) -> list[str]:
+def list_shown_texts(setup: Setup, groups: Groups) -> list[str]:
     """Return the text that the teacher is shown for each response, group by group; empty if there is none."""
     problems, shown = setup.train.prompts.problems, setup.config.algorithm.teacher_shows or ""
     if shown != SUCCESS:
@@ -177,7 +173,7 @@ def teacher_sequences(setup: Setup, inputs: ScoreInputs) -> tuple[Sequences, Boo
     """
     groups, problems = inputs.groups, setup.train.prompts.problems
     template = setup.config.algorithm.teacher_template or TEMPLATE
-    texts, size = texts_shown(setup, groups), groups.tokens.shape[1]
+    texts, size = list_shown_texts(setup, groups), groups.tokens.shape[1]
     plain = [tokens[mask].tolist() for tokens, mask in zip(groups.prompt_tokens, groups.prompt_attention, strict=True)]
 
     def tokens_of(row: int) -> list[int]:
@@ -206,7 +202,7 @@ def make_logp(setup: Setup) -> FieldScore:
 
 
 def _follow(rate: float) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
-    """Build the function that moves the teacher a fraction of the way to the student after each step."""
+    """Build the function that moves the teacher towards the student, by `rate` of the distance, after each step."""
     average = average_program(rate)
 
     def move(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:

@@ -47,12 +47,12 @@ class TeacherStates(NamedTuple):
     """The teacher's hidden states for the N responses of a rollout."""
 
     hidden: Float[Array | np.ndarray, "N T D"]
-    """At each student token that begins a span, the last hidden state that predicts the span's first teacher token; else 0."""
+    """At each student token that begins a span, the last layer's state that predicts the span's first teacher token; else 0."""
     begins: Bool[Array | np.ndarray, "N T"]
     """Mask of the student's tokens at which a span begins."""
 
 
-class Reader:
+class TeacherReader:
     """Reads each rollout with the teacher, and keeps the teacher's states until the next rollout."""
 
     def __init__(self, setup: Setup, teacher: SpanTeacher):
@@ -94,7 +94,7 @@ def install(setup: Setup) -> Setup:
     if setup.algorithm.needs("teacher_logp") or not any("teacher_divergence=" in part for part in config.algorithm.parts):
         raise InputError(
             f"teacher_spans: {config.algorithm.name} compares distributions over the same tokens; choose --algorithm gkd with "
-            "--with teacher_divergence=matched (GOLD) or teacher_divergence=sorted (ULD), or on_policy_distillation."
+            "--with teacher_divergence=matched (GOLD) or teacher_divergence=sorted (ULD), or choose on_policy_distillation."
         )
     if config.optimization.minibatches > 1:
         raise InputError(
@@ -106,7 +106,7 @@ def install(setup: Setup) -> Setup:
         return setup
     matched = match_tokens(setup.tokenizer, teacher.tokenizer)
     forward = make_forward(setup, teacher, with_matched_tokens(divergence, matched))
-    reader = Reader(setup, teacher)
+    reader = TeacherReader(setup, teacher)
     setup = setup._replace(teacher=teacher, forward=forward, frozen={**setup.frozen, TEACHER: teacher.params})
     return setup.with_option(Option(NAME, data=reader.data, before_updates=reader.before_updates))
 
@@ -149,7 +149,7 @@ def match_tokens(tokenizer: Tokenizer, theirs: Tokenizer) -> Int[np.ndarray, "2 
 
 
 def plain_vocabulary(tokens: Mapping[Any, int]) -> dict[str, int]:
-    """Write the space before a word in one way, and leave out texts that then belong to several tokens.
+    """Write the space before a word as Ġ everywhere, and leave out texts that then belong to several tokens.
 
     Example:
         >>> plain_vocabulary({"▁the": 5, "Ġof": 6, "a": 7, "Ġa": 8, "▁a": 9})
@@ -171,7 +171,7 @@ def make_forward(setup: Setup, teacher: SpanTeacher, divergence: Callable[..., A
     """
 
     def distance(*logits: Float[Array, "N C _"]) -> Float[Array, "N C"]:
-        # XLA cannot partition the gradients of sorts and gathers along a sharded vocabulary
+        # The vocabulary must not be sharded here: XLA cannot partition the gradients of sorts and gathers along it.
         return divergence(*(constrain_sharding(each, (*LOGITS[:2], "features"), setup.mesh) for each in logits))
 
     own_features = required(setup.policy.features, "policy.features")

@@ -63,7 +63,7 @@ def install(setup: Setup) -> Setup:
     if not setup.algorithm.needs("teacher_logp"):
         raise InputError(
             f"teacher_spans is for on_policy_distillation and gkd, but the algorithm is {setup.config.algorithm.name}; choose one "
-            "of them."
+            "of these two algorithms, or leave teacher_spans out."
         )
     teacher = load_teacher(setup)
     return setup if teacher is None else setup._replace(teacher=teacher).with_option(Option(NAME, measure=teacher_kl))
@@ -73,17 +73,19 @@ def load_teacher(setup: Setup) -> SpanTeacher | None:
     """Load the teacher and its tokenizer; None in a plan, which leaves the teacher out.
 
     Raises:
-        InputError: there is no teacher with a tokenizer of its own, or the run has an environment.
+        InputError: no teacher other than the model itself is set, the teacher cannot be loaded, or the run has an environment.
     """
     config = setup.config
     source = config.algorithm.teacher
     if source is None or source == "self":
         raise InputError(
-            "teacher_spans needs a teacher with a tokenizer of its own; set its folder or hub id with --teacher."
+            f"teacher_spans needs another model as the teacher, but teacher is {source!r}; set --teacher to a model folder or hub "
+            "id, or leave teacher_spans out."
         )
     if config.reward.environment:
         raise InputError(
-            "teacher_spans reads the text of a response, but an environment has several turns; leave one of them out."
+            "teacher_spans compares the text of one response, but the responses of an environment have several turns; leave out "
+            "either teacher_spans or the environment."
         )
     if setup.tokenizer is None:
         return None
@@ -102,7 +104,7 @@ def reencode(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequen
         groups: the rollout.
 
     Returns:
-        The teacher's sequences, and the spans of each response; none if the teacher's tokenizer does not reproduce its text.
+        The teacher's sequences, and the spans of each response. A response whose text the teacher's tokenizer changes has no spans.
 
     Raises:
         InputError: the teacher's tokenizer changes the texts of all responses, or cannot encode a text.

@@ -52,14 +52,14 @@ def overlap_steps(setup: Setup) -> Setup:
     reacting = [option.name for option in setup.options if option.react is not None]
     if reacting:
         raise InputError(
-            f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, but by then the rollouts "
-            "of the next steps have been sampled; remove staleness or that option, or choose --sampler-delay."
+            f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, when the rollouts of the "
+            f"next steps are already sampled; leave out staleness or that option, or use --sampler-delay instead of staleness."
         )
     is_possible, in_flight = can_overlap(setup.config, setup.mesh), bool(setup.config.sampling.engine_in_flight)
     if in_flight and not is_possible:
         raise InputError(
             "engine_in_flight: the learner publishes weights while the server samples, which works only with one process and, on "
-            "several devices, only without an adapter or a reward model; leave it out."
+            "several devices, only without an adapter or a reward model; leave engine_in_flight out."
         )
     if not is_possible:
         return setup
@@ -67,18 +67,18 @@ def overlap_steps(setup: Setup) -> Setup:
 
 
 def can_overlap(config: TrainConfig, mesh: Mesh) -> bool:
-    """Return whether sampling and learning may run at the same time.
+    """Return True if sampling and learning can run at the same time.
 
-    Two programs that exchange messages between devices must start in the same order on every device, and two threads do not
-    guarantee that. On several devices, only the learner may therefore run programs. So a server must do the sampling, and there may
-    be no reward model and no adapter, because merging an adapter for the server is a program too.
+    Two programs that exchange messages between devices must start in the same order on every device, which two threads do not
+    guarantee. On several devices, only the learner may therefore run programs: a server must do the sampling, and there must be
+    neither a reward model nor an adapter, which a program would merge for the server.
     """
     has_server, merges = config.sampling.engine_url is not None, config.adapter.rank is not None
     only_learns = has_server and not merges and "model:" not in config.reward.name
     return jax.process_count() == 1 and (only_learns or mesh.size == 1)
 
 
-Learned = tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics, PhaseSeconds]
+LearnerResult = tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics, PhaseSeconds]
 """The state after the updates of a step, the inputs and metrics of these updates, and the seconds that they took."""
 
 
@@ -86,7 +86,7 @@ class WaitingRollout(NamedTuple):
     """A sampled rollout that waits for the learner, and the position at which the next rollout begins."""
 
     step: int
-    """Number of RL steps completed before the step that learns from this rollout."""
+    """Number of RL steps that precede the step that learns from this rollout."""
     position: int
     """Position in the stream of prompts after this rollout."""
     draws: int
@@ -98,7 +98,7 @@ class WaitingRollout(NamedTuple):
 
 
 class Overlap:
-    """Steps that sample later rollouts while the learner learns from the current one.
+    """Steps that sample later rollouts while the learner learns from the current rollout.
 
     Args:
         staleness: K, the maximum number of rollouts that wait.
@@ -122,10 +122,10 @@ class Overlap:
         state, (sampler, *newer), after = split_queue(checkpoint, rollout)
         del checkpoint  # the updates donate the checkpoint's state
         newer.append(make_newest_entry(functions.setup, state.params))
-        template = for_sampling(state)
+        template = copy_for_sampling(state)
         run.display.activity("learning and sampling", compiles=True)
         if self._learner is None:
-            self._learner = learner_of(functions, state)
+            self._learner = make_learner_functions(functions, state)
         learning = call_in_thread(partial(self._learn, self._learner, state, sampler, rollout.collected, done + 1))
         del state, sampler
         last = min(done + self.staleness, run.config.optimization.steps - 1)
@@ -148,7 +148,7 @@ class Overlap:
 
     def _learn(
         self, functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected, step: int
-    ) -> Learned:
+    ) -> LearnerResult:
         """Learn from a rollout in the learner's thread, and publish the new parameters if `in_flight` is set."""
         learned = learn(functions, state, sampler, collected)
         try:
@@ -200,7 +200,7 @@ def set_counters(state: TrainState, step: int, before: WaitingRollout) -> TrainS
     )
 
 
-def for_sampling(state: TrainState) -> TrainState:
+def copy_for_sampling(state: TrainState) -> TrainState:
     """Copy what sampling reads from a state, because the updates donate the originals; parameters are left out."""
     key, step = np.asarray(state.key), jnp.copy(state.step)
     return state._replace(params=None, opt_state=None, reference=None, critic=None, options={}, key=key, step=step)
@@ -210,7 +210,7 @@ def split_queue(checkpoint: Checkpoint, rollout: WaitingRollout) -> tuple[TrainS
     """Take the older parameters out of a checkpoint's state, because the updates would donate them while they are in use.
 
     Returns:
-        Three values: the state without the older parameters, and with its counters set to those after the rollout; the older
+        Three values: the state without the older parameters, with its counters set to their values after the rollout; the older
         parameters; and the checkpoint with the history and surplus groups after the rollout.
     """
     state = set_counters(checkpoint.state, rollout.step, rollout)
@@ -224,15 +224,15 @@ def with_queue(state: TrainState, queue: Queue) -> TrainState:
     return state._replace(options=state.options | {NAME: queue})
 
 
-def learner_of(functions: StepFunctions, state: TrainState) -> StepFunctions:
+def make_learner_functions(functions: StepFunctions, state: TrainState) -> StepFunctions:
     """Build the step functions for states without the older parameters."""
     options = tuple(option for option in functions.setup.options if option.name != NAME)
     setup = functions.setup._replace(options=options)
     return StepFunctions(setup, functions.score_rollout, make_learner(setup, state))
 
 
-def learn(functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected) -> Learned:
-    """Learn from a rollout in the learner's thread; also returns how long scoring and updates took."""
+def learn(functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected) -> LearnerResult:
+    """Learn from a rollout in the learner's thread, and measure the seconds that scoring and updates take."""
     stopwatch = Stopwatch()
     return *learn_from(functions, state, sampler, collected, stopwatch), stopwatch.lap()
 

@@ -1,4 +1,4 @@
-"""The device mesh, and the processes whose devices form it."""
+"""The device mesh, the placement of arrays on it, and the communication between the processes of a run."""
 
 from rljax.lazy import lazy_names
 from rljax.models.axes import is_on_cpus, mesh_for_sampling, row_shards

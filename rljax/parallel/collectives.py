@@ -29,7 +29,7 @@ class Collective(NamedTuple):
     devices: int
     """Number of devices in each group that exchanges data."""
     times: int
-    """How often the operation runs: the product of the trip counts of the loops around it."""
+    """Number of times that the operation runs: the product of the trip counts of the loops around it."""
 
     @property
     def sent(self) -> float:
@@ -56,14 +56,13 @@ class Collective(NamedTuple):
 
 
 def collectives(text: str) -> list[Collective]:
-    """Find the operations of a program that move arrays between devices.
+    """Find the operations of a program that move arrays between devices; groups of one device move nothing, and are left out.
+
+    A loop with an unknown trip count counts as one trip. If an operation runs concurrently with others, the TPU compiler lists its
+    steps separately; steps with the same channel are one operation.
 
     Args:
         text: text of a compiled program, from `jax.stages.Compiled.as_text`.
-
-    Returns:
-        All such operations in groups of several devices. A loop with an unknown trip count counts as one trip. If an operation runs
-        concurrently with others, the TPU compiler lists its steps separately; steps with the same channel are one operation.
     """
     bodies = _split_computations(text)
     times = _count_runs(bodies)
@@ -80,11 +79,11 @@ def collectives(text: str) -> list[Collective]:
     return list(found.values())
 
 
-def counted_lines(text: str) -> Iterator[tuple[str, int]]:
+def count_line_runs(text: str) -> Iterator[tuple[str, int]]:
     """Yield the lines of a compiled program's operations, each with the number of times that the line runs.
 
     Example:
-        >>> list(counted_lines("ENTRY %main () -> f32[] {\\n  %a = f32[] constant(1)\\n}"))
+        >>> list(count_line_runs("ENTRY %main () -> f32[] {\\n  %a = f32[] constant(1)\\n}"))
         [('  %a = f32[] constant(1)', 1)]
     """
     bodies = _split_computations(text)
@@ -95,7 +94,7 @@ def counted_lines(text: str) -> Iterator[tuple[str, int]]:
 
 
 def sent_by_kind(found: list[Collective]) -> dict[str, float]:
-    """Return the bytes that each device sends, by kind of operation.
+    """Sum the bytes that each device sends, by kind of operation.
 
     Example:
         >>> sent_by_kind([Collective("all-reduce", 8, 2, 1), Collective("all-reduce", 8, 2, 3)])
@@ -139,7 +138,7 @@ def _count_runs(bodies: Mapping[str, list[str]]) -> dict[str, int]:
 
 
 def _count_trips(line: str, bodies: Mapping[str, list[str]]) -> int:
-    """Return how often a line runs the computations that it calls: for a loop, the known trip count or the counter's bound."""
+    """Count how many times a line runs the computations that it calls: for a loop, the known trip count or the counter's bound."""
     known, condition = _TRIPS.search(line), _CONDITION.search(line)
     if known:
         return int(known.group(1))
@@ -155,8 +154,8 @@ def _count_trips(line: str, bodies: Mapping[str, list[str]]) -> int:
 def _bytes(result: str, line: str, kind: str) -> int:
     """Return the bytes of a result.
 
-    The type of an asynchronous operation also lists the operands before the results and, on TPUs, extra scalars after them.
-    Neither is counted.
+    The type of an asynchronous operation lists the operands before the results and, on TPUs, extra scalars after the results;
+    operands and scalars are not counted.
     """
     is_started = f" {kind}-start(" in line and kind != "all-reduce"
     arrays = [(item, shape) for item, shape in _ARRAY.findall(result) if shape or not is_started]
@@ -165,7 +164,7 @@ def _bytes(result: str, line: str, kind: str) -> int:
 
 
 def item_bits(item: str) -> int:
-    """Return the number of bits of an element type of the compiler, which is the first number in the type's name.
+    """Return the number of bits of an element type of the compiler: usually the first number in the type's name.
 
     Example:
         >>> [item_bits(item) for item in ("f32", "bf16", "c128", "f8e4m3b11fnuz", "s4", "pred", "token")]
@@ -176,7 +175,7 @@ def item_bits(item: str) -> int:
 
 
 def _group_size(line: str) -> int:
-    """Return the number of devices in a group, from any of the compiler's three notations for groups."""
+    """Return the number of devices per group, which the compiler writes in one of three notations."""
     if " collective-permute" in line:
         return 2
     axes = re.search(r"replica_groups=mesh\[([^\]]*)\].*?\{((?:'[^']*'(?::\(\d+\)\d+)?(?:, ?)?)*)\}", line)

@@ -1,8 +1,8 @@
 """Functions that keep the processes of one run consistent, and share their results.
 
 Every process runs the same program and has the same host arrays; only arrays on the mesh are spread over the processes. Work that
-may fail in only one process, such as opening files or scoring its part of the responses, is passed to `run_together`, so that
-either all processes continue or none does. A single process takes the same code path.
+may fail in a single process, such as opening files or scoring the process's part of the responses, is passed to `run_together`:
+either all processes continue, or none does. A run with one process takes the same code path.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ from jaxtyping import Int, PyTree
 
 from rljax.errors import InputError
 
-Returned = TypeVar("Returned")
-KEPT = 2 << 30
+Result = TypeVar("Result")
+TRIM_THRESHOLD = 2 << 30
 """A process whose resident memory is smaller than this, in bytes, returns no memory to the system."""
 
 
@@ -45,29 +45,29 @@ def fetch_once(array: jax.Array | np.ndarray) -> np.ndarray:
     """Copy one complete array to this host without leaving a second copy in JAX; all processes must call it together.
 
     JAX keeps the host copy of an array for as long as the array exists. This function fetches a copy made on the devices instead,
-    so that the arrays of a large model can pass through the host one by one.
+    so that the arrays of a large model can pass through the host one after the other.
     """
     return fetch(jnp.copy(array) if isinstance(array, jax.Array) else array)
 
 
-def run_together(work: Callable[[], Returned]) -> Returned:
+def run_together(work: Callable[[], Result]) -> Result:
     """Run `work` in every process; if it fails in one process, raise an error in all of them.
 
     Raises:
         InputError: `work` failed in another process.
         Exception: raised by `work` in this process.
     """
-    returned: list[Returned] = []
+    returned: list[Result] = []
     error: Exception | None = None
     try:
         returned.append(work())
-    except Exception as raised:  # of any type, because the other processes wait for the outcome
+    except Exception as raised:  # errors of any type, because the other processes wait for the outcome
         error = raised
     failed = np.flatnonzero(process_allgather(np.asarray(error is not None)))
     if error is not None:
         raise error
     if failed.size:
-        raise InputError(f"Host {failed[0]} of {jax.process_count()} failed; see its own output for the reason.")
+        raise InputError(f"Host {failed[0]} of {jax.process_count()} failed; see its output for the reason.")
     return returned[0]
 
 
@@ -77,14 +77,14 @@ def run_on_first(work: Callable[[], object]) -> None:
 
 
 def agree(what: str, content: str) -> None:
-    """Refuse to continue if a value differs between the processes.
+    """Raise an error if a value differs between the processes.
 
     Args:
         what: name of the value, for the error message.
         content: the value in this process.
 
     Raises:
-        InputError: another process has a different value; raised in all of them.
+        InputError: the value differs; all processes raise this error.
     """
     sums = process_allgather(np.uint32(zlib.crc32(content.encode())))
     if len(np.unique(sums)) > 1:
@@ -97,7 +97,7 @@ def any_host(flag: bool) -> bool:
 
 
 def min_over_hosts(bytes_here: int | None) -> int | None:
-    """Return the smallest of the processes' byte counts, rounded down to MiB; None if any is None. All must call it together.
+    """Return the smallest byte count of all processes, rounded down to MiB; None if any is None. All processes call it together.
 
     Example:
         >>> min_over_hosts(3_000_000), min_over_hosts(None)
@@ -109,7 +109,7 @@ def min_over_hosts(bytes_here: int | None) -> int | None:
 
 
 def copy_from_first(tree: PyTree) -> PyTree[np.ndarray]:
-    """Copy the first process's arrays to all processes."""
+    """Copy the first process's arrays to all processes; all processes must call it together."""
     return jax.tree.map(lambda array: np.asarray(process_allgather(np.asarray(array))[0]), tree)
 
 
@@ -131,8 +131,8 @@ def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree
 
     Args:
         count: number of rows, at least 1.
-        work: takes the indices of some rows, and returns arrays with one entry per row. All processes get equally many rows, so a
-            few rows are processed twice if the number of processes does not divide `count`.
+        work: takes the indices of some rows, and returns arrays with one entry per row. All processes get equally many rows, so
+            some rows are processed twice if the number of processes does not divide `count`.
 
     Returns:
         The arrays for all rows, `[count, ...]`, the same in every process.
@@ -151,11 +151,11 @@ def return_freed_memory() -> None:
     """Return freed memory to the system, so that another thread or the next program can allocate it.
 
     On CPUs, arrays and the buffers of compiled programs come from the C library, and glibc keeps freed blocks of up to 32 MiB in
-    each of its arenas. Without this function, a run's resident memory is the sum of its phases' needs, instead of the maximum.
-    Other C libraries return memory by themselves. A small process keeps its memory, because allocating it again would cost
-    the default run 4 % of a step.
+    each of its arenas. Without this function, a run's resident memory is the sum of the memory that its phases need, not the
+    maximum. Other C libraries return memory by themselves. A small process keeps its memory, because allocating it again would
+    cost 4% of a step in the default run.
     """
-    if sys.platform != "linux" or _resident_bytes() < KEPT:
+    if sys.platform != "linux" or _resident_bytes() < TRIM_THRESHOLD:
         return
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

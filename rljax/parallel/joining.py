@@ -1,4 +1,4 @@
-"""Join the processes of a run, before anything is computed."""
+"""Connect the processes of a run, before anything is computed."""
 
 import math
 import signal
@@ -10,12 +10,12 @@ import jax
 
 from rljax.errors import InputError
 
-AUTO = "auto"
-"""Value of `coordinator` that lets JAX find the other processes by itself."""
-LARGEST_PORT = 65535
-HEARTBEAT_SECONDS = 100
-"""Smallest value of JAX's own limit on the seconds without a heartbeat; see `limit` in `join`."""
-PATIENCE = 300.0
+AUTO_COORDINATOR = "auto"
+"""Value of `coordinator` with which JAX finds the other processes by itself."""
+MAX_PORT = 65535
+MIN_HEARTBEAT_SECONDS = 100
+"""Smallest limit that we set for JAX's own heartbeats, in seconds; see `limit` in `join`."""
+PATIENCE_SECONDS = 300.0
 """Seconds that a process waits for the first process to listen at its port."""
 
 
@@ -24,7 +24,7 @@ def join(
     *,
     hosts: int | None = None,
     host: int | None = None,
-    patience: float = PATIENCE,
+    patience: float = PATIENCE_SECONDS,
     limit: float = 0.0,
 ) -> None:
     """Join the other processes of a run.
@@ -44,7 +44,7 @@ def join(
             is not below `hosts`; the first process cannot be reached, or its port is taken; or JAX has already been used.
     """
     arguments = coordinator, hosts, host
-    if coordinator == AUTO:
+    if coordinator == AUTO_COORDINATOR:
         if (hosts, host) != (None, None):
             raise InputError(
                 f"With coordinator 'auto', hosts and host must be left out; got hosts={hosts} and host={host}."
@@ -52,24 +52,24 @@ def join(
         arguments = None, None, None
     else:
         name, _, port = coordinator.rpartition(":")
-        is_address = name != "" and port.isdecimal() and int(port) <= LARGEST_PORT
+        is_address = name != "" and port.isdecimal() and int(port) <= MAX_PORT
         if hosts is None or host is None or not 0 <= host < hosts or not is_address:
             raise InputError(
                 f"coordinator={coordinator!r}, hosts={hosts}, host={host} cannot be joined: set the address as ADDRESS:PORT, the "
-                "number of hosts, and the index of this host, counted from 0; or only the coordinator 'auto'."
+                "number of hosts, and the index of this host, counted from 0; or set only coordinator='auto'."
             )
-        listen_or_find(name, int(port), is_first=host == 0, patience=patience)
+        check_rendezvous(name, int(port), is_first=host == 0, patience=patience)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        jax.distributed.initialize(*arguments, heartbeat_timeout_seconds=max(HEARTBEAT_SECONDS, math.ceil(2 * limit)))
+        jax.distributed.initialize(*arguments, heartbeat_timeout_seconds=max(MIN_HEARTBEAT_SECONDS, math.ceil(2 * limit)))
     except (RuntimeError, ValueError) as error:
         raise InputError(f"The hosts of coordinator={coordinator!r} could not be joined: {error}") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)  # JAX replaces the handler, after which SIGTERM no longer ends the process
 
 
-def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> None:
-    """Check on host 0 that the port is free, and on the other hosts that host 0 listens at it; otherwise JAX ends the process.
+def check_rendezvous(name: str, port: int, *, is_first: bool, patience: float) -> None:
+    """Check on host 0 that the port is free, and on the other hosts that host 0 listens at it; JAX would end the process instead.
 
     Raises:
         InputError: the port is in use, or the first process was not found.
@@ -87,7 +87,7 @@ def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> 
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise InputError(
-                    f"Host 0 was not found at {name}:{port} in {patience:g} s ({error}); start it as well."
+                    f"Host 0 was not found at {name}:{port} in {patience:g} s ({error}); start host 0, or correct the address."
                 ) from error
             time.sleep(min(0.2, patience))
         else:

@@ -1,4 +1,4 @@
-"""Check that arrays can fit into the devices' memory, because XLA ends the process if an allocation is far too large."""
+"""The memory of the devices, and whether arrays fit into it: XLA ends the process if an allocation is far too large."""
 
 import os
 
@@ -10,19 +10,19 @@ from rljax.errors import InputError
 from rljax.models.axes import is_on_cpus
 from rljax.parallel.hosts import min_over_hosts
 
-LARGE = 2**28
+LARGE_STATE_BYTES = 2**28
 """A state of at least this many bytes is large, so that room for a second copy matters."""
 
 
 def shares_memory(state: PyTree[jax.Array]) -> bool:
-    """Return True if a state is large and in the host's memory; updating it during a save then needs room for a second copy."""
+    """Return True if a state is large and in the host's memory, so that an update during a save needs room for a second copy."""
     leaves = jax.tree.leaves(state)
-    is_large = sum(leaf.nbytes for leaf in leaves) >= LARGE
+    is_large = sum(leaf.nbytes for leaf in leaves) >= LARGE_STATE_BYTES
     return is_large and all(device.platform == "cpu" for leaf in leaves for device in leaf.devices())
 
 
 def device_bytes(mesh: Mesh) -> int | None:
-    """Return the memory of all devices of a mesh together, in bytes; None if unknown. CPU devices share the machine's memory.
+    """Return the bytes of memory of all devices of a mesh together; None if unknown. CPU devices share the machine's memory.
 
     Each host assumes that the devices of other hosts have as much memory as its own; see `agreed_device_bytes`.
     """
@@ -44,7 +44,7 @@ def agreed_device_bytes(mesh: Mesh) -> int | None:
 
 
 def check_fits(parameters: int, available: int | None) -> None:
-    """Refuse a model whose parameters alone, of 4 bytes each, are larger than the memory.
+    """Reject a model whose parameters alone, of 4 bytes each, need more than the available memory.
 
     Args:
         parameters: number of parameters.

@@ -35,7 +35,7 @@ def make_mesh(
     *,
     devices: list[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]  JAX declares it as a variable
 ) -> Mesh:
-    """Arrange devices as a `data x fsdp x tensor` mesh, with devices next to each other if their network connection is fast.
+    """Arrange devices as a `data x fsdp x tensor` mesh, in which devices with a fast connection are next to each other.
 
     The network between slices of TPUs, or between machines with GPUs, is slow. Therefore each slice has complete copies of the
     parameters if possible; otherwise, the shards of one copy are divided over as few slices as possible.
@@ -49,19 +49,20 @@ def make_mesh(
         devices: the devices to use; by default the devices of all processes.
 
     Raises:
-        InputError: the mesh needs more devices than there are, their number is not a multiple of the devices per copy, the mesh
-            uses no device of some process, or it cannot be divided over the slices.
+        InputError: the mesh needs more devices than there are, the number of devices is not a multiple of the devices per copy, the
+            mesh uses no device of some process, or it cannot be divided over the slices.
     """
     available = jax.devices() if devices is None else devices
     axes = {FSDP: fsdp, **({} if context is None else {CONTEXT: context}), TENSOR: tensor}
     shown = " x ".join(f"{name}={size}" for name, size in axes.items())
     shape, per_copy = f"replicas={replicas} x {shown}", math.prod(axes.values())
     if min(*axes.values(), 1 if replicas is None else replicas) < 1:
-        raise InputError(f"The mesh {shape} has an axis below 1; use positive numbers.")
+        raise InputError(f"The mesh {shape} has an axis below 1; set every axis to at least 1.")
     if replicas is None:
         if len(available) % per_copy:
             raise InputError(
-                f"{shown} does not divide the {counted(len(available), 'device')}; choose a divisor, or set replicas too."
+                f"{shown} does not divide the {counted(len(available), 'device')}; choose axes whose product is a divisor, or set "
+                "replicas as well."
             )
         replicas = len(available) // per_copy
     if replicas * per_copy > len(available):
@@ -93,7 +94,7 @@ def arrange_slices(axes: Mapping[str, int], devices: Sequence[Any]) -> np.ndarra
 
     Args:
         axes: sizes of the mesh's axes, in order.
-        devices: all its devices.
+        devices: all devices of the mesh.
 
     Raises:
         InputError: the mesh uses unequal numbers of devices per slice, or slices would divide axes other than `data` and `fsdp`.
@@ -110,7 +111,7 @@ def arrange_slices(axes: Mapping[str, int], devices: Sequence[Any]) -> np.ndarra
     if axes[FSDP] % slices_along[FSDP]:
         raise InputError(
             f"The mesh {shape} cannot be divided over {len(counts)} slices; choose replicas as a multiple of {len(counts)}, so "
-            "that each slice has its own copies, or choose replicas x fsdp as such a multiple."
+            f"that each slice has its own copies, or choose replicas x fsdp as a multiple of {len(counts)}."
         )
     between = [slices_along.get(name, 1) for name in axes]
     within = [size // count for size, count in zip(axes.values(), between, strict=True)]
@@ -137,7 +138,7 @@ def mesh_of(sizes: MeshSettings, *, devices: list[jax.Device] | None = None) -> 
 
 
 def check_rows(mesh: Mesh, **rows: int) -> None:
-    """Refuse numbers of rows that the mesh cannot share equally."""
+    """Reject numbers of rows that cannot be divided equally over the devices that share rows."""
     parts = row_shards(mesh)
     for name, count in rows.items():
         if count % parts:
@@ -156,7 +157,7 @@ def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:
 
 
 def policy_shardings(
-    mesh: Mesh, tree: PyTree, params: PyTree, partition: Partition, *, besides: PyTree | None = None
+    mesh: Mesh, tree: PyTree, params: PyTree, partition: Partition, *, extra_params: PyTree | None = None
 ) -> PyTree[NamedSharding]:
     """Return a sharding for each leaf of a training state, for a policy that partitions its own parameters.
 
@@ -168,14 +169,14 @@ def policy_shardings(
         tree: arrays or their shapes.
         params: the policy's parameters or their shapes.
         partition: how a parameter is sharded.
-        besides: further parameters that leaves may belong to, such as those under an adapter.
+        extra_params: further parameters that leaves may belong to, such as those under an adapter.
 
     Raises:
         InputError: `partition` does not return a PartitionSpec; or the spec has more axes than the parameter, names an axis twice,
             names an axis that the mesh lacks, or shards an axis whose size the mesh axes do not divide.
     """
     specs: dict[tuple[tuple[str, ...], tuple[int, ...]], PartitionSpec] = {}
-    for path, leaf in [*tree_leaves_with_path(params), *tree_leaves_with_path(besides)]:
+    for path, leaf in [*tree_leaves_with_path(params), *tree_leaves_with_path(extra_params)]:
         names, shape = path_names(path), tuple(leaf.shape)
         specs[names, shape] = _check_spec(mesh, names, shape, partition(names, shape))
 
@@ -207,8 +208,8 @@ def _check_spec(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec
     all_axes = [axis for axes in spec if axes is not None for axis in ((axes,) if isinstance(axes, str) else axes)]
     if len(set(all_axes)) < len(all_axes):
         raise InputError(
-            f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} may be sharded over each axis "
-            f"of the mesh only once; got {shown}."
+            f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} must be sharded over each axis "
+            f"of the mesh at most once; got {shown}."
         )
     if len(spec) > len(shape):
         raise InputError(
@@ -218,7 +219,7 @@ def _check_spec(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec
 
 
 def _default_spec(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array | np.ndarray) -> PartitionSpec:
-    """Shard the largest axis that `fsdp` divides. Replicate arrays without such an axis, and integers (counters, random keys)."""
+    """Shard the largest axis that `fsdp` divides. Replicate integers (counters, random keys) and arrays without such an axis."""
     shards = mesh.shape[FSDP]
     divisible = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0 and size >= shards]
     spec: list[str | None] = [None] * len(leaf.shape)
@@ -233,7 +234,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def row_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
-    """Return the sharding of rows over `data` and `fsdp`; the `leading` axes before them are not sharded."""
+    """Return the sharding of rows over `data` and `fsdp`; the first `leading` axes, before the rows, are not sharded."""
     return NamedSharding(mesh, PartitionSpec(*([None] * leading), (DATA, FSDP)))
 
 
@@ -268,7 +269,7 @@ def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:
 
 
 def numerical_setup() -> dict[str, str]:
-    """Return what influences a program's results besides its code and devices: compiler settings, and the host's processors.
+    """Return what influences a program's results, apart from its code and devices: compiler settings, and the host's processors.
 
     Example:
         >>> sorted(numerical_setup())[:3]

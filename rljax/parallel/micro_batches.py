@@ -1,4 +1,7 @@
-"""Sum the gradient over micro-batches of a few rows, so that only one micro-batch's activations are in memory."""
+"""Split rows into mini-batches and micro-batches, and sum the gradient over micro-batches.
+
+Only one micro-batch's activations are in memory at a time.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -47,7 +50,7 @@ def accumulate(
     """Sum the gradient and the metrics of an objective over the leading axis of `parts`, one micro-batch at a time.
 
     Args:
-        objective: (params, micro-batch) -> (loss, metrics); both must be sums, which add up over micro-batches.
+        objective: (params, micro-batch) -> (loss, metrics); both must be sums over rows, so that they add up over micro-batches.
         params: parameters to differentiate with respect to.
         parts: micro-batches, stacked.
         counts: returns whether a micro-batch contributes to the sums; if not, it is skipped.

@@ -1,4 +1,4 @@
-"""Detect that another process of a run has died, because the others may wait for it in a collective operation forever.
+"""Detect that another process of a run has died, so that this process does not wait for it forever in a collective operation.
 
 In a background thread, each process writes heartbeats into the key-value store of JAX's coordination service, and reads the other
 processes' heartbeats. A process whose heartbeat does not change within a limit counts as lost. A process that notices a loss
@@ -28,12 +28,12 @@ from rljax.records import required
 from rljax.text import one_line
 
 LOST_HOST = 75
-"""Exit code of a process that ends because another was lost: EX_TEMPFAIL, because a retry of the same command may succeed."""
+"""Exit code of a process that ends because another process was lost: EX_TEMPFAIL, since the same command may succeed later."""
 DONE = "done"
 """Heartbeat of a process that no longer needs the others."""
-FOLDER = "rljax/beats"
-RUNS = itertools.count()
-"""Numbers this process's runs, so that heartbeats of earlier runs are ignored. All processes begin runs in the same order."""
+BEATS_FOLDER = "rljax/beats"
+RUN_COUNTER = itertools.count()
+"""Numbers this process's runs. As all processes begin runs in the same order, heartbeats of earlier runs can be ignored."""
 CONNECT_SECONDS = 5.0
 """Time limit for finding out whether the first process is gone."""
 
@@ -67,13 +67,13 @@ def update_heartbeats(
     return {**before, **new}
 
 
-def lost_host(known: Mapping[int, LastHeartbeat], now: float, limit: float) -> str | None:
-    """Describe the first process that has been silent for longer than the limit; None if there is none.
+def describe_lost_host(known: Mapping[int, LastHeartbeat], now: float, limit: float) -> str | None:
+    """Describe the first process whose heartbeat is older than the limit; None if there is no such process.
 
     Example:
-        >>> lost_host({1: LastHeartbeat("7", 0.0)}, 12.0, 10.0)
+        >>> describe_lost_host({1: LastHeartbeat("7", 0.0)}, 12.0, 10.0)
         'Host 1 has given no sign of life for 12 s.'
-        >>> lost_host({1: LastHeartbeat(DONE, 0.0)}, 12.0, 10.0)
+        >>> describe_lost_host({1: LastHeartbeat(DONE, 0.0)}, 12.0, 10.0)
     """
     for host, (beat, at) in sorted(known.items()):
         if beat == DONE or now - at <= limit:
@@ -103,12 +103,12 @@ class Watch:
         host: index of this process.
         hosts: number of processes.
         limit: seconds without a heartbeat after which a process is lost.
-        leave: ends this process; receives the reason.
+        leave: ends this process; it is called with the reason.
         folder: key in the store under which this run's heartbeats are written.
     """
 
     def __init__(
-        self, store: Store, host: int, hosts: int, limit: float, leave: Callable[[str], None], *, folder: str = FOLDER
+        self, store: Store, host: int, hosts: int, limit: float, leave: Callable[[str], None], *, folder: str = BEATS_FOLDER
     ):
         self._store, self._host, self._limit, self._leave, self._folder = store, host, limit, leave, folder
         self._last = DONE
@@ -145,7 +145,7 @@ class Watch:
 
     def _decide(self) -> None:
         while not self._ended.wait(self._interval):
-            reason = lost_host(self._known, time.monotonic(), self._limit)
+            reason = describe_lost_host(self._known, time.monotonic(), self._limit)
             if reason is not None:
                 self._leave(f"{reason}{self._fault}")
                 return
@@ -164,10 +164,10 @@ class Watch:
 
 @contextmanager
 def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
-    """Watch the other processes of this run, if there are any.
+    """Watch the other processes of this run; do nothing in a run with one process.
 
-    When one of them is lost, this process ends with the exit code `LOST_HOST`. Its files are kept, and a resumed run continues from
-    the last checkpoint. All processes must enter this context the same number of times.
+    When another process is lost, this process ends with the exit code `LOST_HOST`. The run's files remain, and a resumed run
+    continues from the last checkpoint. All processes must enter this context the same number of times.
 
     Args:
         limit: seconds without a heartbeat after which a process is lost.
@@ -179,13 +179,13 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
     def leave(reason: str) -> None:
         try:
-            tell(f"{reason} The other hosts cannot continue without it, so this one ends too.")
+            tell(f"{reason} The other hosts cannot continue without that host, so this host ends too.")
             sys.stdout.flush()
         finally:
             end_process(LOST_HOST)
 
     store = required(global_state.client, "jax.distributed.initialize()")
-    folder = f"{FOLDER}/{next(RUNS)}"
+    folder = f"{BEATS_FOLDER}/{next(RUN_COUNTER)}"
     watch = Watch(store, jax.process_index(), jax.process_count(), limit, leave, folder=folder)
     with handle_aborts(leave):
         try:
@@ -199,7 +199,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return True if an error begins with the name of a status of JAX's runtime, so that a lost connection may be the cause.
+    """Return True if an error begins with a status of JAX's runtime that a lost connection may cause.
 
     Example:
         >>> is_connection_error(ValueError("UNKNOWN: Gloo AllGather failed")), is_connection_error(ValueError("steps is 0"))
@@ -213,8 +213,8 @@ def is_connection_error(error: BaseException) -> bool:
 def handle_aborts(leave: Callable[[str], None]) -> Generator[None]:
     """Call `leave` when JAX aborts this process because the first process, which runs the coordination service, is gone.
 
-    JAX's C++ code aborts as soon as it loses the connection to the service, and Python can only catch the signal. An abort with
-    another cause proceeds normally.
+    JAX's C++ code aborts as soon as it loses the connection to the service, and Python can only catch the signal. An abort for
+    another reason ends the process as usual.
     """
     if jax.process_index() == 0 or threading.current_thread() is not threading.main_thread():
         yield
@@ -237,7 +237,7 @@ def handle_aborts(leave: Callable[[str], None]) -> Generator[None]:
 
 
 def is_gone(address: str) -> bool:
-    """Return True if `ADDRESS:PORT` refuses a connection within a few seconds; a killed process closes its ports gradually."""
+    """Return True if `ADDRESS:PORT` refuses a connection within a few seconds; a killed process may close its ports late."""
     name, _, port = address.rpartition(":")
     end = time.monotonic() + CONNECT_SECONDS
     while time.monotonic() < end:

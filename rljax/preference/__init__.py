@@ -1,4 +1,4 @@
-"""Reward models, direct preference losses such as DPO, and the training steps on pairs of responses."""
+"""Reward models, direct preference losses such as DPO, and updates on pairs of responses or on solutions with labeled steps."""
 
 from rljax.lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""Settings for training on preference pairs: shared settings, and settings specific to each kind of training."""
+"""Settings for training on preference pairs: of all kinds of training, of reward models, and of language models."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
@@ -45,17 +45,17 @@ class _PairSettings:
 
     # --- optimization
     epochs: int = 1
-    """Passes over the pairs; more than a few cause overfitting."""
+    """Number of passes over the pairs; more than a few cause overfitting."""
     steps: int | None = None
-    """Number of updates, in place of epochs."""
+    """Number of updates; overrides epochs."""
     batch: int = 64
-    """Pairs per update."""
+    """Number of pairs per update."""
     microbatch_pairs: int | None = None
-    """Pairs whose activations are in memory at once; by default as many as contain at most 16,384 tokens."""
+    """Number of pairs whose activations are in memory at once; by default as many as have at most 16,384 tokens together."""
     learning_rate: float = 1e-5
     """Peak learning rate; a cosine schedule lowers the rate to a tenth of the peak."""
     learning_rate_warmup: int = 10
-    """Updates over which the learning rate rises linearly."""
+    """Number of updates over which the learning rate rises linearly."""
 
     # --- output and display
     output: str | None = None
@@ -65,9 +65,9 @@ class _PairSettings:
     seed: int = 0
     """Random seed for parameters, order and held-out pairs."""
     eval_every: int = 50
-    """Updates between held-out evaluations; 0 evaluates only before and after."""
+    """Number of updates between held-out evaluations; 0 evaluates only before and after training."""
     checkpoint_every: int = 50
-    """Updates between checkpoints, from which an interrupted run resumes."""
+    """Number of updates between checkpoints, from which an interrupted run resumes."""
     quiet: bool = False
     """Print a few plain lines instead of the live display."""
 
@@ -116,12 +116,13 @@ class RewardModelConfig(PairConfig):
         super().__post_init__()
         if self.process and (self.chosen_column, self.rejected_column) != ("chosen", "rejected"):
             raise InputError(
-                "chosen_column and rejected_column are for pairs; process=True reads completions and labels. Leave them out."
+                "chosen_column and rejected_column are for pairs, but process=True reads completions and labels; leave both "
+                "columns out, or leave process out."
             )
         if not self.process and self.step_separator is not None:
             raise InputError(f"step_separator={self.step_separator!r} is for a process reward model; add process=True.")
         if self.step_separator == "":
-            raise InputError("step_separator is empty; give the text that ends a step, for example a newline.")
+            raise InputError("step_separator is empty; set it to the text that ends a step, for example a newline.")
 
     @property
     def separator(self) -> str:
@@ -145,7 +146,7 @@ class PreferenceConfig(PairConfig):
     `cap` for wpo (1 in its authors' code), `margin` for simpo, alphapo and tpo_average, `alpha` for alphapo, `coefficient` for rpo,
     cpo, tpo, tpo_average and orpo; e.g. `--loss simpo --loss-options beta=2.5 margin=1.4`."""
     gold_column: str = "reference"
-    """Column with a third response to the prompt, better than both, which only tpo and tpo_average read."""
+    """Column with a third response to the prompt, better than the other two; only tpo and tpo_average read it."""
     learning_rate: float = 1e-6
     """Peak learning rate; the default suits DPO. A cosine schedule lowers the rate to a tenth of the peak. A small transformer with
     random weights needs a rate about 1000 times higher."""

@@ -1,4 +1,4 @@
-"""Direct preference losses, which train a language model on pairs; each is a record of functions, like `Algorithm`."""
+"""Direct preference losses, which train a language model on pairs. Each loss is a record of functions, like an `Algorithm`."""
 
 import math
 from collections.abc import Callable
@@ -28,28 +28,29 @@ from rljax.records import required
 
 
 class PairLogps(NamedTuple):
-    """Inputs of a loss for N pairs; on the last axis the preferred response comes first."""
+    """Inputs of a loss for N pairs. On the axis of size 2, the preferred response comes first."""
 
     logp: Float[Array, "N 2"]
     """Log-probability of each response, summed over its tokens, in nats; carries the gradient."""
     lengths: Float[Array, "N 2"]
     """Number of tokens in each response, including the end token."""
     ref_logp: Float[Array, "N 2"] | None
-    """Log-probability of each response under the reference policy, summed likewise, in nats; for losses with a `reference`."""
+    """Log-probability of each response under the reference policy, summed over its tokens, in nats. This field and the next ones
+    are None for losses that do not read them."""
     reference_point: Float[Array, ""] | None
-    """Estimate of the divergence from the reference, in nats; for losses with a `reference_point`."""
+    """Estimate of the divergence from the reference, in nats."""
     margin: Float[Array, "N"] | None = None
-    """Reward of the preferred response minus the reward of the other; for losses with a `margin`."""
+    """Reward of the preferred response minus the reward of the other."""
     reward_shift: Float[Array, ""] | None = None
-    """Constant that is subtracted from the batch's implicit rewards; for losses with a `reward_shift`."""
+    """Constant that is subtracted from the batch's implicit rewards."""
     expected_logp: Float[Array, "N 2"] | None = None
-    """Log of the expected probability of a token sampled from the policy, summed over the tokens of each response, in nats; a
-    constant for the gradient; for losses with an `expected_logp`."""
+    """Log of the expected probability of a token sampled from the policy, summed over the tokens of each response, in nats; no
+    gradient flows through it."""
     gold_logp: Float[Array, "N"] | None = None
-    """Log-probability of the third response, averaged over its tokens, in nats per token; for losses with a `gold`."""
+    """Log-probability of the third response, averaged over its tokens, in nats per token."""
 
     def mean_logp(self) -> Float[Array, "N 2"]:
-        """Log-probability averaged over the tokens of each response, in nats per token."""
+        """Return the log-probability averaged over the tokens of each response, in nats per token."""
         return self.logp / self.lengths
 
     def reference(self) -> Float[Array, "N 2"]:
@@ -63,19 +64,19 @@ class DirectLoss(NamedTuple):
     loss: Callable[[PairLogps], Float[Array, "N"]]
     """Log-probabilities -> loss of each pair; the mean is minimized."""
     reward: Callable[[PairLogps], Float[Array, "N 2"]]
-    """Log-probabilities -> implicit reward of each response, used to judge pairs."""
-    reference: bool = False
-    """Whether the loss reads `ref_logp`, computed with the policy before training."""
-    reference_point: bool = False
+    """Log-probabilities -> implicit reward of each response, for the metrics `accuracy` and `margin`."""
+    reads_reference: bool = False
+    """Whether the loss reads `ref_logp`, the log-probabilities under the policy before training."""
+    reads_reference_point: bool = False
     """Whether the loss reads `reference_point`, for which responses are scored under the prompts of other pairs."""
-    margin: bool = False
+    reads_margin: bool = False
     """Whether the loss reads `margin`, a column of the pairs."""
     reward_shift: Callable[[Float[Array, "*M N 2"], Float[Array, "*M N 2"]], Float[Array, ""]] | None = None
     """(log-probabilities of the full batch under the policy, under the reference) -> `reward_shift`; None if it is not read."""
-    expected_logp: bool = False
+    reads_expected_logp: bool = False
     """Whether the loss reads `expected_logp`, for which the policy's full distribution at every token is computed."""
-    gold: bool = False
-    """Whether the loss reads `gold_logp`, of a third response to every prompt."""
+    reads_gold: bool = False
+    """Whether the loss reads `gold_logp`, for which every prompt needs a third response."""
 
 
 def _split(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
@@ -94,7 +95,7 @@ def _reference_loss(equation: Callable[..., Float[Array, "N"]], *, beta: float, 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         return equation(*_split(pairs.logp), *_split(pairs.reference()), beta=beta, **options)
 
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+    return DirectLoss(loss, _log_ratio_reward(beta), reads_reference=True)
 
 
 def dpo(*, beta: float = 0.1) -> DirectLoss:
@@ -103,8 +104,8 @@ def dpo(*, beta: float = 0.1) -> DirectLoss:
     Args:
         beta: β = 0.1 (its authors' and TRL's), strength of the regularization towards the reference.
 
-    Deviations: AdamW with a cosine schedule; the paper uses RMSprop. Other settings of the paper: learning rate 1e-6, batches of
-    64.
+    Deviations: AdamW with a cosine schedule; the paper uses RMSprop. Other settings of the paper: learning rate 1e-6, 64 pairs per
+    batch.
     """
     return _reference_loss(dpo_loss, beta=beta)
 
@@ -119,7 +120,7 @@ def dpo_average(*, beta: float = 5.0) -> DirectLoss:
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         return dpo_loss(*_split(pairs.mean_logp()), *_split(pairs.reference() / pairs.lengths), beta=beta)
 
-    return DirectLoss(loss, _average_reward(beta), reference=True)
+    return DirectLoss(loss, _average_reward(beta), reads_reference=True)
 
 
 def rpo(*, beta: float = 0.1, coefficient: float = 1.0) -> DirectLoss:
@@ -135,7 +136,7 @@ def rpo(*, beta: float = 0.1, coefficient: float = 1.0) -> DirectLoss:
         preferred = pairs.mean_logp()[:, 0]
         return dpo_loss(*_split(pairs.logp), *_split(pairs.reference()), beta=beta) - coefficient * preferred
 
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
+    return DirectLoss(loss, _log_ratio_reward(beta), reads_reference=True)
 
 
 def hinge(*, beta: float = 0.1) -> DirectLoss:
@@ -195,7 +196,7 @@ def ipo(*, tau: float = 0.1) -> DirectLoss:
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         return ipo_loss(*_split(pairs.logp), *_split(pairs.reference()), tau=tau)
 
-    return DirectLoss(loss, _log_ratio_reward(tau), reference=True)
+    return DirectLoss(loss, _log_ratio_reward(tau), reads_reference=True)
 
 
 def ipo_average(*, tau: float = 0.1) -> DirectLoss:
@@ -208,7 +209,7 @@ def ipo_average(*, tau: float = 0.1) -> DirectLoss:
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         return ipo_loss(*_split(pairs.mean_logp()), *_split(pairs.reference() / pairs.lengths), tau=tau)
 
-    return DirectLoss(loss, _average_reward(tau), reference=True)
+    return DirectLoss(loss, _average_reward(tau), reads_reference=True)
 
 
 def rebel(*, eta: float = 1.0) -> DirectLoss:
@@ -218,8 +219,8 @@ def rebel(*, eta: float = 1.0) -> DirectLoss:
         eta: η = 1 (its authors' for summaries), size of the policy's step in nats per unit of reward.
 
     Deviations: this is one iteration of the algorithm, from the model before training. The paper samples pairs (two random
-    responses to a prompt) from the current policy, and repeats sampling and training. The reward used to judge pairs is the
-    log-ratio divided by η.
+    responses to a prompt) from the current policy, and repeats sampling and training. The implicit reward is the log-ratio
+    divided by η.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -228,7 +229,7 @@ def rebel(*, eta: float = 1.0) -> DirectLoss:
     def reward(pairs: PairLogps) -> Float[Array, "N 2"]:
         return implicit_reward(pairs.logp, pairs.reference(), beta=1.0) / eta
 
-    return DirectLoss(loss, reward, reference=True, margin=True)
+    return DirectLoss(loss, reward, reads_reference=True, reads_margin=True)
 
 
 def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight: float = 1.0) -> DirectLoss:
@@ -239,8 +240,8 @@ def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight:
         desirable_weight: λ_D = 1, weight of preferred responses.
         undesirable_weight: λ_U = 1, weight of the other responses.
 
-    Deviations: the reference point uses responses of the next pair with a different prompt, in dataset order, so that the
-    reference scores them only once; the paper uses the next example of the microbatch.
+    Deviations: the reference point uses the responses of the next pair with a different prompt, in dataset order, so that the
+    reference policy scores each prompt with these responses only once; the paper uses the next example of the microbatch.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -255,7 +256,7 @@ def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight:
         )
         return examples.mean(-1)
 
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True, reference_point=True)
+    return DirectLoss(loss, _log_ratio_reward(beta), reads_reference=True, reads_reference_point=True)
 
 
 def bco(*, beta: float = 0.1) -> DirectLoss:
@@ -265,7 +266,7 @@ def bco(*, beta: float = 0.1) -> DirectLoss:
         beta: β = 0.1 (its authors').
 
     Deviations: the reward shift δ is the mean reward of the batch under the policy before the update; the paper uses a moving
-    average over the updates. TRL's loss "bco_pair" is this one with δ = 0. Other settings of the paper: learning rate 5e-7.
+    average over the updates. TRL's loss "bco_pair" is this loss with δ = 0. Other settings of the paper: learning rate 5e-7.
     """
 
     def shift(logp: Float[Array, "*M N 2"], ref_logp: Float[Array, "*M N 2"]) -> Float[Array, ""]:
@@ -276,7 +277,7 @@ def bco(*, beta: float = 0.1) -> DirectLoss:
         both = bco_loss(pairs.logp, pairs.reference(), _mark_preferred(pairs.logp), reward_shift=reward_shift, beta=beta)
         return both.sum(-1)
 
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True, reward_shift=shift)
+    return DirectLoss(loss, _log_ratio_reward(beta), reads_reference=True, reward_shift=shift)
 
 
 def wpo(*, beta: float = 0.01, cap: float = math.inf) -> DirectLoss:
@@ -286,7 +287,7 @@ def wpo(*, beta: float = 0.01, cap: float = math.inf) -> DirectLoss:
         beta: β = 0.01 (its authors').
         cap: largest weight of a pair; the paper has no cap, and its authors' code uses 1.
 
-    Deviations: none known. Other settings of the paper: learning rate 5e-7 for Mistral, batches of 128.
+    Deviations: none known. Other settings of the paper: learning rate 5e-7 for Mistral, 128 pairs per batch.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -294,7 +295,7 @@ def wpo(*, beta: float = 0.01, cap: float = math.inf) -> DirectLoss:
         weights = wpo_weight(pairs.mean_logp(), expected)
         return wpo_loss(*_split(pairs.logp), *_split(pairs.reference()), *_split(weights), beta=beta, cap=cap)
 
-    return DirectLoss(loss, _log_ratio_reward(beta), reference=True, expected_logp=True)
+    return DirectLoss(loss, _log_ratio_reward(beta), reads_reference=True, reads_expected_logp=True)
 
 
 def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
@@ -359,7 +360,7 @@ def tpo(*, beta: float = 0.01, coefficient: float = 1.0) -> DirectLoss:
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         return tpo_loss(*_split(pairs.logp), required(pairs.gold_logp, "gold_logp"), beta=beta, coefficient=coefficient)
 
-    return DirectLoss(loss, lambda pairs: beta * pairs.logp, gold=True)
+    return DirectLoss(loss, lambda pairs: beta * pairs.logp, reads_gold=True)
 
 
 def tpo_average(*, beta: float = 2.0, margin: float = 1.6, coefficient: float = 0.05) -> DirectLoss:
@@ -377,7 +378,7 @@ def tpo_average(*, beta: float = 2.0, margin: float = 1.6, coefficient: float = 
         gold = required(pairs.gold_logp, "gold_logp")
         return tpo_loss(*_split(pairs.mean_logp()), gold, beta=beta, margin=margin, coefficient=coefficient)
 
-    return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp(), gold=True)
+    return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp(), reads_gold=True)
 
 
 def orpo(*, coefficient: float = 0.1) -> DirectLoss:
@@ -386,8 +387,8 @@ def orpo(*, coefficient: float = 0.1) -> DirectLoss:
     Args:
         coefficient: λ = 0.1 (its authors' for Mistral), weight of the odds ratio.
 
-    Deviations: the likelihood covers the response alone, as in the paper; its authors' code and TRL include the prompt. The
-    reward used to judge pairs is the log of the odds. Other settings: learning rate 5e-6.
+    Deviations: the likelihood covers only the response, as in the paper; its authors' code and TRL include the prompt. The
+    implicit reward is the log of the odds. Other settings: learning rate 5e-6.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
@@ -431,11 +432,7 @@ BY_NAME: dict[str, Callable[..., DirectLoss]] = {
 
 
 def check_loss(loss: DirectLoss) -> None:
-    """Refuse hyper-parameters that a loss does not accept, by tracing the loss once without data.
-
-    Raises:
-        ValueError: a hyper-parameter is invalid; the loss's equation raises it.
-    """
+    """Trace a loss without data, so that its equation raises a `ValueError` if a hyperparameter is invalid."""
     sides = jnp.zeros((1, 2), jnp.float32)
     zero = jnp.zeros((), jnp.float32)
     blank = PairLogps(

@@ -29,14 +29,14 @@ Logps = Callable[[Params, "DirectPairs"], Float32[np.ndarray, "N K"]]
 
 
 class DirectPairs(NamedTuple):
-    """Prompts and responses of N pairs on the host: the preferred response, the other and, for losses with a `gold`, a third."""
+    """Prompts and responses of N pairs on the host: the preferred response, the other and, for losses that read it, a third."""
 
     sequences: Sequences
     """Sequences `[N, K, ...]`, with K responses to each prompt."""
     ref_logp: Float32[np.ndarray, "N 2"] | None = None
     """Log-probability of the responses under the reference, summed over the tokens, in nats; None if there is no reference."""
     margin: Float32[np.ndarray, "N"] | None = None
-    """Reward of the preferred response minus the reward of the other; None for losses that do not read it."""
+    """Reward of the preferred response minus the reward of the other; None for losses that do not read the margin."""
 
     def take(self, rows: Sequence[int]) -> "DirectPairs":
         """Select pairs, in the order of `rows`."""
@@ -66,7 +66,7 @@ class DirectBatch(NamedTuple):
     """The same prompts with responses to other prompts, for losses with a reference point."""
 
 
-def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
+def arrange_direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
     """Put the prompts and responses of pairs into arrays.
 
     Raises:
@@ -76,7 +76,7 @@ def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
     if empty:
         raise InputError(
             f"{empty} of {len(encoded.prompt_lengths)} pairs have no prompt and the tokenizer has no BOS token, so their first "
-            "token has no probability; give a prompt column, or a tokenizer with a BOS token."
+            "token has no probability; set prompt_column, or choose a tokenizer with a BOS token."
         )
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
     responses, assistant_masks = _responses(encoded), encoded.assistant_masks
@@ -87,12 +87,12 @@ def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
     return _arrange(prompts, tokens, masks, pad_id)
 
 
-def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -> DirectPairs:
+def make_mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -> DirectPairs:
     """Join the prompt of each pair to both responses of another pair, the donor, which has a different prompt.
 
     Args:
         encoded: pairs that provide the prompts.
-        donors: pairs that provide the responses: for pair i, the first one from index i + 1 with another prompt, wrapping around.
+        donors: pairs that provide the responses: for pair i, the first pair from index i + 1 with another prompt, wrapping around.
         pad_id: padding token.
 
     Raises:
@@ -101,7 +101,7 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
     donor_prompts = [tokens[:length] for tokens, length in zip(donors.chosen, donors.prompt_lengths, strict=True)]
     responses = _responses(donors)
-    after = _next_other(donor_prompts)
+    after = _find_next_different(donor_prompts)
     starts = [(index + 1) % len(donor_prompts) for index in range(len(prompts))]
     chosen = [
         after[start] if donor_prompts[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)
@@ -111,18 +111,18 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
     )
 
 
-def _next_other(prompts: Sequence[list[int]]) -> list[int]:
+def _find_next_different(prompts: Sequence[list[int]]) -> list[int]:
     """Return for each prompt the index of the next different prompt, wrapping around.
 
     Example:
-        >>> _next_other([[1], [1], [2]])
+        >>> _find_next_different([[1], [1], [2]])
         [2, 2, 0]
     """
     count = len(prompts)
     start = next((index for index in range(count) if prompts[index] != prompts[index - 1]), None)
     if start is None:
         raise InputError(
-            "all pairs have the same prompt, and the reference point of this loss compares responses across prompts; give pairs "
+            "all pairs have the same prompt, but the reference point of this loss needs responses to different prompts; use pairs "
             "with at least two prompts, or choose another loss."
         )
     after, found = [0] * count, start
@@ -165,19 +165,19 @@ def split_into_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np
     return PairRows(pack_one_per_row(rows), mask, parts.ref_logp, parts.margin)
 
 
-def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N K"]:
+def summed_logp(policy: Policy, params: Params, pair_rows: PairRows[Array]) -> Float[Array, "N K"]:
     """Compute the log-probability of each response under a policy, summed over the response's tokens."""
-    return masked_sum(policy.score(params, laid.packed, 1.0).logp.reshape(laid.mask.shape), laid.mask)
+    return masked_sum(policy.score(params, pair_rows.packed, 1.0).logp.reshape(pair_rows.mask.shape), pair_rows.mask)
 
 
-def summed_expected_logp(policy: Policy, mesh: Mesh, params: Params, laid: PairRows[Array]) -> Float[Array, "N K"]:
+def summed_expected_logp(policy: Policy, mesh: Mesh, params: Params, pair_rows: PairRows[Array]) -> Float[Array, "N K"]:
     """Compute log Σ_v π(v)², the log of a sampled token's expected probability, summed over a response's tokens.
 
     No gradient flows through the result.
     """
-    features = required(policy.features, "policy.features")(jax.lax.stop_gradient(params), laid.packed)
+    features = required(policy.features, "policy.features")(jax.lax.stop_gradient(params), pair_rows.packed)
     sums = apply_over_vocabulary(square_sum, features, chunk=choose_chunk(None, policy.vocab_size, mesh), mesh=mesh)
-    return masked_sum(jnp.log(to_batch(sums, laid.packed)).reshape(laid.mask.shape), laid.mask)
+    return masked_sum(jnp.log(to_batch(sums, pair_rows.packed)).reshape(pair_rows.mask.shape), pair_rows.mask)
 
 
 def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
@@ -185,26 +185,28 @@ def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
 
     The last micro-batch is padded with copies of the first pair.
     """
-    return _in_micro_batches(lambda params, laid: summed_logp(policy, params, laid), mesh, microbatch)
+    return _in_micro_batches(lambda params, pair_rows: summed_logp(policy, params, pair_rows), mesh, microbatch)
 
 
 def make_expected_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
     """Compile `summed_expected_logp` like `make_logps`."""
-    return _in_micro_batches(lambda params, laid: summed_expected_logp(policy, mesh, params, laid), mesh, microbatch)
+    return _in_micro_batches(
+        lambda params, pair_rows: summed_expected_logp(policy, mesh, params, pair_rows), mesh, microbatch
+    )
 
 
 def _in_micro_batches(
     function: Callable[[Params, PairRows[Array]], Float[Array, "N K"]], mesh: Mesh, microbatch: int
 ) -> Logps:
-    """Compile a function of pairs, and apply it to `microbatch` pairs at a time."""
+    """Compile a function of pairs, and build a function that applies it to `microbatch` pairs at a time."""
     compiled = jax.jit(function)
 
     def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N K"]:
         count = len(pairs.sequences.tokens)
         filled = [*range(count), *[0] * (-count % microbatch)]
-        laid = split_into_micro_batches(DirectPairs(pairs.sequences).take(filled), microbatch)
+        pair_rows = split_into_micro_batches(DirectPairs(pairs.sequences).take(filled), microbatch)
         parts = len(filled) // microbatch
-        pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], laid))) for i in range(parts)]
+        pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], pair_rows))) for i in range(parts)]
         return np.concatenate(fetch(pieces)).astype(np.float32)[:count]
 
     return logps
@@ -232,16 +234,16 @@ def make_direct_step(
 
     def step(state: PairState, batch: DirectBatch) -> tuple[PairState, PairUpdateMetrics]:
         share = 1 / (batch.pairs.mask.shape[0] * batch.pairs.mask.shape[1])
-        point = _reference_point(policy, state.params, batch.mismatched) if loss.reference_point else None
+        point = _reference_point(policy, state.params, batch.mismatched) if loss.reads_reference_point else None
         shift = _reward_shift(policy, state.params, batch.pairs, loss) if loss.reward_shift else None
 
         def objective(params: Params, part: PairRows[Array]) -> tuple[Array, DirectMetrics]:
             lengths = count_tokens(part.mask).astype(jnp.float32)
-            expected = summed_expected_logp(policy, mesh, params, part) if loss.expected_logp else None
+            expected = summed_expected_logp(policy, mesh, params, part) if loss.reads_expected_logp else None
             logp = summed_logp(policy, params, part)
             pair, gold = split_gold(logp, lengths)
             inputs = PairLogps(*pair, part.ref_logp, point, part.margin, shift, expected, gold)
-            means = jax.tree.map(lambda each: share * each.sum(), judge_logps(loss, inputs))
+            means = jax.tree.map(lambda each: share * each.sum(), measure_pairs(loss, inputs))
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, batch.pairs)
@@ -252,9 +254,9 @@ def make_direct_step(
 
 def _reference_point(policy: Policy, params: Params, mismatched: PairRows[Array] | None) -> Float[Array, ""]:
     """Compute the reference point of the full batch, so that it does not depend on micro-batches."""
-    laid = required(mismatched, "batch.mismatched")
-    logp = jax.lax.map(lambda part: summed_logp(policy, params, part), laid)
-    return kto_reference_point(logp, required(laid.ref_logp, "mismatched.ref_logp"))
+    pair_rows = required(mismatched, "batch.mismatched")
+    logp = jax.lax.map(lambda part: summed_logp(policy, params, part), pair_rows)
+    return kto_reference_point(logp, required(pair_rows.ref_logp, "mismatched.ref_logp"))
 
 
 def _reward_shift(policy: Policy, params: Params, pairs: PairRows[Array], loss: DirectLoss) -> Float[Array, ""]:
@@ -266,25 +268,25 @@ def _reward_shift(policy: Policy, params: Params, pairs: PairRows[Array], loss: 
 def split_gold(
     logp: Float[Array, "N K"], lengths: Float[Array, "N K"]
 ) -> tuple[tuple[Float[Array, "N 2"], Float[Array, "N 2"]], Float[Array, "N"] | None]:
-    """Return the pair's log-probabilities and lengths, and the third response's mean log-probability, if there is a third."""
+    """Return the pair's log-probabilities and lengths, and the third response's mean log-probability (None without a third)."""
     gold = None if logp.shape[1] == 2 else logp[:, 2] / lengths[:, 2]
     return (logp[:, :2], lengths[:, :2]), gold
 
 
-def judge_logps(loss: DirectLoss, numbers: PairLogps) -> DirectMetrics:
+def measure_pairs(loss: DirectLoss, pairs: PairLogps) -> DirectMetrics:
     """Compute the metrics of each pair, `[N]`."""
-    rewards = loss.reward(numbers)
+    rewards = loss.reward(pairs)
     margin = rewards[:, 0] - rewards[:, 1]
     return DirectMetrics(
-        loss=loss.loss(numbers),
+        loss=loss.loss(pairs),
         accuracy=(margin > 0).astype(margin.dtype),
         margin=margin,
-        chosen_logp=numbers.logp[:, 0],
-        rejected_logp=numbers.logp[:, 1],
+        chosen_logp=pairs.logp[:, 0],
+        rejected_logp=pairs.logp[:, 1],
     )
 
 
-def judge_direct(
+def evaluate_direct(
     loss: DirectLoss,
     logps: Logps,
     params: Params,
@@ -299,22 +301,22 @@ def judge_direct(
         logps: a function compiled by `make_logps`.
         params: parameters of the policy.
         pairs: the held-out pairs.
-        mismatched: the same prompts with other responses, for losses with a reference point.
-        expected_logps: a function compiled by `make_expected_logps`, for losses with an `expected_logp`.
+        mismatched: the same prompts with other responses, for losses that read a reference point.
+        expected_logps: a function compiled by `make_expected_logps`, for losses that read `expected_logp`.
 
     Returns:
-        Means of the fields of `DirectMetrics`, and reference_point and reward_shift if the loss has them.
+        Means of the fields of `DirectMetrics`, and reference_point and reward_shift if the loss reads them.
     """
     point = None
     lengths = jnp.asarray(pairs.sequences.learned.sum(-1), jnp.float32)
     (logp, lengths), gold = split_gold(jnp.asarray(logps(params, pairs)), lengths)
     ref_logp = None if pairs.ref_logp is None else jnp.asarray(pairs.ref_logp)
-    if loss.reference_point:
+    if loss.reads_reference_point:
         other = required(mismatched, "mismatched")
         other_ref_logp = required(other.ref_logp, "mismatched.ref_logp")
         point = kto_reference_point(jnp.asarray(logps(params, other)), jnp.asarray(other_ref_logp))
     shift = None if loss.reward_shift is None else loss.reward_shift(logp, required(ref_logp, "pairs.ref_logp"))
-    expected = required(expected_logps, "expected_logps")(params, pairs) if loss.expected_logp else None
+    expected = required(expected_logps, "expected_logps")(params, pairs) if loss.reads_expected_logp else None
     inputs = PairLogps(
         logp=logp,
         lengths=lengths,
@@ -325,6 +327,6 @@ def judge_direct(
         expected_logp=None if expected is None else jnp.asarray(expected),
         gold_logp=gold,
     )
-    means = {name: float(each.mean()) for name, each in judge_logps(loss, inputs)._asdict().items()}
+    means = {name: float(each.mean()) for name, each in measure_pairs(loss, inputs)._asdict().items()}
     batch_metrics = {"reference_point": point, "reward_shift": shift}
     return means | {name: float(value) for name, value in batch_metrics.items() if value is not None}

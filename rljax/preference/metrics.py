@@ -1,4 +1,4 @@
-"""Metrics of an update on pairs as typed records."""
+"""Typed records of the metrics of an update on pairs or on solutions with labeled steps."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class ScoreMetrics(NamedTuple):
     loss: Float[Array, ""]
     """Bradley-Terry loss."""
     accuracy: Float[Array, ""]
-    """Fraction of pairs whose preferred response has the higher score; a tie does not count."""
+    """Fraction of pairs whose preferred response has the higher score; a tie counts as wrong."""
     lead: Float[Array, ""]
     """Score of the preferred response minus the score of the other."""
     score: Float[Array, ""]
@@ -35,7 +35,7 @@ class DirectMetrics(NamedTuple):
     loss: Float[Array, "*N"]
     """Loss of the pair."""
     accuracy: Float[Array, "*N"]
-    """1 if the preferred response has the higher implicit reward; a tie does not count."""
+    """1 if the preferred response has the higher implicit reward; 0 otherwise, also for a tie."""
     margin: Float[Array, "*N"]
     """Implicit reward of the preferred response minus the implicit reward of the other."""
     chosen_logp: Float[Array, "*N"]
@@ -52,8 +52,8 @@ class PairUpdateMetrics(NamedTuple):
     grad_norm: Float[Array, ""]
     """Norm of the gradient before it is clipped."""
     reference_point: Float[Array, ""] | None = None
-    """Reference point of the batch; None for losses without one."""
+    """Reference point of the batch; None for losses that do not read it."""
     reward_shift: Float[Array, ""] | None = None
-    """Reward shift of the batch; None for losses without one."""
+    """Reward shift of the batch; None for losses that do not read it."""
     skipped_updates: Float[Array, ""] | float = 0.0
     """1 if the update was skipped because it was not finite or too large."""

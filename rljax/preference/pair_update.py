@@ -54,9 +54,9 @@ class EncodedPairs(NamedTuple):
     prompt_lengths: list[int]
     """Number of prompt tokens at the beginning of both sequences of each pair."""
     assistant_masks: list[tuple[list[bool], list[bool]]]
-    """For both responses of each pair, a mask of the tokens that the assistant wrote; the others are from tools or users."""
+    """For both responses of each pair, a mask of the tokens that the assistant wrote; tools or users wrote the other tokens."""
     gold: list[tuple[list[int], list[bool]]] | None = None
-    """For each pair, token ids and assistant mask of a third response that is better than both; None if there are none."""
+    """For each pair, token ids and assistant mask of a third response that is better than both; None if a pair has no third."""
 
     def padded(self, pad_id: int) -> Pairs[np.ndarray]:
         """Pad all sequences to the longest one and return them as arrays."""
@@ -67,7 +67,7 @@ class EncodedPairs(NamedTuple):
 
 
 class PairState(NamedTuple):
-    """State of the training; each update returns a new one."""
+    """State of the training; each update returns a new state."""
 
     params: Params
     """Parameters of the model."""
@@ -83,7 +83,7 @@ class PairState(NamedTuple):
 def encode_pairs(
     preferences: Sequence[Preference], tokenizer: Tokenizer, *, max_tokens: int, chat: bool = False
 ) -> EncodedPairs:
-    """Tokenize pairs, dropping those whose prompt with one of the responses is too long.
+    """Tokenize pairs, dropping each pair whose prompt is too long together with one of the responses.
 
     Raises:
         InputError: no pair fits, or the tokenizer cannot encode a text.
@@ -104,7 +104,7 @@ def encode_pairs(
     if not kept:
         shortest = min(lengths, default=None)
         raise InputError(
-            "there are no pairs; give at least one training pair and one held-out pair."
+            "there are no pairs; give at least one pair to train on and one held-out pair."
             if shortest is None
             else f"in every pair, prompt and response have more than max_tokens={max_tokens} tokens: the shortest pair needs "
             f"{shortest}; raise max_tokens."
@@ -114,7 +114,7 @@ def encode_pairs(
     return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(kept), prompts, masks, golds)
 
 
-def problem_of(example: Preference | LabeledSolution) -> Problem:
+def problem_from_prompt(example: Preference | LabeledSolution) -> Problem:
     """Return the prompt of a pair or of a solution as a problem without an answer."""
     return Problem(example.prompt, "", columns=example.columns, messages=example.messages)
 
@@ -123,7 +123,7 @@ def _encode_pair(
     pair: Preference, tokenizer: Tokenizer, *, chat: bool
 ) -> tuple[list[int], list[int], float, int, tuple[list[bool], list[bool]]]:
     """Return one entry for each of the lists of `EncodedPairs`."""
-    problem = problem_of(pair)
+    problem = problem_from_prompt(pair)
     prompt = prompt_tokens(problem, tokenizer, chat=chat)
     (chosen, chosen_mask), (rejected, rejected_mask) = (
         response_tokens(replace(problem, demonstration=text, turns=turns), tokenizer, chat=chat)
@@ -133,22 +133,24 @@ def _encode_pair(
 
 
 def _encode_gold(pair: Preference, tokenizer: Tokenizer, *, chat: bool) -> tuple[list[int], list[bool]]:
-    """Return the tokens of the third response and their mask; both are empty if there is none."""
+    """Return the tokens of the third response and their mask; both are empty if there is no third response."""
     if pair.gold is None:
         return [], []
-    return response_tokens(replace(problem_of(pair), demonstration=pair.gold, turns=pair.gold_turns), tokenizer, chat=chat)
+    return response_tokens(
+        replace(problem_from_prompt(pair), demonstration=pair.gold, turns=pair.gold_turns), tokenizer, chat=chat
+    )
 
 
 def make_pair_step(
     model: ValueModel, optimizer: optax.GradientTransformation, state: PairState, mesh: Mesh
 ) -> Callable[[PairState, Pairs[Array]], tuple[PairState, PairUpdateMetrics]]:
-    """Compile an optimizer update that raises the scores of preferred responses above those of the others.
+    """Compile an optimizer update that raises the scores of preferred responses above the scores of the other responses.
 
     Args:
         model: a decoder whose head has one output per token.
         optimizer: turns a gradient into an update.
         state: an example of the state, for its shapes.
-        mesh: the devices that hold the state.
+        mesh: the devices.
 
     Returns:
         `(state, pairs) -> (state, metrics)`, with pairs `[micro-batches, pairs, ...]`; the old state is donated.
@@ -188,7 +190,7 @@ def evaluate_on_pairs(
 
     Returns:
         - loss: the mean loss;
-        - accuracy: the fraction of pairs whose preferred response has the higher score (a tie does not count);
+        - accuracy: the fraction of pairs whose preferred response has the higher score (a tie counts as wrong);
         - lead: the mean difference of the two scores;
         - score: the mean score of all responses;
         - score_deviation: the standard deviation of these scores.

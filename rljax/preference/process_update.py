@@ -19,7 +19,7 @@ from rljax.models.value_model import ValueModel
 from rljax.ops.process_reward import process_reward_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.metrics import PairUpdateMetrics, StepMetrics
-from rljax.preference.pair_update import Data, PairState, problem_of
+from rljax.preference.pair_update import Data, PairState, problem_from_prompt
 from rljax.preference.reward_model import solution_tokens, step_logits
 from rljax.records import hide_namedtuple_base
 
@@ -49,8 +49,8 @@ class EncodedSolutions(NamedTuple):
     """Label of each step of each solution."""
     dropped: int
     """Number of solutions that were dropped because they are too long."""
-    divided: int
-    """Number of steps, in all solutions, that contain the separator, and would therefore count as several steps in a response."""
+    steps_with_separator: int
+    """Number of steps in all solutions that contain the separator; in a response, each of them would be several steps."""
 
     def padded(self, pad_id: int) -> SolutionRows[np.ndarray]:
         """Pad all solutions to the longest and return them as arrays."""
@@ -75,10 +75,10 @@ def encode_solutions(
         >>> encode_solutions([solution], CharacterTokenizer("1=;"), max_tokens=8, chat=False, separator=";")[:3]
         ([[2, 3, 2, 4, 2, 2, 4]], [[3, 6]], [(1.0, 0.0)])
     """
-    rows = [solution_tokens(problem_of(s), s.steps, tokenizer, chat=chat, separator=separator) for s in solutions]
+    rows = [solution_tokens(problem_from_prompt(s), s.steps, tokenizer, chat=chat, separator=separator) for s in solutions]
     fitting = [(*row, s.labels) for row, s in zip(rows, solutions, strict=True) if len(row[0]) <= max_tokens]
     if not rows:
-        raise InputError("there are no solutions to train on; give at least one.")
+        raise InputError("there are no solutions to train on; give at least one solution.")
     if not fitting:
         shortest = min(len(tokens) for tokens, _ in rows)
         raise InputError(
@@ -98,7 +98,7 @@ def make_process_step(
         model: a decoder whose head has one output per token.
         optimizer: turns a gradient into an update.
         state: an example of the state, for its shapes.
-        mesh: the devices that hold the state.
+        mesh: the devices.
 
     Returns:
         `(state, solutions) -> (state, metrics)`, with solutions `[micro-batches, rows, ...]`; the old state is donated.
@@ -110,7 +110,7 @@ def make_process_step(
         def objective(params: Params, part: SolutionRows[Array]) -> tuple[Array, StepMetrics]:
             logits = step_logits(model, params, part.tokens, part.attention)
             losses = process_reward_loss(logits, part.labels, part.step_end)
-            sums = [jnp.where(part.step_end, x, 0.0).sum() for x in (losses, *judge_logits(logits, part.labels))]
+            sums = [jnp.where(part.step_end, x, 0.0).sum() for x in (losses, *score_logits(logits, part.labels))]
             means = StepMetrics(*(share * x for x in sums))
             return means.loss, means
 
@@ -120,12 +120,12 @@ def make_process_step(
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 
 
-def judge_logits(logits: Float[Array, "*shape"], labels: Float[Array, "*shape"]) -> tuple[Array, Array]:
-    """Return whether each logit is on its label's side, and the probability that the step is right."""
+def score_logits(logits: Float[Array, "*shape"], labels: Float[Array, "*shape"]) -> tuple[Array, Array]:
+    """Return, for each logit, 1 if it is on its label's side (else 0), and the probability that the step is right."""
     return ((logits > 0) == (labels > 0.5)).astype(jnp.float32), jax.nn.sigmoid(logits)
 
 
-def judge_solutions(
+def evaluate_solutions(
     scores: Callable[[Params, Sequence[tuple[list[int], list[int]]]], list[np.ndarray]],
     params: Params,
     solutions: EncodedSolutions,
@@ -143,5 +143,5 @@ def judge_solutions(
     logits = jnp.concatenate([*map(jnp.asarray, scores(params, [*zip(solutions.tokens, solutions.ends, strict=True)]))])
     labels = jnp.asarray(np.concatenate(solutions.labels), logits.dtype)
     losses = process_reward_loss(logits, labels, jnp.ones(labels.shape, bool))
-    means = StepMetrics(*(x.mean() for x in (losses, *judge_logits(logits, labels))))
+    means = StepMetrics(*(x.mean() for x in (losses, *score_logits(logits, labels))))
     return {name: float(mean) for name, mean in means._asdict().items()}

@@ -59,7 +59,7 @@ def score_sequences(
         attention: mask of the slots that contain a token, `[B, S]`.
 
     Returns:
-        `[B]`, float32; the score of a row without a token is meaningless.
+        Scores `[B]`, float32. The score of a row without a token has no meaning.
 
     Raises:
         ValueError: the model reads log-probabilities, which a reward model does not receive.
@@ -75,7 +75,9 @@ def encode_sequences(
 ) -> Float[Array, "B S D"]:
     """Compute the hidden states of complete sequences; arguments and errors are those of `score_sequences`."""
     if model.surprisal:
-        raise ValueError("model must read text alone, but this one is a critic that reads log-probabilities")
+        raise ValueError(
+            "model must read only text, but this model is a critic that reads log-probabilities; pass a reward model"
+        )
     return hidden_states(model.trunk, params["trunk"], tokens, positions_of(attention), attention.astype(jnp.int32))
 
 
@@ -95,7 +97,7 @@ def sequence_tokens(
         response: text of the response.
         tokenizer: tokenizer of both texts.
         chat: whether the prompt is written with the tokenizer's chat template.
-        messages: the prompt as chat messages, if it was a chat.
+        messages: the messages of the prompt, if it is a chat.
         columns: columns of the prompt's dataset row; the chat template reads `tools` and `chat_template_kwargs`.
 
     Raises:
@@ -117,8 +119,8 @@ def make_score(
 
     Args:
         model: a decoder whose head has one output per token.
-        mesh: the devices, which share the rows.
-        rows: sequences scored at a time, rounded up to a multiple of the number of devices; smaller batches are padded.
+        mesh: the devices; rows are sharded over them.
+        rows: number of sequences per call, rounded up to a multiple of the number of devices; smaller batches are padded.
 
     Returns:
         `(params, token lists) -> scores`, in the order of the lists.
@@ -134,8 +136,8 @@ def in_padded_batches(
 
     Args:
         compiled: `(params, tokens, attention) -> [B, ...]`; it is compiled once for each padded length.
-        mesh: the devices, which share the rows.
-        rows: sequences per call, rounded up to a multiple of the number of devices; smaller batches are padded.
+        mesh: the devices; rows are sharded over them.
+        rows: number of sequences per call, rounded up to a multiple of the number of devices; smaller batches are padded.
     """
     rows = -(-rows // row_shards(mesh)) * row_shards(mesh)
 
@@ -199,12 +201,12 @@ def load_reward_model(
     if model.size != 1:
         raise InputError(
             f"The model in {str(folder)!r} gives {model.size} numbers per token, but a reward model gives 1; it is a classifier "
-            "or a critic with another head. Choose another folder."
+            "or a critic. Choose the folder of a reward model."
         )
     if model.surprisal:
         raise InputError(
-            f"The model in {str(folder)!r} is a critic that reads the policy's log-probabilities, but a reward model reads text "
-            "alone. Choose another folder."
+            f"The model in {str(folder)!r} is a critic that reads the policy's log-probabilities, but a reward model reads only "
+            "text. Choose the folder of a reward model."
         )
     note = read_note(folder)
     found = folder_tokenizer(folder) if tokenizer is None else tokenizer
@@ -214,7 +216,7 @@ def load_reward_model(
 
 
 def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note: Note | None) -> None:
-    """Refuse a tokenizer whose vocabulary differs from the model's.
+    """Reject a tokenizer whose vocabulary does not fit the model.
 
     Raises:
         InputError: the vocabularies differ; the message names both sizes.
@@ -223,11 +225,11 @@ def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note
     if note is not None and size != note.vocabulary:
         raise InputError(
             f"The reward model in {str(folder)!r} was trained on a vocabulary of {note.vocabulary} tokens, but the tokenizer has "
-            f"{size}; leave the tokenizer out: the folder names its own ({note.tokenizer!r})."
+            f"{size}; leave the tokenizer out, so that the model's own ({note.tokenizer!r}) is used."
         )
     if size > model_size:
         raise InputError(
-            f"The reward model in {str(folder)!r} has a vocabulary of {model_size} tokens, but the tokenizer has {size}; give the "
+            f"The reward model in {str(folder)!r} has a vocabulary of {model_size} tokens, but the tokenizer has {size}; pass the "
             "tokenizer that belongs to the model."
         )
 
@@ -245,12 +247,12 @@ def make_reward_function(
     """Make a reward function from a learned reward model.
 
     The reward model reads text, so the policy may have a different tokenizer. The end token is appended to every completion, even
-    a truncated one. The offset of the scores is arbitrary; only algorithms that compare responses to the same prompt are unaffected
-    by it. A process reward model scores a response by its worst step, from 0 to 1.
+    a truncated one. The offset of the scores is arbitrary, so it changes the results of every algorithm that does not compare
+    responses to the same prompt. A process reward model scores a response by its worst step, from 0 to 1.
 
     Args:
         name_or_folder: folder of the reward model, or a hub id.
-        mesh: the devices, which hold the model and share the rows.
+        mesh: the devices; the model and the rows are sharded over them.
         tokenizer: replaces the folder's own tokenizer.
         chat: for a model that rljax did not train, whether prompts are formatted with the chat template.
         chats: prompt as text -> its messages, for prompts that are chats of several messages.
@@ -270,7 +272,7 @@ def make_reward_function(
         def process_reward_model(prompts: Sequence[str], completions: Sequence[str]) -> list[float | Failed]:
             return [lowest_score(steps) for steps in judge(_problems(prompts, chats), completions)]
 
-        process_reward_model.on_all_hosts = True  # like every reward model
+        process_reward_model.on_all_hosts = True  # the model is sharded over all hosts' devices
         return process_reward_model
     params = put(trained.params, shardings(mesh, trained.params))
     score = make_score(trained.model, mesh, rows=rows)
@@ -296,11 +298,11 @@ def split_steps(text: str, separator: str) -> list[tuple[int, str]]:
 
     Args:
         text: a response.
-        separator: the text at the end of every step. Steps of only white space are left out.
+        separator: the text at the end of every step. Steps that consist of white space are left out.
 
     Returns:
-        For each step the number of characters of the text up to its end, and the step without its separator. The last step ends
-        at the end of the text. A text without a step is a single empty step.
+        For each step, the index of the character after its end, and the step without its separator. The last step ends at the end
+        of the text. A text without a step is a single empty step.
 
     Example:
         >>> split_steps("1+1=2;;2+1=3;", ";"), split_steps("", ";")
@@ -340,7 +342,8 @@ def solution_tokens(
     end = tokenizer.encode(separator)
     if not end:
         raise InputError(
-            f"the step separator {separator!r} has no token, so there is no token at which to judge a step; choose another."
+            f"the step separator {separator!r} has no token, so there is no token at which to judge a step; choose another "
+            "separator."
         )
     tokens, ends = prompt_tokens(problem, tokenizer, chat=chat), []
     for step in steps:
@@ -364,8 +367,8 @@ def make_step_scores(
 
     Args:
         model: a decoder whose head has one output per token.
-        mesh: the devices, which share the rows.
-        rows: solutions scored at a time.
+        mesh: the devices; rows are sharded over them.
+        rows: number of solutions scored at a time.
     """
     compute = in_padded_batches(jax.jit(partial(step_logits, model)), mesh, rows=rows)
 
@@ -377,7 +380,7 @@ def make_step_scores(
 
 
 Steps = list[tuple[int, float]]
-"""For each step of a response, the number of characters up to its end and the probability that it is right."""
+"""For each step of a response, the index of the character after its end, and the probability that the step is right."""
 
 
 def make_step_judge(
@@ -387,11 +390,11 @@ def make_step_judge(
 
     Args:
         trained: a process reward model; it reads text, so the policy may have a different tokenizer.
-        mesh: the devices, which hold the model and share the rows.
+        mesh: the devices; the model and the rows are sharded over them.
         rows: number of responses scored at a time.
 
     Returns:
-        `(problems, responses) -> steps of each response`, as `split_steps` divides it; `Failed` for a response that the tokenizer
+        `(problems, responses) -> steps of each response`, divided by `split_steps`; `Failed` for a response that the tokenizer
         cannot encode.
 
     Raises:
@@ -399,8 +402,8 @@ def make_step_judge(
     """
     if trained.step_separator is None:
         raise InputError(
-            "This reward model scores complete responses, not steps; train one with `rljax reward-model --process`, or choose it "
-            "as --reward."
+            "This reward model scores complete responses, not steps; train a process reward model with `rljax reward-model "
+            "--process`, or use this model as --reward."
         )
     separator = trained.step_separator
     params = put(trained.params, shardings(mesh, trained.params))
@@ -445,7 +448,7 @@ def make_step_reward(
 
     Args:
         folder: folder of the model.
-        mesh: the devices, which hold the model and share the rows.
+        mesh: the devices; the model and the rows are sharded over them.
         chats: prompt as text -> its messages, for prompts that are chats of several messages.
         dtype: precision of matrix products.
 

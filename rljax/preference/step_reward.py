@@ -1,4 +1,4 @@
-"""The step reward named in the settings: a built-in one, a user's function, or a process reward model."""
+"""The step reward named in the settings: a built-in step reward, a user's function, or a process reward model."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,13 +10,13 @@ from rljax.rewards.steps import STEP_REWARDS
 from rljax.settings.shared_groups import MeshConfig
 
 
-def named_step_reward(name: str, problems: Sequence[Problem], *, devices: MeshConfig, dtype: str) -> Callable:
+def find_step_reward(name: str, problems: Sequence[Problem], *, devices: MeshConfig, dtype: str) -> Callable:
     """Return the step reward with this name.
 
     Args:
         name: one of `STEP_REWARDS`, `file.py:function`, or `model:FOLDER` for a process reward model.
         problems: the problems whose responses are judged; a process reward model reads their chats.
-        devices: the settings of the mesh that holds a process reward model.
+        devices: the settings of the mesh over which a process reward model is sharded.
         dtype: precision of a process reward model's matrix products.
 
     Raises:

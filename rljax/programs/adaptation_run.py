@@ -226,10 +226,10 @@ class Adaptation:
         return Phase(
             name="rl",
             steps=None,
-            done=lambda state: int(state.step),
+            steps_done=lambda state: int(state.step),
             make_step=lambda checkpoint: self._step,
             explain_stop=self._explain_stop,
-            is_due=lambda done: True,
+            saves_after=lambda done: True,
             # A copy tells `run_phase` that the phase begins with this checkpoint.
             enter=lambda checkpoint: checkpoint if self._was_entered(checkpoint) else checkpoint._replace(),
             evaluate_start=self._evaluate_start,
@@ -268,7 +268,7 @@ class Adaptation:
             self._run.record("eval", 0, evaluation.metrics)
             self._append(UPDATES, [update_row(0, KEPT, evaluation)])
             self._best = evaluation.right
-            checkpoint = checkpoint._replace(notes=checkpoint.notes.evaluated(evaluation.quality, 0))
+            checkpoint = checkpoint._replace(notes=checkpoint.notes.with_result(evaluation.quality, 0))
         self._run.save(BEST, checkpoint)
         return checkpoint
 
@@ -337,7 +337,7 @@ class Adaptation:
         if is_kept and heldout is not None:
             has_other_problems = self._best is not None and len(self._best) != len(heldout.right)
             notes = notes._replace(best_quality=None) if has_other_problems else notes
-            notes = notes.evaluated(heldout.quality, step)
+            notes = notes.with_result(heldout.quality, step)
         is_best = is_kept and (heldout is None or notes.best_step == step)
         learned = BatchOutcome(batch, attempt, WORSE if is_rejected else attempt.outcome, heldout, is_kept, is_best)
         metrics = attempt.metrics | {"seconds": time.monotonic() - start}

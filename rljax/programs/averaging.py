@@ -17,7 +17,7 @@ from rljax.programs.export import check_new, model_of
 from rljax.programs.trained_policy import Which, parameters_of
 from rljax.text import counted
 from rljax.training.config import TrainConfig
-from rljax.training.parts.model_folder import atomically, save_model
+from rljax.training.parts.model_folder import save_model, write_atomically
 
 SIZES = ("layers", "width", "heads", "kv_heads", "hidden")
 """Settings of the small transformer that determine its shapes."""
@@ -63,7 +63,7 @@ def average(
     for (config, run, place, *_), weight in zip(opened, chosen, strict=True):
         params, total = parameters_of(config, policy, mesh, run, place), total + weight
         mean = params if mean is None else move_towards(mean, params, weight / total)
-    atomically(folder, lambda part: save_model(part, policy, mean, extra))
+    write_atomically(folder, lambda part: save_model(part, policy, mean, extra))
     return folder
 
 

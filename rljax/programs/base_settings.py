@@ -24,7 +24,7 @@ from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS
 from rljax.tasks.sums import SumsConfig
 from rljax.text import counted, did_you_mean, nearest_first, one_line
-from rljax.training.config.train import GROUPS, TrainConfig
+from rljax.training.config.train_config import GROUPS, TrainConfig
 
 SUFFIXES = (".yaml", ".yml", ".json", ".py")
 MOST_CHARACTERS = 65_536
@@ -178,16 +178,12 @@ def _read_value(path: Path, name: str, node: yaml.Node) -> Any:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}:{_line_of(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
     kinds = known_settings() | dict.fromkeys(NOT_IN_GROUPS, str | None) | dict(RUN_ENTRIES)
-    shown = "null" if value is None else f"{value!r:.80}"
     if name not in kinds:  # a group without a mapping of settings
-        raise InputError(
-            f"{path}:{_line_of(node)}: {name} is {shown}, but it is a group of settings; write them below it as `name: value`, or "
-            f"leave {name} out."
-        )
+        raise InputError(f"{path}:{_line_of(node)}: {name} is a group of settings; write them below it as `name: value`.")
     try:
         return fit_value(value, kinds[name])
     except ValueError as error:
-        raise InputError(f"{path}:{_line_of(node)}: {name} is {shown}, but {error}.") from error
+        raise InputError(f"{path}:{_line_of(node)}: {name} is {value!r:.80}, but {error}.") from error
 
 
 def experiment_files() -> list[Path]:
@@ -422,9 +418,9 @@ def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConf
     """Keep only the algorithm options that the algorithm to use also has; None stands for the algorithm of `config`."""
     if algorithm in (None, config.algorithm.name):
         return config
-    from rljax.training.config.algorithm import option_names  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.config.algorithm import option_defaults  # noqa: PLC0415  --help need not wait for JAX
 
-    known = option_names(algorithm)
+    known = option_defaults(algorithm)
     options = {name: value for name, value in config.algorithm.options.items() if name in known}
     return config.replace(algorithm_options=options)
 

@@ -40,7 +40,7 @@ from rljax.training.rollout_data import make_prepare, scored_rows
 from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch
 from rljax.training.scoring import compile_for_sequences, policy_params
 from rljax.training.setup import Setup, make_setup
-from rljax.training.state import TrainState, adjust_algorithm, adjustments, traced
+from rljax.training.state import TrainState, adjust_algorithm, adjustments, traced_parts
 from rljax.training.update import make_gradient, put_layout
 from rljax.training.value_update import make_values, value_schedule
 
@@ -287,7 +287,7 @@ def update_terms(
         The terms, the norm of the update, and the largest norm that the guard accepts.
     """
     config = setup.config
-    gradient_of = jax.jit(make_gradient(setup.algorithm, setup.forward, setup.policy.copies, traced(setup.options)))
+    gradient_of = jax.jit(make_gradient(setup.algorithm, setup.forward, setup.policy.copies, traced_parts(setup.options)))
     optimizer = optax.with_extra_args_support(setup.optimizer)
     rows = setup.rows_at_once(config.minibatch_rows)
     bound = LARGEST_UPDATE * max(float(optax.tree.norm(state.params)), 1.0)

@@ -32,7 +32,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once, state_shapes
 from rljax.training.objective.algorithm import blank_rollout
 from rljax.training.objective.critic import Critic
-from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer, with_frozen
+from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer, stop_frozen_gradients
 from rljax.training.setup import Setup, plan_setup
 from rljax.training.state import shardings_of
 from rljax.training.update import policy_program
@@ -168,7 +168,7 @@ def plan_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> Cr
 def plan_policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:
     """Make the policy of a run with a model of this shape."""
     policy = transformer_policy(shape, eos=0, mesh=mesh, chunk=config.model.score_chunk)
-    return with_frozen(policy, config.optimization.freeze)
+    return stop_frozen_gradients(policy, config.optimization.freeze)
 
 
 def temporaries(program: jax.stages.Compiled) -> int:

@@ -23,7 +23,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import check_model_fits
 from rljax.training.parts.custom_parts import CustomParts, check_parts, read_saved_settings, refuse_missing
-from rljax.training.parts.model_folder import Companions, atomically, companions, save_model
+from rljax.training.parts.model_folder import Companions, companions, save_model, write_atomically
 from rljax.training.parts.policy import make_policy
 from rljax.training.parts.tokenizer import make_tokenizer
 
@@ -104,13 +104,13 @@ def export(
     if adapter:
         check_adapter_export(config, dtype, quantize, prune)
         factors = open_adapter(config, policy, mesh, required(run, "run"), place).params
-        atomically(folder, lambda part: write_adapter(part, config, factors, extra))
+        write_atomically(folder, lambda part: write_adapter(part, config, factors, extra))
     else:
         params = parameters_of(config, policy, mesh, run, place)
         if pattern is not None:
             policy = pruned_policy(policy, pattern)
         form = {"dtype": dtype, "quantize": quantize, "max_shard_bytes": limit}
-        atomically(folder, lambda part: save_model(part, policy, params, extra, **form))
+        write_atomically(folder, lambda part: save_model(part, policy, params, extra, **form))
     if push is not None:
         run_on_first(lambda: push_folder(uploads[0], folder, push, private=private))
     return folder

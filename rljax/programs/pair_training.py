@@ -34,7 +34,7 @@ from rljax.models import Params, count_parameters
 from rljax.parallel import abstract_arrays, check_rows, put_rows
 from rljax.preference.config import PairConfig
 from rljax.preference.metrics import PairUpdateMetrics
-from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs, problem_of
+from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs, problem_from_prompt
 from rljax.settings.shared_groups import NetworkConfig
 from rljax.text import counted
 from rljax.tracking.display import Display, ScreenStream, make_display
@@ -206,7 +206,7 @@ def encode_split(
         for name, part in (("", train), ("held-out ", heldout))
         if part.dropped
     ]
-    chats = [replace(problem_of(pair), turns=pair.turns[0] or pair.turns[1]) for part in pairs for pair in part]
+    chats = [replace(problem_from_prompt(pair), turns=pair.turns[0] or pair.turns[1]) for part in pairs for pair in part]
     return PairData(train, heldout, [*warnings, *list_prompt_omissions(chats, tokenizer, chat=chat), *dropped])
 
 
@@ -426,10 +426,10 @@ def pair_phase(config: PairConfig, training: PairTraining, run: RunResources) ->
     return Phase(
         name=training.phase,
         steps=training.steps,
-        done=lambda state: int(state.step),
+        steps_done=lambda state: int(state.step),
         make_step=make_step,
         explain_stop=explain_stop,
-        is_due=lambda done: done == training.steps or done % config.checkpoint_every == 0,
+        saves_after=lambda done: done == training.steps or done % config.checkpoint_every == 0,
         enter=enter,
         evaluate_start=lambda checkpoint: evaluate_at(checkpoint, 0),
         evaluate=evaluate,

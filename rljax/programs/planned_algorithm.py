@@ -3,7 +3,7 @@
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
-from rljax.training.objective.algorithm import add_correction, make_algorithm, settings_for
+from rljax.training.objective.algorithm import add_correction, fit_group_size, make_algorithm
 
 
 def plan_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
@@ -28,4 +28,4 @@ def plan_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
             f"rljax plan cannot measure images={config.model.images}, because patches have a projection instead of rows of the "
             "embedding table; leave it out, and subtract the 256 rows of the table that the plan then counts in addition."
         )
-    return algorithm, settings_for(config, algorithm)
+    return algorithm, fit_group_size(config, algorithm)

@@ -24,12 +24,12 @@ from rljax.preference.direct_update import (
     DirectBatch,
     DirectPairs,
     Logps,
-    direct_pairs,
-    judge_direct,
+    arrange_direct_pairs,
+    evaluate_direct,
     make_direct_step,
     make_expected_logps,
     make_logps,
-    mismatched_pairs,
+    make_mismatched_pairs,
     split_into_micro_batches,
 )
 from rljax.preference.pair_update import EncodedPairs
@@ -60,7 +60,7 @@ from rljax.text import counted, nearest_first
 from rljax.training.checkpoints.checkpoint import content_hash
 from rljax.training.parts.model_folder import Companions, save_model
 from rljax.training.parts.policy import make_policy
-from rljax.training.parts.tokenizer import all_ends
+from rljax.training.parts.tokenizer import all_end_tokens
 from rljax.training.state import TrainState
 
 
@@ -153,12 +153,12 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     loss = make_loss(config)
     mesh = mesh_of(config)
     check_sizes(config, mesh)
-    gold = config.gold_column if loss.gold else None
+    gold = config.gold_column if loss.reads_gold else None
     train, heldout, warnings = read_pairs(config, gold=gold) if preferences is None else (*preferences, [])
     check_gold(config.loss, loss, [*train, *heldout])
     policy, tokenizer = make_language_model(config, mesh)
     data = encode_split(config, tokenizer, chat=config.chat, pairs=(train, heldout), warnings=warnings)
-    train_pairs, heldout_pairs = (direct_pairs(part, tokenizer.pad_token_id) for part in (data.train, data.heldout))
+    train_pairs, heldout_pairs = (arrange_direct_pairs(part, tokenizer.pad_token_id) for part in (data.train, data.heldout))
     rows = [pairs.sequences for pairs in (train_pairs, heldout_pairs)]
     longest = max(each.prompt_tokens.shape[-1] + each.tokens.shape[-1] for each in rows)
     microbatch = microbatch_of(config, row_shards(mesh), longest)
@@ -167,29 +167,29 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     state = make_initial_state(config, params, steps)
     state = put(state, policy_shardings(mesh, state, params, policy.partition))
     fingerprints = {"the pairs": fingerprint_of(data)}
-    if loss.reference and config.model is not None:
+    if loss.reads_reference and config.model is not None:
         fingerprints["the weights of the first model"] = content_hash(state.params)
     logps = make_logps(policy, mesh, microbatch)
 
     def with_reference(pairs: DirectPairs) -> DirectPairs:
-        return pairs._replace(ref_logp=logps(state.params, pairs)) if loss.reference else pairs
+        return pairs._replace(ref_logp=logps(state.params, pairs)) if loss.reads_reference else pairs
 
     def prepare(encoded: EncodedPairs, pairs: DirectPairs) -> ReferencedPairs:
-        if loss.margin:
+        if loss.reads_margin:
             pairs = pairs._replace(margin=encoded.margin)
-        if not loss.reference_point:
+        if not loss.reads_reference_point:
             return ReferencedPairs(with_reference(pairs), None)
         return ReferencedPairs(
-            with_reference(pairs), with_reference(mismatched_pairs(encoded, data.train, tokenizer.pad_token_id))
+            with_reference(pairs), with_reference(make_mismatched_pairs(encoded, data.train, tokenizer.pad_token_id))
         )
 
     prepared = prepare(data.train, train_pairs), prepare(data.heldout, heldout_pairs)
-    if loss.margin and not data.train.margin.any():
+    if loss.reads_margin and not data.train.margin.any():
         raise InputError(
             f"{config.loss} learns how much better a response is, but no pair has a margin; add a column `margin` with the "
             "preferred response's reward minus the other's."
         )
-    if data.train.margin.any() and not loss.margin:
+    if data.train.margin.any() and not loss.reads_margin:
         warning = f"The pairs have margins, which {config.loss} does not read."
         data = data._replace(warnings=[*data.warnings, warning])
     setup = PreferenceSetup(
@@ -202,7 +202,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         train=prepared[0],
         heldout=prepared[1],
         logps=logps,
-        expected_logps=make_expected_logps(policy, mesh, microbatch) if loss.expected_logp else None,
+        expected_logps=make_expected_logps(policy, mesh, microbatch) if loss.reads_expected_logp else None,
         microbatch=microbatch,
         steps=steps,
         fingerprints=fingerprints,
@@ -216,9 +216,11 @@ def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None
     Raises:
         InputError: the message names the loss.
     """
-    wrong = sum((pair.gold is not None) != loss.gold for pair in pairs)
+    wrong = sum((pair.gold is not None) != loss.reads_gold for pair in pairs)
     if wrong:
-        use, number, remedy = ("imitates", "none", "add one") if loss.gold else ("does not use", "one", "leave it out")
+        use, number, remedy = (
+            ("imitates", "none", "add one") if loss.reads_gold else ("does not use", "one", "leave it out")
+        )
         have = "has" if wrong == 1 else "have"
         raise InputError(
             f"{name} {use} a third response, but {wrong} of {counted(len(pairs), 'pair')} {have} {number}; {remedy} (gold=...)."
@@ -273,14 +275,14 @@ def _make_training(config: PreferenceConfig, preferences: Split | None) -> tuple
         call=None if preferences is None else "train_preference(preferences=preferences, resume={})",
         header=[
             *header(config.loss, config, state.params, setup.data, **sizes),
-            *([start] if setup.loss.reference else []),
+            *([start] if setup.loss.reads_reference else []),
         ],
         warnings=setup.data.warnings,
         judged_count=len(setup.data.heldout.margin),
         fingerprints=setup.fingerprints,
         steps=setup.steps,
         make_update=partial(update_of, setup),
-        judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout, setup.expected_logps),
+        judge=lambda params: evaluate_direct(setup.loss, setup.logps, params, *setup.heldout, setup.expected_logps),
         save=partial(_save, setup),
         closing_lines=describe_outcome,
         commands=commands,
@@ -310,6 +312,6 @@ def commands(folder: str) -> list[str]:
 
 def _save(setup: PreferenceSetup, params: Params, folder: Path) -> None:
     source = None if setup.config.model is None else locate(setup.config.model)
-    ends = all_ends(replace(model_config(setup.config), tokenizer=setup.config.tokenizer), setup.tokenizer)
+    ends = all_end_tokens(replace(model_config(setup.config), tokenizer=setup.config.tokenizer), setup.tokenizer)
     save_model(folder, setup.policy, params, Companions(setup.tokenizer, source, sampling=None, ends=ends))
     save_tokenizer(folder, MODEL_NOTE, setup.tokenizer, chat=setup.config.chat)

@@ -14,12 +14,12 @@ from rljax.data.prompts import list_prompt_omissions
 from rljax.models import Params, count_parameters
 from rljax.parallel import mesh_of, micro_batches, row_shards, shardings
 from rljax.preference.config import RewardModelConfig
-from rljax.preference.pair_update import problem_of
+from rljax.preference.pair_update import problem_from_prompt
 from rljax.preference.process_update import (
     EncodedSolutions,
     SolutionRows,
     encode_solutions,
-    judge_solutions,
+    evaluate_solutions,
     make_process_step,
 )
 from rljax.preference.reward_model import RewardModel, make_step_scores, save_reward_model
@@ -85,7 +85,7 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
         fingerprints={"the solutions": _fingerprint([train, heldout])},
         steps=steps,
         make_update=update_of,
-        judge=lambda params: judge_solutions(scores, params, heldout),
+        judge=lambda params: evaluate_solutions(scores, params, heldout),
         save=partial(_save, start),
         closing_lines=partial(_describe_outcome, heldout),
         commands=_commands,
@@ -101,8 +101,8 @@ def _notes(
     parts: Sequence[EncodedSolutions],
 ) -> list[str]:
     """List warnings about omitted parts of chats, overlong solutions, and steps that contain the separator."""
-    problems = [problem_of(solution) for part in rows for solution in part]
-    dropped, divided = sum(part.dropped for part in parts), sum(part.divided for part in parts)
+    problems = [problem_from_prompt(solution) for part in rows for solution in part]
+    dropped, divided = sum(part.dropped for part in parts), sum(part.steps_with_separator for part in parts)
     notes = [f"Left out {counted(dropped, 'solution')} with more than {config.max_tokens} tokens."] if dropped else []
     if divided:
         notes.append(

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
-from rljax.training.memory_plan import Change, adapter_changes, sharding_changes
+from rljax.training.memory_plan import FlagChange, adapter_changes, sharding_changes
 
 REMATS_BY_WORK = ("none", "dots", "dots_no_batch", "full", "sqrt")
 """Remat modes, from the least recomputation to the most; `sqrt` groups layers, which a scan over the layers does already."""
 
 
-def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
+def changes_to_try(config: TrainConfig, count: int) -> list[FlagChange]:
     """Return changes that make a run smaller, cheapest first. Each change stays in force when the next one is tried.
 
     Args:

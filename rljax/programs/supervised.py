@@ -32,14 +32,14 @@ from rljax.text import counted
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.outcome import write_final_models
+from rljax.training.lifecycle.finish import write_final_models
 from rljax.training.lifecycle.start import AUTO, Consent
 from rljax.training.loop import Result, run_training
 from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.problems import make_problems
 from rljax.training.parts.reward import custom_reward_names
 from rljax.training.phase import Phase, Step, StepOutcome, run_phase
-from rljax.training.rl_phase import reinforcement
+from rljax.training.rl_phase import make_rl_phase
 from rljax.training.run import Run, evaluate_and_keep_best
 from rljax.training.scoring import make_scores
 from rljax.training.setup import Setup
@@ -168,7 +168,7 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
     if int(owned[0].state.phase) <= WARM_START:
         run_phase(run, owned, supervised_phase(run))
     final = replace(value_pretraining(run), steps=0, saves_start=False, evaluate_start=partial(evaluate_end, run))
-    for number, phase in ((VALUE_PRETRAINING, final), (RL, reinforcement(run))):
+    for number, phase in ((VALUE_PRETRAINING, final), (RL, make_rl_phase(run))):
         if int(owned[0].state.phase) <= number:
             run_phase(run, owned, phase)
     from rljax.tracking.plots import plot_curves  # noqa: PLC0415  the first step need not wait for matplotlib
@@ -188,7 +188,7 @@ def evaluate_end(run: Run, checkpoint: Checkpoint) -> Checkpoint:
         run.display.message("Answers after the last supervised step (step 0 of RL):")
         return evaluate_and_keep_best(run, checkpoint, 0)
     count = len(run.setup.heldout.prompts.tokens)
-    after = checkpoint._replace(notes=checkpoint.notes.evaluated(Quality(math.nan, math.nan, 0, count), 0))
+    after = checkpoint._replace(notes=checkpoint.notes.with_result(Quality(math.nan, math.nan, 0, count), 0))
     run.save(BEST, after)
     return after
 
@@ -208,13 +208,13 @@ def supervised_phase(run: Run) -> Phase:
 
     def make_step(checkpoint: Checkpoint) -> Step:
         step = phase.make_step(checkpoint)
-        if not phase.done(checkpoint.state):
+        if not phase.steps_done(checkpoint.state):
             run.record(phase.name, 0, measure_heldout(checkpoint.state.params, 0))
             evaluate_accuracy(run, checkpoint)
 
         def step_and_measure(checkpoint: Checkpoint) -> StepOutcome:
             outcome = required(step(checkpoint), "outcome")
-            done = phase.done(outcome.checkpoint.state)
+            done = phase.steps_done(outcome.checkpoint.state)
             if done % settings.eval_every and done < settings.steps:
                 return outcome
             heldout = measure_heldout(outcome.checkpoint.state.params, done)
@@ -223,7 +223,7 @@ def supervised_phase(run: Run) -> Phase:
         return step_and_measure
 
     def evaluate_at(outcome: StepOutcome) -> tuple[Checkpoint, bool]:
-        done = phase.done(outcome.checkpoint.state)
+        done = phase.steps_done(outcome.checkpoint.state)
         if done % settings.eval_every or done == settings.steps:  # the last evaluation follows when the phase has ended
             return outcome.checkpoint, False
         accuracy = evaluate_accuracy(run, outcome.checkpoint)
@@ -233,7 +233,7 @@ def supervised_phase(run: Run) -> Phase:
         phase,
         make_step=make_step,
         evaluate=evaluate_at,
-        is_due=lambda done: done == settings.steps or phase.is_due(done),
+        saves_after=lambda done: done == settings.steps or phase.saves_after(done),
     )
 
 

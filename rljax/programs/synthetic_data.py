@@ -11,7 +11,7 @@ from rljax.errors import InputError
 from rljax.evaluation.answer_sampling import generate_rows
 from rljax.evaluation.consistency import CleanedDemonstrations, KeptResponses, clean_demonstrations, keep_responses
 from rljax.files import atomic_write
-from rljax.preference.step_reward import named_step_reward
+from rljax.preference.step_reward import find_step_reward
 from rljax.programs.answer_settings import GenerateSettings, refuse_options, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.trained_policy import find_run
@@ -90,7 +90,7 @@ def step_reward_of(settings: GenerateSettings, config: TrainConfig, problems: Se
         name = config.generated_task.step_reward
     if name is None or name == "none":
         return None
-    step_reward = named_step_reward(name, problems, devices=config.devices, dtype=config.model.dtype)
+    step_reward = find_step_reward(name, problems, devices=config.devices, dtype=config.model.dtype)
     return _above_half(step_reward) if name.startswith(MODEL_PREFIX) else step_reward
 
 

@@ -21,12 +21,12 @@ from rljax.rollout import Engine, Environment
 from rljax.tracking.trackers import Tracker
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.outcome import finish, write_final_models
+from rljax.training.lifecycle.finish import finish, write_final_models
 from rljax.training.lifecycle.start import AUTO, Consent
 from rljax.training.loop import Result, run_training
 from rljax.training.parts.custom_parts import ROWS_PLACEHOLDER, CustomParts
 from rljax.training.phase import run_phase
-from rljax.training.rl_phase import reinforcement
+from rljax.training.rl_phase import make_rl_phase
 from rljax.training.run import Run
 from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 
@@ -156,7 +156,7 @@ def run_phases(run: Run, owned: list[Checkpoint]) -> Result:
     phases = [
         (WARM_START, lambda: cached_warm_start(run, owned[0])),
         (VALUE_PRETRAINING, lambda: value_pretraining(run)),
-        (RL, lambda: reinforcement(run)),
+        (RL, lambda: make_rl_phase(run)),
     ]
     for number, make_phase in phases:
         if int(owned[0].state.phase) <= number:

@@ -59,7 +59,7 @@ from rljax.training.parts.custom_parts import CustomParts, check_parts, read_sav
 from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import Problems, make_problems
 from rljax.training.parts.reward import custom_environment_names, custom_reward_names, digest_of_reward
-from rljax.training.parts.tokenizer import check_stop_ids, configured, make_tokenizer, with_chat
+from rljax.training.parts.tokenizer import check_stop_ids, configure_tokenizer, make_tokenizer, with_chat
 from rljax.training.setup import encode_problems
 from rljax.training.worker import make_worker
 
@@ -478,7 +478,7 @@ def _open(
     """Combine model, tokenizer, problems and parameters."""
     tokenizer = make_tokenizer(config)
     config = with_chat(config, is_used=choose_chat(config, tokenizer, problems.heldout, is_run=run is not None, chat=chat))
-    tokenizer = configured(tokenizer, config.model)
+    tokenizer = configure_tokenizer(tokenizer, config.model)
     problems = with_environment_prompts(problems, custom.environment, tokenizer)
     mesh = mesh_of(config.devices)
     exact = choose_policy(config, custom, tokenizer, mesh)

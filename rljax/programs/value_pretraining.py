@@ -22,12 +22,12 @@ from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.lifecycle.initial_state import state_after_warm_start
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.objective.algorithm import one_response_per_prompt
-from rljax.training.objective.critic import critic_folder
+from rljax.training.objective.critic import CRITIC_FOLDER
 from rljax.training.objective.optimizer import pretraining_optimizer
 from rljax.training.parts.model_folder import companions, save_model
 from rljax.training.phase import Phase, Step, StepOutcome
 from rljax.training.rl_phase import Learn
-from rljax.training.rollout_data import ScoredRollout, make_choice, make_prepare, make_rollout_scorer, next_rollout
+from rljax.training.rollout_data import ScoredRollout, make_prepare, make_prompt_chooser, make_rollout_scorer, next_rollout
 from rljax.training.run import Run, evaluate_and_keep_best, stop_reason
 from rljax.training.setup import Setup
 from rljax.training.state import WARM_START, TrainState
@@ -80,10 +80,10 @@ def value_pretraining(run: Run) -> Phase:
     return Phase(
         name="value",
         steps=steps,
-        done=lambda state: int(state.value_step),
+        steps_done=lambda state: int(state.value_step),
         make_step=partial(make_step, run, steps),
         explain_stop=lambda skipped, outcome: stop_reason(run, "--critic-learning-rate", skipped),
-        is_due=lambda done: done % config.run.checkpoint_every == 0,
+        saves_after=lambda done: done % config.run.checkpoint_every == 0,
         enter=partial(enter_value_pretraining, run.setup),
         evaluate_start=partial(evaluate_start, run, steps),
         saves_start=steps > 0,  # with 0 steps, the save at the beginning of RL follows immediately
@@ -114,7 +114,7 @@ def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:
     setup = run.setup._replace(
         config=pretraining_config(run.config), algorithm=critic_only(run.setup.algorithm), options=()
     )
-    choose_prompts = make_choice(setup.config, setup.order)
+    choose_prompts = make_prompt_chooser(setup.config, setup.order)
     score_rollout, learn = make_rollout_scorer(setup), make_value_learner(setup, checkpoint.state, steps)
 
     def step(checkpoint: Checkpoint) -> StepOutcome:
@@ -155,7 +155,7 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
 
 def save_critic(run: Run, state: TrainState) -> None:
     """Write the critic as a model folder; another run can start from it with `--critic RUN`."""
-    critic, folder = required(run.setup.critic, "setup.critic"), critic_folder(run.folder.path)
+    critic, folder = required(run.setup.critic, "setup.critic"), run.folder.path / CRITIC_FOLDER
     params = required(state.critic, "state.critic").params
     dtype = "float32" if critic.function.contents is not None else None  # full precision, to continue training from it
     extras = companions(run.config, run.setup.tokenizer)

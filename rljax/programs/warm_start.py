@@ -48,10 +48,10 @@ def warm_start_phase(run: Run) -> Phase:
     return Phase(
         name="warm_start",
         steps=settings.steps,
-        done=lambda state: int(state.warm_step),
+        steps_done=lambda state: int(state.warm_step),
         make_step=partial(make_step, run),
         explain_stop=lambda skipped, outcome: stop_reason(run, "--warm-start-learning-rate", skipped),
-        is_due=lambda done: done % every == 0,
+        saves_after=lambda done: done % every == 0,
         saves_start=False,
         evaluate=partial(evaluate_accuracy, run),
     )

@@ -50,7 +50,7 @@ def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) 
     """Count consecutive training steps whose updates were all skipped; a step that attempted no update leaves the count unchanged.
 
     Args:
-        count: the number of such steps before this one.
+        count: the number of such steps before this step.
         share: fraction of this step's updates that were skipped; None if it attempted none.
 
     Example:
@@ -74,5 +74,5 @@ def explain_skips(count: int, learning_rate: str, run: str) -> str:
         f"The loss or gradient was not finite, or the update was far too large, in {count} training steps in a row, so nothing was "
         f"learned in these steps. The parameters before them are saved: `rljax export {run} model --checkpoint last` writes a "
         f"model folder, and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite values from your "
-        "own reward or algorithm can also be the cause."
+        "own reward or algorithm are another possible cause."
     )

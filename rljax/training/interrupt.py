@@ -16,23 +16,23 @@ from types import FrameType
 from typing import Any
 
 INTERRUPTED = 130
-"""Exit code of a process that saved its work after any of the signals; by convention, SIGINT's (128 + 2)."""
+"""Exit code of a process that saved its work after one of these signals: the conventional code for SIGINT, 128 + 2."""
 
 
 class Interrupted(Exception):
     """A signal stopped the run. The run's work is saved, unless the disk was full, which the run has then reported."""
 
 
-URGENT = (signal.SIGINT, signal.SIGTERM)
+URGENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """The first of these signals lets the run finish its step; a second one, of either kind, interrupts it at once."""
-NOTICES = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+NOTICE_SIGNALS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that never interrupt a step, however many arrive: the run finishes the step and then ends."""
 
 
 class StopRequest:
     """Context manager that records a request to stop; a second SIGINT or SIGTERM raises `KeyboardInterrupt` at once.
 
-    The signals in `NOTICES` are only recorded. One that the process already ignores, such as SIGHUP under nohup, stays ignored.
+    The signals in `NOTICE_SIGNALS` are only recorded, and those that the process already ignores (SIGHUP under nohup) stay ignored.
 
     Args:
         tell: called at the first signal, inside the signal handler.
@@ -49,8 +49,8 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         """Install the signal handlers, which Python allows only in the main thread."""
         if threading.current_thread() is threading.main_thread():
-            notices = [number for number in NOTICES if signal.getsignal(number) != signal.SIG_IGN]
-            self._previous = {number: signal.signal(number, self._record) for number in (*URGENT, *notices)}
+            notices = [number for number in NOTICE_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._record) for number in (*URGENT_SIGNALS, *notices)}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -59,9 +59,9 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
-        if number in URGENT and self._is_urgent:
+        if number in URGENT_SIGNALS and self._is_urgent:
             raise KeyboardInterrupt
-        self._is_urgent |= number in URGENT
+        self._is_urgent |= number in URGENT_SIGNALS
         if not self.requested:
             self.requested = True
             self._tell()
@@ -70,10 +70,10 @@ class StopRequest:
 
 
 class GracePeriod:
-    """A timer in a background thread that abandons part of a step, because the main thread may be in compiled code or a reward.
+    """A timer that abandons part of a step. It runs in a thread, because the main thread may be in compiled code or a reward.
 
     Args:
-        seconds: time after `begin` at which the process is ended if the main thread is inside `within`; otherwise nothing happens.
+        seconds: seconds after `begin` until the process is ended if the main thread is inside `within`; otherwise nothing happens.
     """
 
     def __init__(self, seconds: float):
@@ -89,7 +89,7 @@ class GracePeriod:
 
     @contextmanager
     def within(self, leave: Callable[[], None]) -> Generator[None]:
-        """Mark a part of a step that may be abandoned: if the time runs out, `leave` is called, which must end the process."""
+        """Mark a part of a step that may be abandoned: if the time runs out, `leave` is called, and must end the process."""
         self._leave = leave
         try:
             yield

@@ -27,9 +27,9 @@ from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import GracePeriod
+from rljax.training.lifecycle.finish import accuracy_name
 from rljax.training.lifecycle.initial_state import begin_options, check_models, load_initial_state, param_shapes, state_like
-from rljax.training.lifecycle.outcome import accuracy_name
-from rljax.training.lifecycle.resume import check_steps, inputs_of, summary
+from rljax.training.lifecycle.resume import check_steps, inputs_of, summarize_run
 from rljax.training.lifecycle.start import NO_CONSENT, Consent, continue_folder, new_folder, settings_of
 from rljax.training.parts.adapter import base_entry, check_base
 from rljax.training.parts.custom_parts import CustomParts
@@ -38,11 +38,10 @@ from rljax.training.run import Run, advise_on_random_start, describe, resume_com
 from rljax.training.setup import Install, Setup, make_setup
 from rljax.training.state import TrainState
 
-ABANDONED = (
+ABNORMAL_END_WARNING = (
     "The last process that trained here did not end normally: it was killed (by a person, for using too much memory, or with its "
-    "machine), it crashed, or it lost another host. The steps after its last checkpoint are repeated."
+    "machine), it crashed, or it lost contact with another host. The steps after its last checkpoint are repeated."
 )
-"""Warning shown on resume if the run's last process ended in this way."""
 
 
 class Result(NamedTuple):
@@ -85,9 +84,9 @@ def run_training(
     config, existing, changes = settings_of(config, resume, custom, consent)
     agree("settings", repr((config, custom.names())))
     with ExitStack() as stack:
-        stream = ScreenStream(make_stream(stack))
+        stream = ScreenStream(open_output(stack))
         display = screen = stack.enter_context(make_display(config.run.quiet, stream))
-        stack.enter_context(watched_hosts(config.devices.host_timeout, lambda reason: say_lost(display, reason)))
+        stack.enter_context(watched_hosts(config.devices.host_timeout, lambda reason: report_lost_host(display, reason)))
         screen.activity("loading the model and the problems")
         setup = make_agreed_setup(config, custom, installers)
         base = run_together(lambda: base_entry(config, setup.base))
@@ -129,7 +128,7 @@ def run_training(
         setup = with_reports(setup, resources)
         run = Run(**vars(resources), setup=setup, abandonable=nullcontext if grace is None else grace.within)
         introduce(run, owned[0].state, changes)
-        for loss in (*([ABANDONED] if killed and existing is not None else []), *losses):
+        for loss in (*([ABNORMAL_END_WARNING] if killed and existing is not None else []), *losses):
             display.warning(loss)
         if existing is None:
             owned[0] = owned[0]._replace(state=begin_options(setup, owned[0].state))
@@ -152,7 +151,7 @@ def with_reports(setup: Setup, resources: RunResources) -> Setup:
     return setup._replace(train=replace(train, judging=partial(resources.stopwatch.phase, "judge")), heldout=heldout)
 
 
-def say_lost(display: Display, reason: str) -> None:
+def report_lost_host(display: Display, reason: str) -> None:
     """Report that a host was lost: the first host reports on its screen and in the log, any other host on its stderr."""
     text = (
         f"{reason} The rows of every finished step and the last checkpoint are saved; the same command with --resume, on all "
@@ -176,7 +175,7 @@ def continue_run(
     checkpoint, losses = reopen(
         folder, partial(state_like, setup), lambda restored: check_steps(changes, setup, restored.checkpoint.state)
     )
-    checkpoint, lost = with_remaining_best(folder, checkpoint)
+    checkpoint, lost = replace_missing_best(folder, checkpoint)
     step = int(checkpoint.state.step)
     if step and (lost or (step == config.optimization.steps and not any_host(is_evaluated(folder.metrics, step)))):
         checkpoint = checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=True))
@@ -184,36 +183,40 @@ def continue_run(
     return continue_folder(folder, config, changes), [*losses, *lost]
 
 
-def with_remaining_best(folder: RunFolder, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
-    """Let the notes of a resumed run name the newest best checkpoint that still exists, with a message if it is an earlier one."""
+def replace_missing_best(folder: RunFolder, checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+    """If a resumed run's best checkpoint no longer exists, name the newest remaining one in the notes, and return a message too."""
     remaining = run_together(lambda: notes_in(folder.checkpoints / BEST))
     notes, newest = checkpoint.notes, remaining[max(remaining)] if remaining else Notes()
     has_best = notes.best_step is None or (newest.best_step is not None and newest.best_step >= notes.best_step)
     if has_best or not int(checkpoint.state.step):
         return checkpoint, []
-    now = "there is no other" if newest.best_step is None else f"the best one is now that of step {newest.best_step}"
+    now = (
+        "no other is left"
+        if newest.best_step is None
+        else f"the checkpoint of step {newest.best_step} now counts as the best"
+    )
     text = f"{folder.checkpoints / BEST} no longer has the checkpoint of the best step, {notes.best_step}; {now}."
     return checkpoint._replace(notes=notes._replace(best_quality=newest.best_quality, best_step=newest.best_step)), [text]
 
 
 def introduce(run: Run, state: TrainState, changes: Sequence[Change] | None) -> None:
-    """Describe on the screen a new run (`changes` is None), or a resumed run with its past."""
+    """Describe a new run (`changes` is None), or a resumed run and its past, on the screen."""
     run.display.header(describe(run.setup, state, run.folder))
     for reason in run.setup.omissions:
         run.display.warning(reason)
     if changes is not None:
-        for line in summary(run.setup, state, run.folder, changes):
+        for line in summarize_run(run.setup, state, run.folder, changes):
             run.display.message(line)
         last = last_evaluation(run.folder.metrics)
         if last is not None:
             run.display.evaluated(last["step"], {"accuracy": last["accuracy"]})
         return
-    if (missing := advise_on_random_start(run.config, run.folder.config["seams"])) is not None:
-        run.display.warning(missing)
+    if (advice := advise_on_random_start(run.config, run.folder.config["seams"])) is not None:
+        run.display.warning(advice)
 
 
-def make_stream(stack: ExitStack) -> TextIO:
-    """Return the first host's stdout; on other hosts, or if there is none, a stream that discards everything."""
+def open_output(stack: ExitStack) -> TextIO:
+    """Return the first host's stdout; on other hosts, or if stdout is closed, a stream that discards everything."""
     screen: TextIO | None = sys.stdout  # None if it was closed before the start
     return screen if is_first() and screen is not None else stack.enter_context(Path(os.devnull).open("w"))
 
@@ -224,7 +227,7 @@ def discard_on_error(folder: RunFolder) -> Generator[None]:
     try:
         yield
     except InputError:
-        if is_first() and not folder.is_locked:  # `run_on_first` would wait for the other hosts, which may not get here
+        if is_first() and not folder.is_locked:  # `run_on_first` would wait for the other hosts, which perhaps had no error
             folder.discard()
         raise
 

@@ -96,7 +96,7 @@ def state_shapes(
         )
 
     state = jax.eval_shape(make_state, trained, params)
-    return add_shardings(state, policy_shardings(mesh, state, trained, policy.partition, besides=params)), base
+    return add_shardings(state, policy_shardings(mesh, state, trained, policy.partition, extra_params=params)), base
 
 
 def state_bytes(state: TrainState, base: Base | None) -> int:
@@ -104,23 +104,23 @@ def state_bytes(state: TrainState, base: Base | None) -> int:
     return bytes_on_a_device(state) + (0 if base is None else bytes_on_a_device(base.params))
 
 
-class Trial(NamedTuple):
-    """Changed settings for a run that does not fit, and the memory that it would then need."""
+class TriedChanges(NamedTuple):
+    """Changes of settings for a run that does not fit, and the memory that the changed run would need."""
 
     flags: list[str]
     """The flags for the command line."""
     needed: int
-    """Bytes that the run then needs on each device."""
+    """Bytes that the changed run needs on each device."""
     fits: bool
-    """Whether the run then fits."""
+    """Whether the changed run fits."""
 
 
-Change = tuple[str, dict[str, object]]
+FlagChange = tuple[str, dict[str, object]]
 """Flags for the command line, and the settings that they change."""
 
 
-def sharding_changes(config: TrainConfig, count: int) -> list[Change]:
-    """Return the change that shards a run's state over all `count` devices; empty if it is sharded over all of them already."""
+def sharding_changes(config: TrainConfig, count: int) -> list[FlagChange]:
+    """List the change that shards a run's state over all `count` devices; empty if the state is already sharded over them all."""
     shared = (config.devices.context or 1) * config.devices.tensor
     if config.devices.fsdp * shared >= count:
         return []
@@ -128,17 +128,19 @@ def sharding_changes(config: TrainConfig, count: int) -> list[Change]:
     return [(f"--fsdp {count // shared}{copies}", {"fsdp": count // shared, "replicas": 1})]
 
 
-def adapter_changes(config: TrainConfig) -> list[Change]:
-    """Return the changes that train an adapter and quantize the model under it, as far as the settings allow them."""
+def adapter_changes(config: TrainConfig) -> list[FlagChange]:
+    """List the changes that train an adapter and quantize the model under it, if the settings allow them."""
     can_adapt = not config.optimization.freeze and config.algorithm.anchor is None and config.model.images is None
-    changes: list[Change] = [("--lora-rank 16", {"lora_rank": 16})] if config.adapter.rank is None and can_adapt else []
+    changes: list[FlagChange] = [("--lora-rank 16", {"lora_rank": 16})] if config.adapter.rank is None and can_adapt else []
     if config.adapter.quantize is None and (config.adapter.rank is not None or can_adapt):
         rank = 16 if config.adapter.rank is None else config.adapter.rank
         changes.append(("--quantize nf4", {"lora_rank": rank, "quantize": "nf4"}))
     return changes
 
 
-def try_changes(config: TrainConfig, changes: list[Change], measure: Callable[[TrainConfig], int], room: int) -> Trial:
+def try_changes(
+    config: TrainConfig, changes: list[FlagChange], measure: Callable[[TrainConfig], int], room: int
+) -> TriedChanges:
     """Try changes one after the other until the run fits.
 
     Args:
@@ -151,7 +153,7 @@ def try_changes(config: TrainConfig, changes: list[Change], measure: Callable[[T
     Example:
         >>> changes = [("--fsdp 2", {"fsdp": 2}), ("--fsdp 4", {"fsdp": 4})]
         >>> try_changes(TrainConfig(), changes, lambda config: 80 // config.devices.fsdp, 30)
-        Trial(flags=['--fsdp 4'], needed=20, fits=True)
+        TriedChanges(flags=['--fsdp 4'], needed=20, fits=True)
     """
     flags, needed = {}, 0
     for flag, settings in changes:
@@ -163,21 +165,21 @@ def try_changes(config: TrainConfig, changes: list[Change], measure: Callable[[T
         config = changed
         flags[flag.split()[0]] = flag
         if needed <= room:
-            return Trial([*flags.values()], needed, True)
-    return Trial([*flags.values()], needed, False)
+            return TriedChanges([*flags.values()], needed, True)
+    return TriedChanges([*flags.values()], needed, False)
 
 
-USABLE = 0.9
-"""Fraction of a device's memory that a plan may fill; the rest is for programs and fragmentation."""
-USUAL_SLOTS = 256
+USABLE_SHARE = 0.9
+"""Fraction of a device's memory that a plan may fill; programs and fragmentation take the rest."""
+DEFAULT_SLOTS = 256
 """Maximum number of rows if a device's memory is unknown, and on CPUs, which share their memory with everything else."""
-LOGITS = 4
+VOCABULARY_ARRAYS = 4
 """Number of float32 arrays over the vocabulary that exist while a token is sampled: the logits, the logits divided by the
 temperature, the logits truncated to the likeliest tokens, and the log-probabilities."""
 
 
 def fitting_slots(decoder: Decoder, mesh: Mesh, memory: int, *, share: float | None, **options: Any) -> FittingSlots:
-    """Return a `FittingSlots`; for a cache in pages, whose expected response length `share` is set, return a `PagedSlots`."""
+    """Return a `FittingSlots`, or a `PagedSlots` if `share` (the setting `paged_cache`) is not None."""
     if share is None:
         return FittingSlots(decoder, mesh, memory, **options)
     from rljax.rollout.paged_sampling import PagedSlots  # noqa: PLC0415  most runs have no pages
@@ -201,11 +203,11 @@ def decode_slots(
     if sampling.cache_memory is not None:
         return fitting_slots(decoder, mesh, byte_count(sampling.cache_memory), share=share, max_rows=sampling.decode_slots)
     is_bounded = left is None or (mesh.devices.flat[0].platform if platform is None else platform) == "cpu"
-    most = USUAL_SLOTS if is_bounded and sampling.decode_slots is None else sampling.decode_slots
+    most = DEFAULT_SLOTS if is_bounded and sampling.decode_slots is None else sampling.decode_slots
     if left is None:
         return required(most, "decode_slots")
     masks = 4 * sampling.max_response_tokens * (sampling.sampling_mask or 0)
-    per_row = masks + 4 * LOGITS * policy.vocab_size // mesh.shape["tensor"]
+    per_row = masks + 4 * VOCABULARY_ARRAYS * policy.vocab_size // mesh.shape["tensor"]
     return fitting_slots(decoder, mesh, left, share=share, max_rows=most, per_row=per_row, refuses=False)
 
 
@@ -277,7 +279,7 @@ def sampling_memory(
 class MemoryNeeds(NamedTuple):
     """Memory needs per device, in bytes, that are known without compiling anything."""
 
-    held: int
+    resident: int
     """Bytes in use all the time: for the state in training, otherwise for the parameters."""
     weights: int = 0
     """Bytes of the weights that the engine reads."""
@@ -287,7 +289,7 @@ class MemoryNeeds(NamedTuple):
     @property
     def total(self) -> int:
         """Sum of the three needs."""
-        return self.held + self.weights + self.cache
+        return self.resident + self.weights + self.cache
 
     def refusal(self, what: str, mesh: Mesh, room: int, note: str = "") -> str:
         """Return a message with the bytes that are needed and the bytes that are available.
@@ -305,8 +307,8 @@ class MemoryNeeds(NamedTuple):
             else ""
         )
         return (
-            f"The {what} takes {self.held / 1e9:,.2f} GB on {where}{note}{sampling}, and there is room for {room / 1e9:,.2f} GB: "
-            "it does not fit."
+            f"The {what} takes {self.resident / 1e9:,.2f} GB on {where}{note}{sampling}, and there is room for {room / 1e9:,.2f} "
+            "GB: it does not fit."
         )
 
 
@@ -343,18 +345,18 @@ def check_room(
     """
 
     def needs_of(config: TrainConfig, mesh: Mesh) -> MemoryNeeds:
-        held = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))
-        return _measure_needs(config, policy, mesh, prompt_length, environment, held)
+        resident = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))
+        return _measure_needs(config, policy, mesh, prompt_length, environment, resident)
 
     if policy.shapes is None:
         return None
     needs = needs_of(config, mesh)
     if available is None:
         return None
-    left = (room := available // mesh.size) - needs.held - needs.weights
+    left = (room := available // mesh.size) - needs.resident - needs.weights
     if needs.cache <= left:
         return _cache_room(needs, room)
-    changes: list[Change] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
+    changes: list[FlagChange] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
     changes += [*sharding_changes(config, mesh.size), *adapter_changes(config)]
     trial = try_changes(config, changes, lambda changed: needs_of(changed, mesh_of(changed.devices)).total, room)
     note = f" (with the parameters of {lag} earlier steps, for sampler_delay={lag})" if (lag := config.sampling.lag) else ""
@@ -364,11 +366,11 @@ def check_room(
     )
 
 
-def _advice(trial: Trial) -> str:
+def _advice(trial: TriedChanges) -> str:
     """Describe the changes that would make a run fit."""
     flags = " ".join(trial.flags)
     failure = f"It still does not fit with {flags}: {trial.needed / 1e9:,.2f} GB. " if trial.flags else ""
-    return f"With {flags} it would: {trial.needed / 1e9:,.2f} GB." if trial.fits else f"{failure}Use more devices."
+    return f"With {flags} it would fit: {trial.needed / 1e9:,.2f} GB." if trial.fits else f"{failure}Use more devices."
 
 
 def check_model_fits(
@@ -382,26 +384,19 @@ def check_model_fits(
 ) -> int | None:
     """Reject a model whose parameters do not fit into memory together with the engine's weights and smallest possible cache.
 
-    Args:
-        config: the settings of the model's run.
-        policy: the model; a policy without `shapes` is not checked.
-        mesh: the devices.
-        available: bytes of all devices together; None if unknown.
-        prompt_length: length of the longest prompt in tokens; None if the built-in engine is not used.
-        environment: answers the policy turn by turn; None if responses have one turn.
-
-    Returns:
-        Bytes per device for the cache of the built-in engine; None if unknown.
+    The arguments and the result are those of `check_room`; `config` contains the settings of the model's run.
 
     Raises:
         InputError: the model does not fit; the message reports the bytes.
     """
     if policy.shapes is None:
         return None
-    held = bytes_on_a_device(parameter_shapes(policy, mesh))
+    resident = bytes_on_a_device(parameter_shapes(policy, mesh))
     if config.adapter.rank is not None:
-        held += bytes_on_a_device(place_shapes(policy, mesh, base_shapes(config, policy, mesh)))
-    needs = _measure_needs(config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, held)
+        resident += bytes_on_a_device(place_shapes(policy, mesh, base_shapes(config, policy, mesh)))
+    needs = _measure_needs(
+        config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, resident
+    )
     if available is None:
         return None
     room = available // mesh.size
@@ -414,25 +409,30 @@ def check_model_fits(
 
 
 def _measure_needs(
-    config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int | None, environment: Environment | None, held: int
+    config: TrainConfig,
+    policy: Policy,
+    mesh: Mesh,
+    prompt_length: int | None,
+    environment: Environment | None,
+    resident: int,
 ) -> MemoryNeeds:
     if prompt_length is None or policy.decoder is None:
-        return MemoryNeeds(held)
+        return MemoryNeeds(resident)
     sampled = sampling_memory(config, policy, mesh, prompt_length, left=0, has_turns=environment is not None)
-    return MemoryNeeds(held, sampled.weights, sampled.cache)
+    return MemoryNeeds(resident, sampled.weights, sampled.cache)
 
 
 def _cache_room(needs: MemoryNeeds, room: int) -> int:
     """Return the bytes per device that the cache may take."""
-    return int(USABLE * room) - needs.held - needs.weights
+    return int(USABLE_SHARE * room) - needs.resident - needs.weights
 
 
 def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses: int, *, on_cpus: bool = False) -> int:
     """Return the number of rows per micro-batch for an update on this many responses: a multiple of the number of devices.
 
-    It is as large as `microbatch_rows` or 16,384 tokens allow, because each micro-batch reads all weights and starts every kernel.
-    On CPUs it is at most a 32nd of the responses, or 1,024 tokens if that is more, because padding costs more there: several
-    responses share a row, so there are fewer rows than responses, and micro-batches without any response cost nothing.
+    The number is as large as `microbatch_rows` or 16,384 tokens allow, because each micro-batch reads all weights and starts every
+    kernel. On CPUs it is at most a 32nd of the responses, or 1,024 tokens if that is more, because padding costs more there. As
+    several responses share a row, some micro-batches may have no response; these cost nothing.
     """
     slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
     chosen = config.optimization.microbatch_rows

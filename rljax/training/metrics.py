@@ -1,7 +1,4 @@
-"""Metrics of a step as typed records, and statistics of sampled responses.
-
-A metric that could not be measured is None, and `present` leaves this metric out.
-"""
+"""Metrics of a step as typed records, and statistics of sampled responses. A metric that could not be measured is None."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -57,7 +54,7 @@ def average_updates(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None
     return _mean_of_unskipped(records, UpdateMetrics(None, None), "skipped_updates")
 
 
-def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
+def average_critic_updates(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
     """Average the metrics of a rollout's critic updates, as `average_updates` does for the policy's."""
     return _mean_of_unskipped(records, CriticMetrics(None, None, None), "skipped_value_updates")
 
@@ -160,7 +157,7 @@ class RolloutMetrics(NamedTuple):
     reward: float | None
     """Mean reward; None if no response has a reward."""
     accuracy: float | None
-    """Fraction of responses that are correct; without a verifier, those with a reward above 0. None if unknown for all of them."""
+    """Fraction of responses that are correct (without a verifier, that have a reward above 0); None if unknown for all of them."""
     response_length: float
     """Mean number of tokens per response."""
     turns: float
@@ -188,9 +185,9 @@ class RolloutMetrics(NamedTuple):
     reward_variance: float | None
     """Variance of the reward over the responses; None if no response has a reward."""
     groups_all_right: float | None
-    """Fraction of groups whose responses are all correct; see `share_of_groups`."""
+    """Fraction of groups whose responses are all correct; see `unanimous_share`."""
     groups_all_wrong: float | None
-    """Fraction of groups whose responses are all wrong; see `share_of_groups`."""
+    """Fraction of groups whose responses are all wrong; see `unanimous_share`."""
     reward_length_correlation: float | None
     """Correlation between reward and length; None if no response has a reward, or if one of the two is the same for all."""
     repetition: float
@@ -200,7 +197,7 @@ class RolloutMetrics(NamedTuple):
     parts: dict[str, float]
     """Mean of each part of a reward with several parts, as `reward_NAME`."""
     failures: dict[str, float]
-    """Number of responses that the reward failed to judge, by kind, as `reward_KIND`; also `unstated_share`. Zeros are left out."""
+    """Number of responses that the reward failed to judge, by kind, as `reward_KIND`, and `unstated_share`. Zeros are left out."""
 
 
 def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds: float) -> RolloutMetrics:
@@ -209,7 +206,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
     Args:
         collected: the sampled groups and the groups that are trained on.
         wanted: number of groups that a step should train on.
-        version: number of RL steps before this one.
+        version: number of RL steps before this step.
         seconds: duration of the full step.
     """
     sampled, rollout, trained = collected.sampled, collected.sampled.rollout, collected.groups
@@ -233,8 +230,8 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
         tokens_per_second=float(lengths.sum()) / seconds,
         seconds=seconds,
         reward_variance=float(rewards.var(dtype=np.float64)) if rewards.size else None,
-        groups_all_right=share_of_groups(sampled, right=True),
-        groups_all_wrong=share_of_groups(sampled, right=False),
+        groups_all_right=unanimous_share(sampled, right=True),
+        groups_all_wrong=unanimous_share(sampled, right=False),
         reward_length_correlation=correlation(rewards, sampled.attention.sum(-1)[required(rollout.valid, "rollout.valid")]),
         repetition=repetition(sampled.tokens[sampled.present], lengths),
         commonest_response=commonest_share(sampled.tokens[sampled.present], lengths),
@@ -250,11 +247,11 @@ def failure_counts(groups: Groups) -> Numbers:
     return {name: count for name, count in {**counts, "unstated_share": unstated}.items() if count}
 
 
-RUN = 8
-"""Length, in tokens, of the sequences that `repetition` counts."""
+REPEAT_LENGTH = 8
+"""Length, in tokens, of the sequences whose repetitions `repetition` counts."""
 
 
-def share_of_groups(groups: Groups, *, right: bool) -> float | None:
+def unanimous_share(groups: Groups, *, right: bool) -> float | None:
     """Return the fraction of groups whose responses are all correct (`right`) or all wrong; None if no group is judged.
 
     Without a verifier, the rewards must also be equal, because rewards that are all above 0, or all at most 0, may still differ.
@@ -286,9 +283,9 @@ def correlation(rewards: Float32[np.ndarray, "N"], lengths: Int[np.ndarray, "N"]
 
 
 def repetition(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) -> float:
-    """Return the fraction of `RUN`-token sequences that occurred earlier in the same response, averaged over responses.
+    """Return the fraction of `REPEAT_LENGTH`-token sequences that occurred earlier in the same response, averaged over responses.
 
-    The fraction is 0 for a response of at most `RUN` tokens.
+    The fraction is 0 for a response of at most `REPEAT_LENGTH` tokens.
 
     Args:
         tokens: token ids, right-padded.
@@ -299,9 +296,9 @@ def repetition(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) 
         >>> round(repetition(looping, np.array([20])), 3), repetition(np.arange(20, dtype=np.int32)[None], np.array([20]))
         (0.846, 0.0)
     """
-    if tokens.shape[1] < RUN + 1 or not len(tokens):
+    if tokens.shape[1] < REPEAT_LENGTH + 1 or not len(tokens):
         return 0.0
-    runs, count = _hashes(tokens), np.maximum(lengths - RUN + 1, 0)
+    runs, count = _hashes(tokens), np.maximum(lengths - REPEAT_LENGTH + 1, 0)
     used = np.arange(runs.shape[1]) < count[:, None]
     ordered = np.sort(np.where(used, runs, np.iinfo(np.uint64).max), axis=1)
     repeated = (ordered[:, 1:] == ordered[:, :-1]) & used[:, 1:]  # `used` is still valid, because sorting puts padding last
@@ -309,10 +306,10 @@ def repetition(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) 
 
 
 def _hashes(tokens: Int32[np.ndarray, "N T"]) -> UInt64[np.ndarray, "N R"]:
-    """Hash each sequence of `RUN` adjacent tokens; different sequences almost never have equal hashes."""
-    count = tokens.shape[1] - RUN + 1
+    """Hash each sequence of `REPEAT_LENGTH` adjacent tokens; different sequences almost never have equal hashes."""
+    count = tokens.shape[1] - REPEAT_LENGTH + 1
     total = np.zeros((len(tokens), count), np.uint64)
-    for offset in range(RUN):
+    for offset in range(REPEAT_LENGTH):
         total = total * np.uint64(0x9E3779B97F4A7C15) + tokens[:, offset : offset + count].astype(np.uint64) + np.uint64(1)
     return total
 

@@ -43,7 +43,7 @@ from rljax.training.state import TrainState
 
 @dataclass(frozen=True)
 class RunResources:
-    """Files, screen, trackers, signals and checkpoint writer of a run. Nothing here changes during the run."""
+    """Files, screen, trackers, signals and checkpoint writer of a run. The fields do not change during the run."""
 
     folder: RunFolder
     """Files of the run."""
@@ -63,7 +63,7 @@ class RunResources:
     """Shell command or Python call that resumes the run."""
 
     def save(self, which: str, checkpoint: Checkpoint) -> None:
-        """Start writing a checkpoint as `which`, "last" or "best"; when this returns, its arrays may be donated."""
+        """Start writing a checkpoint as `which`, "last" or "best". When this returns, the checkpoint's arrays may be donated."""
         self.display.activity("saving")
         file_states: dict[str, FileState] = {}
         with self.stopwatch.phase("save"):
@@ -101,11 +101,7 @@ class RunResources:
         run_on_first(lambda: self.disk.attempt("the alarms", lambda: self.folder.add_alarms(rows)) if rows else None)
 
     def stop_if_asked(self, checkpoint: Checkpoint) -> None:
-        """If a signal has asked the run to stop, save, show how to resume, and raise.
-
-        Raises:
-            Interrupted: after the save.
-        """
+        """If a signal has asked the run to stop, save, show how to resume, and raise `Interrupted`."""
         if any_host(self.stop.requested):
             self.save(LAST, checkpoint)
             self.saver.wait()
@@ -162,10 +158,10 @@ def lock_folder(folder: RunFolder, stack: ExitStack) -> bool:
     Raises:
         InputError: another process is training in the folder.
     """
-    found: list[bool] = []
-    run_on_first(lambda: found.append(stack.enter_context(folder.lock())))
+    crashed: list[bool] = []
+    run_on_first(lambda: crashed.append(stack.enter_context(folder.lock())))
     run_on_first(folder.remove_unfinished)
-    return any(found)
+    return any(crashed)
 
 
 def reopen(
@@ -179,7 +175,7 @@ def reopen(
         check: may reject the restored checkpoint before any file changes.
 
     Returns:
-        The checkpoint, and messages about what was lost since then; the messages are known to the first host only.
+        The checkpoint, and messages about what was lost since it was saved; only the first host has messages.
 
     Raises:
         InputError: no checkpoint is complete, or the checkpoint or the files do not belong to this run.
@@ -221,14 +217,14 @@ class Phase:
     steps: int | None
     """Maximum number of steps. If 0, the phase is entered, but takes no step and does not call `leave`. If None, it continues
     until a step finds nothing to do, and displays its own progress."""
-    done: Callable[[TrainState], int]
+    steps_done: Callable[[TrainState], int]
     """State -> number of steps of the phase that are done."""
     make_step: Callable[[Checkpoint], Step]
     """Builds the step, from the checkpoint at which the phase begins or resumes."""
     explain_stop: Callable[[int, StepOutcome], str]
     """(number of consecutive steps without a safe update, outcome of the last step) -> why the run stops, and what to do."""
-    is_due: Callable[[int], bool]
-    """Number of steps done -> whether to save a checkpoint."""
+    saves_after: Callable[[int], bool]
+    """Number of steps done -> whether to save a checkpoint then."""
     enter: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
     """Turns a checkpoint from before the phase into one at its beginning; returns a checkpoint within the phase unchanged."""
     evaluate_start: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
@@ -260,7 +256,7 @@ def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
     """
     checkpoint = _begin(run, owned, phase)
     if phase.steps != 0:
-        step, done, skipped = phase.make_step(checkpoint), phase.done(checkpoint.state), 0
+        step, done, skipped = phase.make_step(checkpoint), phase.steps_done(checkpoint.state), 0
         checkpoint, has_reached_goal = _evaluate_again(run, checkpoint, phase)
         if phase.steps is not None:
             run.display.phase(phase.name, phase.steps, done=done)
@@ -271,7 +267,7 @@ def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
             if outcome is None:
                 run.stop_if_asked(checkpoint)
                 break
-            done = phase.done(outcome.checkpoint.state)
+            done = phase.steps_done(outcome.checkpoint.state)
             log(phase.name, done, outcome.metrics)
             outcome = outcome._replace(checkpoint=phase.react_to_metrics(outcome))
             skipped = count_consecutive_skips(skipped, outcome.skipped)
@@ -282,7 +278,7 @@ def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
             with save_on_error(run, _mark_unevaluated(outcome.checkpoint), done - saved):
                 checkpoint, has_reached_goal = phase.evaluate(outcome)
             del outcome  # its rollout need not stay in memory while the next one is sampled
-            if not has_reached_goal and (phase.is_due(done) or run.saver.has_failed):
+            if not has_reached_goal and (phase.saves_after(done) or run.saver.has_failed):
                 run.save(LAST, checkpoint)
                 saved = done
             if not has_reached_goal:
@@ -297,7 +293,7 @@ def _mark_unevaluated(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _evaluate_again(run: RunResources, checkpoint: Checkpoint, phase: Phase) -> tuple[Checkpoint, bool]:
-    """Repeat the evaluation that failed before the run was resumed, if one did."""
+    """Evaluate a checkpoint whose step still lacks its evaluation; return any other checkpoint unchanged."""
     if not checkpoint.notes.awaits_evaluation:
         return checkpoint, False
     evaluated, has_reached_goal = phase.evaluate(
@@ -343,7 +339,7 @@ def save_on_error(run: RunResources, checkpoint: Checkpoint, unsaved: int) -> Ge
 
 
 def _begin(run: RunResources, owned: list[Checkpoint], phase: Phase) -> Checkpoint:
-    """Take the checkpoint out of the list, and enter the phase unless the checkpoint is already within it."""
+    """Take the checkpoint out of the list, and enter the phase unless the checkpoint is already within the phase."""
     before = owned.pop()
     checkpoint = phase.enter(before)
     is_new = checkpoint is not before

@@ -26,9 +26,9 @@ from rljax.training.rollout_data import (
     ChoosePrompts,
     RolloutScorer,
     ScoredRollout,
-    make_choice,
     make_policy_scores,
     make_prepare,
+    make_prompt_chooser,
     make_rollout_scorer,
     next_rollout,
     sampler_of,
@@ -36,7 +36,7 @@ from rljax.training.rollout_data import (
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best, stop_reason
 from rljax.training.scoring import policy_params
 from rljax.training.setup import Setup
-from rljax.training.state import RL, Option, TrainState, Updates, adjustments
+from rljax.training.state import RL, TrainState, Updates, adjustments
 from rljax.training.update import make_policy_update, put_layout
 from rljax.training.value_update import make_critic_updates, measure_credit, value_schedule
 
@@ -74,7 +74,12 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
         state, updates = update_policy(state, sequences, batch)
         gap = sampler_gap(updates) if scored.sampler_gap is None else scored.sampler_gap
         metrics = metrics._replace(policy=average_updates(updates.metrics), sampler_gap=gap)
-        return *after_updates(setup.options, state._replace(step=state.step + 1), metrics, updates), batch
+        state = state._replace(step=state.step + 1)
+        for option in setup.options:
+            if option.after_updates is not None:
+                state, found = option.after_updates(state, metrics, updates)
+                metrics = metrics.with_options(found)
+        return state, metrics, batch
 
     return learn
 
@@ -112,17 +117,6 @@ def make_policy_updates(
     return update_policy
 
 
-def after_updates(
-    options: tuple[Option, ...], state: TrainState, metrics: LearnMetrics, updates: Updates
-) -> tuple[TrainState, LearnMetrics]:
-    """Let each option react to the updates of a step."""
-    for option in options:
-        if option.after_updates is not None:
-            state, found = option.after_updates(state, metrics, updates)
-            metrics = metrics.with_options(found)
-    return state, metrics
-
-
 def update_order(minibatches: int, passes: int, *, seed: int, step: int) -> list[int]:
     """Return the indices of a rollout's mini-batches in the order of their updates.
 
@@ -135,9 +129,6 @@ def update_order(minibatches: int, passes: int, *, seed: int, step: int) -> list
         seed: random seed of the run.
         step: number of RL steps done.
 
-    Returns:
-        The index of a mini-batch for each of the `minibatches * passes` updates.
-
     Example:
         >>> update_order(4, 3, seed=0, step=7)
         [0, 1, 2, 3, 1, 3, 2, 0, 3, 2, 0, 1]
@@ -147,9 +138,9 @@ def update_order(minibatches: int, passes: int, *, seed: int, step: int) -> list
 
 
 def sampler_gap(updates: Updates) -> float | None:
-    """Return the divergence of the learner from the sampler, as measured by the first update before it changes parameters.
+    """Return the divergence of the learner from the sampler, which the first update measures before it changes the parameters.
 
-    None if there was no update, or if the first one was skipped.
+    None if there was no update, or if the first update was skipped.
     """
     first = updates.metrics[0] if updates.metrics else None
     if first is None or first.skipped_updates or first.loss is None or float(first.loss.share) == 0:
@@ -164,8 +155,8 @@ def advantage_variance(batch: Batch[np.ndarray]) -> float | None:
         return float(advantage.var(dtype=np.float64)) if advantage.size else None
 
 
-class Reinforcement:
-    """The functions of the RL phase. Their state is the functions for the next step, and the watch over alarms."""
+class RLPhaseFunctions:
+    """Functions of the RL phase, which share the compiled functions of the next step and the watch over alarms."""
 
     def __init__(self, run: Run):
         self._run = run
@@ -174,7 +165,7 @@ class Reinforcement:
         """Build the function that makes one RL step."""
         run = self._run
         self._functions, self._watch = make_step_functions(run, checkpoint), begin_watch(run, checkpoint)
-        choose_prompts = make_choice(run.config, self._functions.setup.order)
+        choose_prompts = make_prompt_chooser(run.config, self._functions.setup.order)
         run.stopwatch.lap()  # the time before this is not part of an RL step
         own_step = next((option.step for option in run.setup.options if option.step is not None), one_step)
 
@@ -211,9 +202,9 @@ class Reinforcement:
         self._run.report(events)
 
 
-def reinforcement(run: Run) -> Phase:
-    """Return the RL phase."""
-    functions, config = Reinforcement(run), run.config
+def make_rl_phase(run: Run) -> Phase:
+    """Build the RL phase of a run."""
+    functions, config = RLPhaseFunctions(run), run.config
 
     def explain_stop(skipped: int, outcome: StepOutcome) -> str:
         step = int(outcome.checkpoint.state.step)
@@ -222,10 +213,10 @@ def reinforcement(run: Run) -> Phase:
     return Phase(
         name="rl",
         steps=config.optimization.steps,
-        done=lambda state: int(state.step),
+        steps_done=lambda state: int(state.step),
         make_step=functions.make_step,
         explain_stop=explain_stop,
-        is_due=lambda done: done == config.optimization.steps or done % config.run.checkpoint_every == 0,
+        saves_after=lambda done: done == config.optimization.steps or done % config.run.checkpoint_every == 0,
         enter=partial(enter_rl, run.setup),
         react_to_metrics=functions.react_to_metrics,
         evaluate=functions.evaluate,
@@ -251,7 +242,7 @@ class StepFunctions(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The outcome of a step."""
+    """The outcome of an RL step."""
 
     checkpoint: Checkpoint
     """The checkpoint after the step."""
@@ -307,8 +298,8 @@ def step_result(
     """Return the outcome of a step that began at the monotonic time `start`."""
     seconds, wanted, version = time.monotonic() - start, run.config.sampling.prompts, int(after.state.step) - 1
     sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
-    numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
-    return StepResult(after, collected, scored_rollout, batch, numbers)
+    metrics = present(learned) | present(sampled) | present(run.stopwatch.lap())
+    return StepResult(after, collected, scored_rollout, batch, metrics)
 
 
 def make_step_functions(run: Run, checkpoint: Checkpoint) -> StepFunctions:
@@ -326,7 +317,7 @@ def revise_setup(setup: Setup, checkpoint: Checkpoint) -> Setup:
 
 
 def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
-    """Show and log a few decoded responses; write some with their tokens, scored after the step's updates."""
+    """Show and log a few decoded responses, and write some to rollouts.jsonl with their tokens, scored after the updates."""
     setup, step, settings = run.setup, int(state.step), run.config.run
     rows = setup.train.sample_rows(result.collected.sampled, settings.shown_samples)
     run_on_first(lambda: run.trackers.samples(step, rows))

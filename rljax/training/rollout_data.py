@@ -34,15 +34,15 @@ from rljax.rollout.groups import correctness_masks
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import compile_for_sequences, make_score, make_scores, policy_params
 from rljax.training.setup import Setup
-from rljax.training.state import Option, Traced, TrainState, adjust_algorithm, sampling_key, traced
-from rljax.training.value_update import make_values, outcome_explained
+from rljax.training.state import Option, TracedOption, TrainState, adjust_algorithm, sampling_key, traced_parts
+from rljax.training.value_update import explained_outcome_variance, make_values
 
 ChoosePrompts = Callable[[History, int, int, int], Choice]
 """(history, RL steps done, position in the prompt stream, count) -> the prompts to sample next."""
 
 
-def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
-    """Build the function that chooses prompts in the stream's order, within the difficulty window if there is one."""
+def make_prompt_chooser(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
+    """Build the function that chooses prompts in the stream's order and, if it is set, within the difficulty window."""
     data, steps = config.data, max(config.optimization.steps, 1)
     if data.difficulty_window is None:
         return lambda history, step, position, count: Choice(
@@ -58,10 +58,12 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
     return within_window
 
 
-def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
+def budgeted_group_sizes(
+    config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]
+) -> Int[np.ndarray, "P"] | None:
     """Return the number of responses to each prompt under the token budget; None without a budget, for groups of equal size.
 
-    The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
+    The expected length of a response to a new prompt is the mean over all responses so far, or the limit if there are none yet.
     """
     sampling = config.sampling
     if sampling.token_budget is None:
@@ -103,8 +105,8 @@ def next_rollout(
     correctness_is_optional = worker.environment is not None  # not every environment reports it
     if carried is not None and not correctness_is_optional and (carried.rollout.correct is not None) != worker.verifies:
         raise InputError(
-            "When the run was saved, a verifier among the rewards decided what is correct, and now none does, or the "
-            "reverse; resume with the same rewards, marked with rljax.rewards.verifier or not, as before."
+            "The run was saved with a verifier among its rewards, and now has none, or the reverse; resume with the same rewards, "
+            "and mark the same ones with rljax.rewards.verifier."
         )
     sampling = config.sampling
     count = round(sampling.prompts * (1.0 if keep_group is None else sampling.oversample))
@@ -114,7 +116,7 @@ def next_rollout(
     def sample(before: tuple[TrainState, History]) -> tuple[tuple[TrainState, History], Groups]:
         state, history = before
         choice = choose_prompts(history, int(state.step), int(state.position), count)
-        prompt_ids, sizes = choice.problems, sizes_of(config, history, choice.problems)
+        prompt_ids, sizes = choice.problems, budgeted_group_sizes(config, history, choice.problems)
         key = sampling_key(state)
         groups = worker.generate(params, prompt_ids.tolist(), sampling.group_size, key, sizes=sizes, version=version)
         position = put(np.asarray(choice.position, np.int32), state.position.sharding)
@@ -142,7 +144,7 @@ def groups_to_keep(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) 
 
 
 def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
-    """Return the rollout as algorithms see it: `valid` is None if all responses have a reward, and `reward_parts` is never None."""
+    """Return the rollout that algorithms read: `valid` is None if all responses have a reward; `reward_parts` is never None."""
     rollout = groups.rollout
     if rollout.reward_parts is None:
         rollout = rollout._replace(reward_parts={"reward": rollout.rewards})
@@ -150,7 +152,7 @@ def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
 
 
 @cache_results
-def _prepare_program(algorithm: Algorithm, options: tuple[Traced, ...], **minibatches: int) -> Any:
+def _prepare_program(algorithm: Algorithm, options: tuple[TracedOption, ...], **minibatches: int) -> Any:
     def program(rollout: Rollout[Array], progress: Array | None, past: EarlierRewards | None, arrays: dict) -> Batch[Array]:
         return prepare(adjust_algorithm(algorithm, options, arrays), rollout, progress=progress, past=past, **minibatches)
 
@@ -168,7 +170,7 @@ def make_prepare(
         **minibatches: as in `rljax.algorithms.prepare`.
     """
     adjusting = [option for option in options if option.adjust is not None]
-    program = _prepare_program(algorithm, traced(adjusting), **minibatches)
+    program = _prepare_program(algorithm, traced_parts(adjusting), **minibatches)
 
     def prepare_batch(
         rollout: Rollout[np.ndarray],
@@ -191,12 +193,12 @@ class ScoredRollout(NamedTuple):
     groups: Groups
     """The groups, padded to the number of prompts; `groups.rollout` has the scores and the values before the updates."""
     progress: float
-    """Fraction of the RL steps that were completed before this one."""
+    """Fraction of the RL steps that were completed before this step."""
     past: EarlierRewards | None
     """Earlier rewards of the prompts, excluding this rollout; None if the state keeps none."""
     sampler_gap: float | None = None
-    """If the learner has rescored the tokens: its divergence from the sampler, whose parameters are older, in nats per token.
-    Otherwise None, and the first update measures the divergence."""
+    """If the learner has rescored the tokens, its divergence from the sampler, whose parameters are older, in nats per token.
+    Otherwise None; then the first update measures the divergence."""
 
 
 RolloutScorer = Callable[..., ScoredRollout]
@@ -208,7 +210,7 @@ def make_rollout_scorer(setup: Setup) -> RolloutScorer:
     """Build the function that scores a rollout, computes its values, and looks up the earlier rewards of its prompts.
 
     If older parameters sampled the rollout, their log-probabilities remain the denominator of the policy ratio. But if the
-    algorithm has a correction, `policy_logp` uses the state's parameters, and the correction accounts for the sampler's older ones.
+    algorithm has a correction, `policy_logp` uses the state's parameters, and the correction accounts for the difference.
     """
     scores = {name: make(setup) for name, make in SCORES.items() if setup.algorithm.needs(name)}
     rescore = None if setup.algorithm.correction is None else make_rescore(setup)
@@ -250,12 +252,12 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
 
 
 def completed_fraction(setup: Setup, state: TrainState) -> float:
-    """Return the fraction of RL steps that are done; 0 in a run of value pretraining only."""
+    """Return the fraction of RL steps that are done; 0 in a run without RL steps."""
     return int(state.step) / max(1, setup.config.optimization.steps)
 
 
 def scored_rows(setup: Setup) -> int:
-    """Return the number of rows that are scored at once when a full rollout is scored."""
+    """Return the number of rows per micro-batch when a full rollout is scored."""
     sampling = setup.config.sampling
     return setup.rows_at_once(sampling.prompts * sampling.group_size)
 
@@ -338,7 +340,7 @@ def make_value_scores(setup: Setup) -> FieldScore:
 @cache_results
 def _blend_program(blend: Callable) -> Any:
     def blended(pretrained: Array, current: Array, rewards: Array, mask: Array, done: Array) -> Array:
-        return blend(pretrained, current, done, outcome_explained(current, rewards, mask))
+        return blend(pretrained, current, done, explained_outcome_variance(current, rewards, mask))
 
     return jax.jit(blended)
 

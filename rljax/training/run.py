@@ -61,14 +61,14 @@ class StoppedBatch(NamedTuple):
     """Weights of the rewards, if the algorithm reads several rewards separately; otherwise None."""
 
 
-def write_batch(folder: RunFolder, kept: StoppedBatch) -> Path:
-    """Write a batch into the folder of its run, replacing an earlier one, and return the path of the file."""
-    scored_rollout = kept.scored_rollout
+def write_batch(folder: RunFolder, batch: StoppedBatch) -> Path:
+    """Write a batch into the folder of its run, replacing an earlier batch, and return the path of the file."""
+    scored_rollout = batch.scored_rollout
     values = {
-        "step": kept.step,
-        "checkpoint": kept.checkpoint,
+        "step": batch.step,
+        "checkpoint": batch.checkpoint,
         "progress": scored_rollout.progress,
-        "weights": kept.weights,
+        "weights": batch.weights,
     }
     metadata = {"format": STOPPED_BATCH_FORMAT} | {name: json.dumps(value) for name, value in values.items()}
     past = {} if scored_rollout.past is None else {PAST: scored_rollout.past.memory._asdict()}
@@ -92,7 +92,7 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
-HELDOUT_KEPT = 1000
+MAX_SAVED_ANSWERS = 1000
 """Maximum number of held-out answers that are saved before RL, and again after it."""
 
 
@@ -114,14 +114,14 @@ class Run(RunResources):
 def stop_reason(
     run: Run, learning_rate: str, skipped: int, *, step: int = 0, scored_rollout: ScoredRollout | None = None
 ) -> str:
-    """Explain why a run stops after too many skipped updates, and what the user can do.
+    """Explain why a run stops after too many skipped updates, and what the user can do; save the last batch, if it is passed.
 
     Args:
         run: the run; the checkpoint before the skipped steps is on the disk.
         learning_rate: the flag that sets the learning rate of the skipped steps.
         skipped: number of consecutive steps whose updates were all skipped.
         step: number of RL steps done.
-        scored_rollout: the rollout of the last skipped step; it is saved for `rljax debug`.
+        scored_rollout: the rollout of the last skipped step, to be saved for `rljax debug`.
     """
     path = shlex.quote(str(run.folder.path))
     text = explain_skips(skipped, learning_rate, path)
@@ -135,7 +135,7 @@ def stop_reason(
 
 
 def begin_watch(run: Run, checkpoint: Checkpoint) -> AlarmState:
-    """Start watching for alarms, first in the rows already logged; rewrite alarms.jsonl from them, and call each `Option.restart`.
+    """Start watching for alarms: first read the rows already logged and rewrite alarms.jsonl, then call each `Option.restart`.
 
     Only the first host watches; the others get an empty state.
     """
@@ -181,7 +181,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     return_freed_memory()
     metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
     quality = quality_of(metrics, run.config.run.best_metric or evaluation.best_metric)
-    after = checkpoint._replace(notes=checkpoint.notes.evaluated(quality, step))
+    after = checkpoint._replace(notes=checkpoint.notes.with_result(quality, step))
     is_best = after.notes.best_step == step and after.notes.best_quality == quality
     metrics |= {"is_best": float(is_best)}
     run.record("eval", step, metrics)
@@ -191,7 +191,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     if quality.counts:
         run.display.message(f"step {step}: held-out answers: {quality.counts}")
     if step in (0, run.config.optimization.steps):
-        rows = evaluation.rows(run.setup.heldout, step, max_answers=HELDOUT_KEPT)
+        rows = evaluation.rows(run.setup.heldout, step, max_answers=MAX_SAVED_ANSWERS)
         run.write("the held-out answers", lambda: run.folder.add_heldout(rows))
     if is_best:
         run.save(BEST, after)
@@ -199,7 +199,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
 
 
 def advise_on_random_start(config: TrainConfig, own_parts: Collection[str]) -> str | None:
-    """Return advice for a run from random weights without a warm start, which can hardly learn; None for other runs."""
+    """Return advice for a run that starts from random weights without a warm start, and can hardly learn; None for other runs."""
     if config.model.path is not None or config.warm_start.steps or set(own_parts) & {"policy", "reward", "environment"}:
         return None
     return (
@@ -237,7 +237,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         trainable = f"{count_parameters(state.params):,} trainable parameters"
         lines.insert(3, f"adapter of rank {config.adapter.rank}: {trainable}{quantized}")
     if setup.critic is not None:
-        trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
+        trained = count_parameters(setup.critic.trained_params(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start
         lines.insert(3, f"critic from {start}: {trained:,} trainable parameters")
     if setup.train.environment is None:

@@ -32,7 +32,7 @@ Forward = Callable[[Params, Any, Layout], tuple[Scores, dict[str, Array]]]
 
 
 def policy_params(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
-    """Return the parameters that `Policy.score` takes: the trained ones, with the frozen base if they are an adapter.
+    """Return the parameters that `Policy.score` takes: the trained parameters, with the frozen base if they are an adapter.
 
     Args:
         base: the frozen model under the adapter; None if there is no adapter.
@@ -45,24 +45,14 @@ def policy_params(base: Base | None, params: Params | None, copies: Copies | Non
 def make_score(policy: Policy, temperature: float) -> Score:
     """Build the function that scores the response tokens of a batch at the sampling temperature.
 
-    Returns:
-        `(params, packed) -> scores`.
-
     Raises:
-        InputError: when called, if the scores do not have the batch's shape.
+        InputError: in a call of the function, if the scores do not have the batch's shape.
     """
     return _score(policy.score, "policy.score", temperature)
 
 
 def make_supervised_score(policy: Policy, temperature: float) -> Score:
-    """Build the function that scores demonstrations and examples, as `make_score` does for responses.
-
-    Returns:
-        `(params, packed) -> scores`, computed by `policy.supervised_score` if the policy has this function.
-
-    Raises:
-        InputError: when called, if the scores do not have the batch's shape.
-    """
+    """Build the function that scores demonstrations: `policy.supervised_score` if there is one, else `policy.score`."""
     if policy.supervised_score is None:
         return make_score(policy, temperature)
     return _score(policy.supervised_score, "policy.supervised_score", temperature)
@@ -76,7 +66,7 @@ def _score(score_at: Callable[[Params, Packed, float], Scores], name: str, tempe
         found = [getattr(part, "shape", type(part).__name__) for part in scores]
         if not isinstance(scores, Scores) or found != [expected, expected]:
             raise InputError(
-                f"{name}: rljax.models.Scores(logp, entropy) of the batch's shape [B, T] = {list(expected)} are needed; got "
+                f"{name}: expected rljax.models.Scores(logp, entropy), both of the batch's shape [B, T] = {list(expected)}; got "
                 f"{type(scores).__name__} of the shapes {', '.join(map(str, found))}."
             )
         return scores
@@ -105,7 +95,7 @@ def check_policy(
             raise
         except Exception as error:  # a policy is user code, and may raise anything
             raise InputError(
-                f"{name}: a function of parameters, packed rows and a temperature is needed that JAX can trace and differentiate; "
+                f"{name}: expected a function of parameters, packed rows and a temperature that JAX can trace and differentiate; "
                 f"got {one_line(error):.200}"
             ) from error
 
@@ -135,7 +125,7 @@ def compile_for_sequences(
     """Compile a function of a micro-batch, and build a function that applies it to all sequences, `rows` rows at a time.
 
     Returns:
-        `(params, sequences) -> output`: host arrays `[B, T, ...]` without gradients, 0 for sequences without a response token.
+        `(params, sequences) -> output`: host arrays `[B, T, ...]`, which are 0 for sequences without a response token.
     """
     program = _compile(function)
 

@@ -1,4 +1,4 @@
-"""Build everything that a run uses from its configuration. Errors in the configuration are found here, before files are written."""
+"""Build everything that a run uses from its settings. Errors in the settings are found here, before files are written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,16 +35,16 @@ from rljax.training.objective.algorithm import (
     check_algorithm,
     check_features,
     check_rewards_and_kinds,
+    fit_group_size,
     list_misfits,
     make_algorithm,
-    settings_for,
 )
 from rljax.training.objective.critic import Critic, make_critic
-from rljax.training.objective.optimizer import check_freeze, policy_optimizer, with_frozen, without_frozen
+from rljax.training.objective.optimizer import check_freeze, policy_optimizer, skip_frozen, stop_frozen_gradients
 from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, check_parts
 from rljax.training.parts.policy import choose_policy
-from rljax.training.parts.problems import check_images, make_stream, note_omission, problems_of_run
+from rljax.training.parts.problems import check_images, make_prompt_stream, note_omission, problems_of_run
 from rljax.training.parts.reward import groups_per_reward_call, make_step_reward, notes_on_reward
 from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
 from rljax.training.scoring import Forward, Score, make_score, make_supervised_score, scores_alone
@@ -54,7 +54,7 @@ from rljax.training.worker import make_worker
 
 @renamed_attributes(compare="forward")
 class Setup(NamedTuple):
-    """Everything that a run uses; nothing here changes during the run."""
+    """Everything that a run uses. An option may replace a setup by one with changed settings; see `Option.revise`."""
 
     config: TrainConfig
     """The settings."""
@@ -73,7 +73,7 @@ class Setup(NamedTuple):
     tokenizer: Tokenizer
     """Tokenizer of prompts and responses."""
     demonstrations: Demonstrations | None
-    """Demonstrations for the warm start, if there is one."""
+    """Demonstrations for the warm start; None without a warm start."""
     train: RolloutWorker
     """Samples responses to training prompts, and judges them."""
     heldout: RolloutWorker
@@ -83,7 +83,7 @@ class Setup(NamedTuple):
     order: PromptStream
     """Order of the training prompts."""
     omissions: Sequence[str]
-    """Messages about good rows that are not used: how many, and why."""
+    """Warnings: rows and settings that are not used, settings that conflict, and problems that cannot be judged."""
     forward: Forward
     """Scores the response tokens in an update."""
     supervised_score: Score
@@ -102,7 +102,7 @@ class Setup(NamedTuple):
         return self._replace(options=(*self.options, option), optimizer=option.wrap_optimizer(self.optimizer))
 
     def full_params(self, params: Params | None) -> Params:
-        """Return the policy's full parameters from the trained ones, merging an adapter into its base; None gives the base."""
+        """Return the policy's full parameters for these trained parameters; an adapter is merged into its base (None: the base)."""
         if self.base is None:
             return params
         return merge_adapter(self.base, params, self.config, mesh=self.mesh, policy=self.policy)
@@ -127,7 +127,7 @@ def make_checked_algorithm(config: TrainConfig, custom: CustomParts) -> tuple[Tr
         InputError: the algorithm cannot work with the settings.
     """
     algorithm = add_correction(make_algorithm(config, custom.algorithm), config)
-    config = settings_for(config, algorithm)
+    config = fit_group_size(config, algorithm)
     check_algorithm(algorithm, config)
     return config, algorithm
 
@@ -151,7 +151,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
         custom = custom._replace(environment=environment_of(config, custom.environment))
     check_parts(custom)
     mesh = mesh_of(config.devices)
-    # The hosts agree here, before anything can fail on one host only, because the others would then wait for that host.
+    # The hosts compare their memory now, before anything can fail on one host only: the others would then wait for that host.
     available = agreed_device_bytes(mesh)
     config, algorithm = make_checked_algorithm(config, custom)
     _check_sizes(config, mesh)
@@ -160,14 +160,14 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     check_features(algorithm, config, policy)
     check_freeze(config, policy)
     freeze = config.optimization.freeze
-    optimizer = None if custom.optimizer is None else without_frozen(custom.optimizer, freeze)
+    optimizer = None if custom.optimizer is None else skip_frozen(custom.optimizer, freeze)
     problems = problems_of_run(config, custom)
     if custom.environment is not None:
         problems = with_environment_prompts(problems, custom.environment, tokenizer)
-    train = encode_answerable(config, problems.train, tokenizer)
-    heldout = encode_answerable(config, problems.heldout, tokenizer, name="held-out prompt")
+    train = encode_nonempty(config, problems.train, tokenizer)
+    heldout = encode_nonempty(config, problems.heldout, tokenizer, name="held-out prompt")
     prompt_length = max(map(len, train.tokens + heldout.tokens))
-    frozen_policy = with_frozen(policy, freeze)
+    frozen_policy = stop_frozen_gradients(policy, freeze)
     built = policy_optimizer(config) if optimizer is None else optimizer
     planned = plan_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
     planned_length = None if custom.engine or config.sampling.engine_url else prompt_length
@@ -185,7 +185,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     worker = make_worker(config, custom, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=free_bytes)
     check_rewards_and_kinds(algorithm, config, worker)
     train_worker = make_train_worker(config, algorithm, worker, custom.environment)
-    learns_steps = train_worker.judge.step_reward is not None and not any(
+    learns_from_steps = train_worker.judge.step_reward is not None and not any(
         "rewards" in each.needs for each in algorithm.credits
     )
     base = make_base(config, policy, mesh, is_own=custom.policy is not None)
@@ -197,7 +197,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
         train=train_worker,
         heldout=replace(worker, prompts=heldout).greedy(),
         prompt_length=prompt_length,
-        order=make_stream(config, train.problems),
+        order=make_prompt_stream(config, train.problems),
         omissions=[
             *problems.omissions,
             *note_omission(
@@ -206,7 +206,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
             *([describe_faults(problems.faults)] if problems.faults else []),
             *notes_on_model(config, (*train.problems, *heldout.problems), tokenizer),
             *notes_on_reward(config, (*train.problems, *heldout.problems)),
-            *(["the algorithm learns from the rewards of steps; the reward is only measured"] * learns_steps),
+            *(["the algorithm learns from the rewards of steps; the reward is only measured"] * learns_from_steps),
         ],
         frozen={} if base is None else {"base": base},
     )
@@ -278,10 +278,10 @@ def encode_problems(
     return encode_prompts(problems, tokenizer, max_length=config.data.max_prompt_tokens, chat=config.model.chat, name=name)
 
 
-def encode_answerable(
+def encode_nonempty(
     config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer, name: str = "prompt"
 ) -> EncodedPrompts:
-    """Return the token ids of the prompts that are not too long, after checking that each prompt has at least one token."""
+    """Return the token ids of the prompts that are not too long, after checking that each has at least one token."""
     prompts = encode_problems(config, problems, tokenizer, name)
     for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True):
         check_has_token(problem, tokens)

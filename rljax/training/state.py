@@ -1,7 +1,7 @@
 """The training state of a run, as one immutable pytree, and options: features that only some runs use.
 
 An option is a record of functions that the training core calls without knowing what they do. Its arrays are
-`state.options[name]`, so a checkpoint saves them with the state. `rljax.options` has the built-in ones.
+`state.options[name]`, so a checkpoint saves them with the state. `rljax.options` has the built-in options.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ class Updates(NamedTuple):
     planned: int
     """Number of updates in the step if no stopping rule ends it early."""
     metrics: Sequence[Any]
-    """`UpdateMetrics` of each update, including skipped ones."""
+    """`UpdateMetrics` of each update, including skipped updates."""
 
     @property
     def applied(self) -> int:
@@ -56,7 +56,7 @@ class Option(NamedTuple):
     gradient: Callable[[Any, Frozen, Params, PyTree[Array]], tuple[Params, dict[str, Array]]] | None = None
     """(state, frozen arrays, gradient, data) -> (the gradient to apply, metrics)."""
     sampler: Callable[[Any], tuple[Params, int]] | None = None
-    """State -> (trained parameters that sample the next rollout, number of RL steps they have taken)."""
+    """State -> (trained parameters that sample the next rollout, number of RL steps that produced them)."""
     step: Callable[..., Any] | None = None
     """Makes an RL step in place of `rljax.training.rl_phase.one_step`, with the same arguments and result."""
     before_updates: Callable[[Any, Any], Any] | None = None
@@ -66,7 +66,7 @@ class Option(NamedTuple):
     wrap_optimizer: Callable[[optax.GradientTransformation], optax.GradientTransformation] = lambda optimizer: optimizer
     """Optimizer of the policy in RL -> the optimizer that replaces it, with the same state. Equal arguments give equal results."""
     stop: Callable[[Sequence[Any]], bool] | None = None
-    """Metrics of the updates made so far -> whether to make no further update on this rollout."""
+    """Metrics of the updates made so far -> whether to stop updating on this rollout."""
     restart: Callable[[Any, Any], None] | None = None
     """(run, checkpoint): restores the option's files to their contents at a checkpoint, when RL begins or continues."""
     react: Callable[[Any, Any, Any], Any] | None = None
@@ -77,7 +77,7 @@ class Option(NamedTuple):
     """(state, `LearnMetrics`, updates) -> (state, metrics), after the updates of a rollout."""
 
 
-class Traced(NamedTuple):
+class TracedOption(NamedTuple):
     """The part of an option that runs inside compiled programs. Options with equal parts share a program."""
 
     name: str
@@ -85,14 +85,16 @@ class Traced(NamedTuple):
     gradient: Callable[[Any, Frozen, Params, PyTree[Array]], tuple[Params, dict[str, Array]]] | None
 
 
-def traced(options: Sequence[Option]) -> tuple[Traced, ...]:
+def traced_parts(options: Sequence[Option]) -> tuple[TracedOption, ...]:
     """Return the parts of the options that run inside compiled programs."""
     return tuple(
-        Traced(option.name, option.adjust, option.gradient) for option in options if option.adjust or option.gradient
+        TracedOption(option.name, option.adjust, option.gradient) for option in options if option.adjust or option.gradient
     )
 
 
-def adjust_algorithm(algorithm: Algorithm, options: Sequence[Option | Traced], arrays: Mapping[str, PyTree]) -> Algorithm:
+def adjust_algorithm(
+    algorithm: Algorithm, options: Sequence[Option | TracedOption], arrays: Mapping[str, PyTree]
+) -> Algorithm:
     """Return the algorithm of this step, in which each option may set coefficients from its arrays."""
     for option in options:
         if option.adjust is not None:
@@ -106,7 +108,7 @@ def adjustments(options: Sequence[Option], state: Any) -> dict[str, PyTree]:
 
 
 def first_arrays(options: Sequence[Option], params: Params, *, from_start: bool) -> dict[str, PyTree[Array]]:
-    """Return the initial arrays of the options that start with the run, or of those that start with RL."""
+    """Return the initial arrays of the options whose arrays exist from the start of the run, or else from the start of RL."""
     return {
         option.name: option.init(params)
         for option in options
@@ -125,7 +127,7 @@ class CriticState(NamedTuple):
     opt_state: optax.OptState
     """Optimizer state of the trained parameters: all of them, or only the head's if the trunk is frozen."""
     pretrained: Params | None
-    """Parameters of the critic before RL, if the algorithm blends their values into the current ones."""
+    """Parameters of the critic before RL, if the algorithm blends their values into the current values; otherwise None."""
 
 
 class TrainState(NamedTuple):
@@ -138,7 +140,7 @@ class TrainState(NamedTuple):
     reference: Params | None
     """Parameters of the reference policy, if the algorithm needs one and they are not the base of the adapter."""
     critic: CriticState | None
-    """State of the critic, if the algorithm has one."""
+    """State of the critic; None if the algorithm has no critic."""
     options: dict[str, PyTree[Array]]
     """Arrays of the optional parts of the run, by the option's name; see `Option`."""
     key: UInt32[Array, "2"]
@@ -184,7 +186,7 @@ def end_warm_start(state: TrainState, optimizer: optax.GradientTransformation, c
 
 
 def begin_rl(state: TrainState, options: dict[str, PyTree[Array]]) -> TrainState:
-    """Begin RL: add the options' arrays, and keep a copy of the critic as the pretrained one if the algorithm needs one."""
+    """Begin RL: add the options' arrays, and copy the critic as the pretrained critic if the algorithm needs it."""
     critic = state.critic
     if critic is not None and critic.pretrained is not None:
         critic = critic._replace(pretrained=jax.tree.map(jnp.copy, critic.params))
@@ -207,7 +209,7 @@ def place(
         partition: how the policy's parameters are sharded.
         base: shapes of the parameters under an adapter; a critic contains copies of these parameters.
     """
-    return put(_copy_shared(state), policy_shardings(mesh, state, state.params, partition, besides=base))
+    return put(_copy_shared(state), policy_shardings(mesh, state, state.params, partition, extra_params=base))
 
 
 def _copy_shared(state: TrainState) -> TrainState:

@@ -21,7 +21,7 @@ from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.scoring import Copy, Forward, Score, policy_params
 from rljax.training.setup import Setup
-from rljax.training.state import Frozen, Shardings, Traced, TrainState, adjust_algorithm, shardings_of, traced
+from rljax.training.state import Frozen, Shardings, TracedOption, TrainState, adjust_algorithm, shardings_of, traced_parts
 
 Update = Callable[..., tuple[TrainState, UpdateMetrics]]
 """(state, layout, batch, the options' data) -> (state, metrics); the old state is donated."""
@@ -87,7 +87,7 @@ def make_policy_update(setup: Setup, state: TrainState) -> Update:
 
 def policy_program(setup: Setup, where: Shardings) -> Any:
     """Compile `(state, frozen, layout, batch, data) -> (state, metrics)` for a state with these shardings."""
-    gradient_of = make_gradient(setup.algorithm, setup.forward, setup.policy.copies, traced(setup.options))
+    gradient_of = make_gradient(setup.algorithm, setup.forward, setup.policy.copies, traced_parts(setup.options))
     return _policy_program(gradient_of, setup.optimizer, where, setup.mesh)
 
 
@@ -105,14 +105,15 @@ def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformati
 
 @cache_results
 def make_gradient(
-    algorithm: Algorithm, forward: Forward, copy: Copy | None, options: tuple[Traced, ...]
+    algorithm: Algorithm, forward: Forward, copy: Copy | None, options: tuple[TracedOption, ...]
 ) -> Callable[..., tuple[Params, LossMetrics, dict[str, Array]]]:
     """Build `(state, frozen, layout, batch, data) -> (gradient of the loss, its metrics, metrics of the options)`.
 
     Args:
         algorithm: the algorithm whose loss is differentiated.
         forward: scores the tokens of a micro-batch.
-        copy: see `Policy.copies`. Called once per update, unless it has only one micro-batch, which casts what it reads.
+        copy: see `Policy.copies`. It is called once per update, except for an update on a single micro-batch, which casts the
+            parameters as it reads them.
         options: options that may set the algorithm's coefficients and change the gradient.
     """
 
@@ -135,9 +136,9 @@ def make_gradient(
 
 
 def change_gradient(
-    options: tuple[Traced, ...], state: TrainState, frozen: Frozen, gradient: Params, data: dict[str, PyTree]
+    options: tuple[TracedOption, ...], state: TrainState, frozen: Frozen, gradient: Params, data: dict[str, PyTree]
 ) -> tuple[Params, dict[str, Array]]:
-    """Let each option change the gradient; return the result and the options' metrics."""
+    """Let each option change the gradient; return the changed gradient and the options' metrics."""
     measured: dict[str, Array] = {}
     for option in options:
         if option.gradient is not None:
@@ -164,7 +165,7 @@ def make_supervised_step(
     active = tuple(option for option in setup.options if option.from_start)
     where = shardings_of(state._replace(reference=None, critic=None))
     cost = SUPERVISED_LOSSES[setup.config.warm_start.loss]
-    program = _supervised_program(setup.supervised_score, cost, optimizer, traced(active), where, setup.mesh)
+    program = _supervised_program(setup.supervised_score, cost, optimizer, traced_parts(active), where, setup.mesh)
 
     def step(state: TrainState, layout: Layout, mask: Array | np.ndarray) -> tuple[TrainState, SupervisedMetrics]:
         after, metrics = program(state._replace(reference=None, critic=None), setup.frozen, layout, mask)
@@ -175,7 +176,7 @@ def make_supervised_step(
 
 @cache_results
 def _supervised_program(
-    score: Score, cost: Loss, tx: optax.GradientTransformation, options: tuple[Traced, ...], at: Shardings, mesh: Mesh
+    score: Score, cost: Loss, tx: optax.GradientTransformation, options: tuple[TracedOption, ...], at: Shardings, mesh: Mesh
 ) -> Any:
     """Compile `(state, frozen, layout, mask) -> (state, metrics)`; see `make_supervised_step`."""
 

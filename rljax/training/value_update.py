@@ -23,7 +23,7 @@ from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out
 from rljax.training.config import TrainConfig
 from rljax.training.guard import is_safe, skip_count, where_safe
-from rljax.training.metrics import CreditMetrics, CriticMetrics, mean_critic_update
+from rljax.training.metrics import CreditMetrics, CriticMetrics, average_critic_updates
 from rljax.training.objective.critic import Critic
 from rljax.training.scoring import compile_for_sequences
 from rljax.training.setup import Setup
@@ -93,7 +93,7 @@ def _value_program(
             outputs = critic.function.outputs({**before.params, **learned}, part.packed)
             return value_loss(algorithm, critic.head.value(outputs), rows_of(batch, part.responses), outputs=outputs)
 
-        learned = critic.learned(before.params)
+        learned = critic.trained_params(before.params)
         gradient, sums = accumulate(objective, learned, layout, counts=has_responses)
         updates, opt_state = optimizer.update(gradient, before.opt_state, learned)
         changed = optax.apply_updates(learned, updates)
@@ -120,7 +120,7 @@ def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
     if targets.min() < low - slack or targets.max() > high + slack:
         raise InputError(
             f"The critic's head represents values from {low:g} to {high:g}, but the returns range from {targets.min():g} to "
-            f"{targets.max():g}; widen its range with --critic-head-options low=... high=...."
+            f"{targets.max():g}; widen the head's range with --critic-head-options low=... high=...."
         )
 
 
@@ -147,7 +147,7 @@ def make_critic_updates(
             if required(part.value_weights, "batch.value_weights").any():
                 state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics))
-        return state, mean_critic_update(history)
+        return state, average_critic_updates(history)
 
     return update_critic
 
@@ -185,14 +185,14 @@ def credit_metrics(
     a, r = (masked_centered(x.reshape(-1), mask.reshape(-1)) for x in (advantage, outcome))
     spread = jnp.sqrt(jnp.square(a).sum() * jnp.square(r).sum())
     return CreditMetrics(
-        explained_variance=outcome_explained(values, rewards, mask),
+        explained_variance=explained_outcome_variance(values, rewards, mask),
         value=(weight * values).sum(),
         outcome_loss=0.5 * (weight * jnp.square(outcome - values)).sum(),
         advantage_correlation=(a * r).sum() / jnp.where(spread > 0, spread, 1.0),
     )
 
 
-def outcome_explained(
+def explained_outcome_variance(
     values: Float[Array, "P G T"], rewards: Float[Array, "P G"], mask: Bool[Array, "P G T"]
 ) -> Float[Array, ""]:
     """Return the fraction of the outcome reward's variance that the values explain, over all response tokens."""

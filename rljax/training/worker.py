@@ -16,7 +16,7 @@ from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.model_folder import weights_writer
 from rljax.training.parts.problems import Problems
 from rljax.training.parts.reward import make_reward, reward_from_argument
-from rljax.training.parts.tokenizer import all_ends
+from rljax.training.parts.tokenizer import all_end_tokens
 
 
 def make_engine(
@@ -49,7 +49,7 @@ def make_worker(
     *,
     free_bytes: int | None,
 ) -> RolloutWorker:
-    """Build the worker that samples and judges responses to prompts; it does not judge reasoning steps.
+    """Build the worker that samples and judges responses to prompts, without a reward for reasoning steps.
 
     Args:
         config: the settings.
@@ -63,7 +63,7 @@ def make_worker(
         free_bytes: free bytes per device for the cache of the built-in engine; None if unknown.
 
     Raises:
-        InputError: parts or settings do not fit each other.
+        InputError: the parts or settings do not fit together.
     """
     check_vocab_size(tokenizer, policy.vocab_size)
     if config.model.path is not None:
@@ -71,7 +71,9 @@ def make_worker(
     reward = make_reward(config, mesh, problems) if custom.reward is None else reward_from_argument(custom.reward, config)
     engine, url, sampling = custom.engine, config.sampling.engine_url, make_sampling(config, tokenizer)
     if url is not None and engine is not None:
-        raise InputError(f"engine_url={url!r} and an engine passed to train() exclude each other; leave one of them out.")
+        raise InputError(
+            f"engine_url={url!r} and an engine passed to train() exclude each other; leave one of the two out."
+        )
     if url is not None:
         from rljax.engines.connect import connect_to_server  # noqa: PLC0415  most runs use the built-in engine
 
@@ -106,7 +108,7 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
     check_no_special_token(tokenizer, sampling.stop)
     return Sampling(
         max_tokens=sampling.max_response_tokens,
-        eos_ids=all_ends(config.model, tokenizer, sampling.stop_ids),
+        eos_ids=all_end_tokens(config.model, tokenizer, sampling.stop_ids),
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,

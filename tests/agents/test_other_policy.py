@@ -183,7 +183,7 @@ def test_other_policy_loads_from_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"staleness": 1}, "staleness=1: the next rollouts begin before the copy"),
+        ({"staleness": 1}, "staleness=1: a rollout begins before the copy"),
         (
             {"engine_url": "http://localhost:1"},
             "engine_url='http://localhost:1': the server has the parameters of one policy",
@@ -201,7 +201,7 @@ def test_past_copy_rejects_incompatible_settings(changes, message):
 def test_refresh_every_must_be_positive(period):
     environment = Alternating()
     environment.refresh_every = period
-    with pytest.raises(InputError, match="refresh_every: a positive whole number of RL steps is expected"):
+    with pytest.raises(InputError, match="refresh_every: expected a positive whole number of RL steps"):
         first_state(CONFIG, environment=environment, problems=(PROBLEMS, PROBLEMS[:2]))
 
 

@@ -125,7 +125,7 @@ def test_flags_name_the_trainers_ops():
         *ops_in(kl_target.install),
         *ops_in(moving_reference.make_average),
         *ops_in(moving_reference.make_restart),
-        *ops_in(optimizer.falling_schedule),
+        *ops_in(optimizer.quarter_cosine_schedule),
     }
     assert called == {op for flag in BY_FLAG for op in calls_of_records()[flag]} | {"divergence.ema_update"}
 

@@ -22,7 +22,7 @@ from rljax.cli.other_libraries import (
 )
 from rljax.cli.run_settings import Settings
 from rljax.training.config import TrainConfig
-from rljax.training.config.algorithm import option_names
+from rljax.training.config.algorithm import option_defaults
 
 TABLES = tables()
 PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "coming_from.md"
@@ -44,7 +44,7 @@ def test_counterparts_can_be_typed(ours):
     flags = flags_of(COMMANDS[command][0]) if command in COMMANDS else FLAGS
     assert {word for word in (command, *rest) if word.startswith("--")} <= flags
     for word in rest if command == "--algorithm-options" else ():
-        assert any(word.split("=")[0] in option_names(algorithm) for algorithm in BY_NAME)
+        assert any(word.split("=")[0] in option_defaults(algorithm) for algorithm in BY_NAME)
     if command == "--with":
         find_part(*rest[0].split("="))
     if command == "--algorithm":

@@ -27,7 +27,7 @@ from rljax.data.prompts import (
 )
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
-from rljax.preference.pair_update import encode_pairs, problem_of
+from rljax.preference.pair_update import encode_pairs, problem_from_prompt
 from rljax.programs.labeled_pairs import row_of
 
 TEMPLATE = """\
@@ -395,7 +395,9 @@ def test_notes_on_weights_labels_and_scores_without_effect():
     assert "1 of 2 completions are labeled false" in list_columns_left_out(wanted)[0]
     columns = PreferenceColumns("prompt", "chosen", "rejected")
     row = {"prompt": "2+2?", "chosen": "4", "rejected": "5", "score_chosen": 2.0, "score_rejected": 1.0, "weight": 1}
-    problems = [problem_of(read_preference(row | more, columns)) for more in ({}, {"score_rejected": 3.0, "weight": 0.5})]
+    problems = [
+        problem_from_prompt(read_preference(row | more, columns)) for more in ({}, {"score_rejected": 3.0, "weight": 0.5})
+    ]
     assert list_columns_left_out(problems[:1]) == []
     weights, scores = list_columns_left_out(problems)
     assert weights == "the column 'weight' is ignored: each row counts once in the loss"

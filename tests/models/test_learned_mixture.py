@@ -15,7 +15,7 @@ from rljax.data.prompts import left_pad
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.calculator_rules import calculator_of, with_calculator
+from rljax.models.calculator import calculator_of, with_calculator
 from rljax.models.learned_mixture import Mixture, learned_mixture
 from rljax.models.mixed_policy import mixed_policy
 from rljax.parallel import make_mesh
@@ -132,7 +132,7 @@ def test_training_moves_the_share_and_a_resumed_run_ends_in_the_same_state(tmp_p
 
 
 def test_settings_that_cannot_learn_a_share_are_refused():
-    with pytest.raises(InputError, match="calculator is None; it must be a fraction of the probability"):
+    with pytest.raises(InputError, match="calculator is None; it must be above 0 and below 1"):
         RUN.replace(calculator=None)
     with pytest.raises(InputError, match=r"calculator_rate is 0\.0; it must be positive"):
         RUN.replace(calculator_rate=0)

@@ -9,7 +9,7 @@ from rljax.data.prompts import left_pad
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.calculator_rules import CHARACTERS, calculator_of
+from rljax.models.calculator import CHARACTERS, calculator_of
 from rljax.models.mixed_policy import compute_memories, mixed_policy
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack_one_per_row
@@ -138,7 +138,7 @@ def test_policies_that_cannot_be_mixed_are_refused():
         calculator_of(lambda text: [0] * len(text), VOCAB)
     assert len(CHARACTERS) == 13
     config = TrainConfig.flat(calculator=0.5, tokenizer="characters")
-    with pytest.raises(InputError, match=r"leave your own policy or the .* use rljax\.models\.mixed_policy\.mixed_policy"):
+    with pytest.raises(InputError, match=r"leave your own policy or the .* use rljax\.models\.symbolic\.mixed_policy"):
         choose_policy(config, CustomParts(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match=r"changes the built-in model, in .*; leave your own engine or"):
         choose_policy(config, CustomParts(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
@@ -146,7 +146,7 @@ def test_policies_that_cannot_be_mixed_are_refused():
         config.replace(score_chunk=64)
     with pytest.raises(InputError, match=r"tensor=2 cannot be combined with calculator=0\.5"):
         config.replace(tensor=2)
-    with pytest.raises(InputError, match=r"calculator is 1\.5; it must be a fraction of the probability"):
+    with pytest.raises(InputError, match=r"calculator is 1\.5; it must be above 0 and below 1"):
         TrainConfig.flat(calculator=1.5)
 
 

@@ -397,7 +397,7 @@ STEP_WITHOUT_STATE = SimpleNamespace(reset=GuessingGame().reset, step=lambda com
         ),
         (
             {"environment": GuessingGame(), "reward": even_length},
-            "^environment: the rewards come from its steps, so no reward may be passed as well",
+            "^environment: its steps return the rewards, so a reward must not be passed too",
         ),
     ],
 )
@@ -443,7 +443,7 @@ def test_step_reward_with_environment_is_rejected(tmp_path):
     config = CONFIG.replace(
         run=str(tmp_path / "refused"), algorithm="grpo_process", step_reward="steps.py:f", algorithm_options={}
     )
-    with pytest.raises(InputError, match=r"^step_reward='steps.py:f': an environment rewards its own turns"):
+    with pytest.raises(InputError, match=r"^step_reward='steps.py:f': the environment rewards its own turns"):
         rljax.train(config, policy=POLICY, problems=PROBLEMS, environment=GuessingGame())
     assert not (tmp_path / "refused").exists()
 

@@ -116,7 +116,7 @@ NEEDS_EXTRA_ARGUMENT = optax.GradientTransformationExtraArgs(
         ),
         (
             NEEDS_EXTRA_ARGUMENT,
-            "^optimizer.update: a function of gradient, state and parameters is needed, .*; got TypeError: .*'value'",
+            "^optimizer.update: expected a function of gradient, state and parameters .*; got TypeError: .*'value'",
         ),
     ],
 )

@@ -243,7 +243,7 @@ def check_rejected(tmp_path, match, **parts):
         ),
         (
             lambda path, shape: PartitionSpec("data", "data") if len(shape) == 2 else PartitionSpec(),
-            r"^policy.partition: .* may be sharded over each axis of the mesh only once; got P.*\('data', 'data'\)",
+            r"^policy.partition: .* must be sharded over each axis of the mesh at most once; got P.*\('data', 'data'\)",
         ),
         (lambda path, shape: None, r"^policy.partition: .* needs a jax.sharding.PartitionSpec; got None"),
     ],
@@ -269,9 +269,9 @@ def with_count(params):
 INVALID_POLICIES = {
     "scores of another shape": (
         with_scores(lambda scores: Scores(scores.logp[:, :-1], scores.entropy[:, :-1])),
-        r"^policy.score: .*Scores\(logp, entropy\) of the batch's shape \[B, T\] = \[1, 12\] are needed; got Scores .*\(1, 11\)",
+        r"^policy.score: .*Scores\(logp, entropy\), both of the batch's shape \[B, T\] = \[1, 12\]; got Scores .*\(1, 11\)",
     ),
-    "log-probabilities alone": (with_scores(lambda scores: scores.logp), r"^policy.score: .* are needed; got .*\(12,\)"),
+    "log-probabilities alone": (with_scores(lambda scores: scores.logp), r"^policy.score: expected .*; got .*\(12,\)"),
     "a score that raises": (
         GRU._replace(score=lambda params, packed, temperature: params["heads"]),
         "^policy.score: a function .* that JAX can trace and differentiate; got KeyError: 'heads'",
@@ -372,7 +372,7 @@ class NullTracker:
 def test_critic_needs_a_value_function(tmp_path):
     check_rejected(
         tmp_path,
-        r"^policy.value_function: ppo needs a critic, so the policy must be able to make one; got None\.",
+        r"^policy.value_function: ppo needs a critic, which the policy must be able to make; got None\.",
         policy=GRU,
         changes={"algorithm": "ppo"},
     )

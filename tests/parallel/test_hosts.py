@@ -29,7 +29,7 @@ from rljax.parallel import (
     run_together,
     shardings,
 )
-from rljax.parallel.joining import join, listen_or_find
+from rljax.parallel.joining import check_rendezvous, join
 
 PROGRAM = '''
 """Call every function that hosts call together; each host prints its results."""
@@ -124,7 +124,7 @@ def test_on_first_runs_on_the_first_host_only(two_hosts_results):
 
 
 def test_together_fails_on_both_hosts(two_hosts_results):
-    assert two_hosts_results[0]["refusal"] == ["InputError", "Host 1 of 2 failed; see its own output for the reason."]
+    assert two_hosts_results[0]["refusal"] == ["InputError", "Host 1 of 2 failed; see its output for the reason."]
     assert two_hosts_results[1]["refusal"] == ["ValueError", "here"]
 
 
@@ -194,17 +194,17 @@ def test_port_in_use_is_refused():
 
 def test_first_host_is_found_at_an_ipv6_address():
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as first:
-        listen_or_find("[::1]", first.getsockname()[1], is_first=False, patience=0.3)
+        check_rendezvous("[::1]", first.getsockname()[1], is_first=False, patience=0.3)
 
 
 def test_missing_first_host_is_reported():
     address = free_address()
-    with pytest.raises(InputError, match=f"Host 0 was not found at {address} in 0.3 s .*; start it as well"):
+    with pytest.raises(InputError, match=f"Host 0 was not found at {address} in 0.3 s .*; start host 0"):
         join(address, hosts=2, host=1, patience=0.3)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems return memory by themselves")
-@pytest.mark.parametrize(("size", "trims"), [(hosts.KEPT - 1, []), (hosts.KEPT, [0])])
+@pytest.mark.parametrize(("size", "trims"), [(hosts.TRIM_THRESHOLD - 1, []), (hosts.TRIM_THRESHOLD, [0])])
 def test_only_large_processes_return_freed_memory(monkeypatch, size, trims):
     calls = []
     monkeypatch.setattr(hosts, "_resident_bytes", lambda: size)

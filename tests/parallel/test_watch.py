@@ -54,7 +54,7 @@ def test_lost_host_is_noticed(tmp_path, victim, signal_number, reason):
     assert survivor.returncode == LOST_HOST, survivor.stdout[-3000:]
     report = next(line for line in survivor.stdout.splitlines() if line.startswith("LOST"))
     assert reason in report
-    assert report.endswith("The other hosts cannot continue without it, so this one ends too.")
+    assert report.endswith("The other hosts cannot continue without that host, so this host ends too.")
     assert float(report.split()[2]) < 2 * LIMIT, "the limit, with slack for a busy machine"
 
 

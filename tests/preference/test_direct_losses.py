@@ -168,12 +168,12 @@ def make_logps(loss):
     return PairLogps(
         logp=jnp.array(LOGP),
         lengths=jnp.array(LENGTHS, float),
-        ref_logp=jnp.array(REF) if loss.reference else None,
-        reference_point=jnp.array(REFERENCE_POINT) if loss.reference_point else None,
-        margin=jnp.array(MARGINS) if loss.margin else None,
+        ref_logp=jnp.array(REF) if loss.reads_reference else None,
+        reference_point=jnp.array(REFERENCE_POINT) if loss.reads_reference_point else None,
+        margin=jnp.array(MARGINS) if loss.reads_margin else None,
         reward_shift=jnp.array(REWARD_SHIFT) if loss.reward_shift else None,
-        expected_logp=jnp.array(EXPECTED_LOGP) if loss.expected_logp else None,
-        gold_logp=jnp.array(GOLD_LOGP) if loss.gold else None,
+        expected_logp=jnp.array(EXPECTED_LOGP) if loss.reads_expected_logp else None,
+        gold_logp=jnp.array(GOLD_LOGP) if loss.reads_gold else None,
     )
 
 
@@ -189,9 +189,9 @@ def test_losses_and_rewards_match_scalar_references(name, factor):
         LOGP,
         REF,
         LENGTHS,
-        *[MARGINS] * loss.margin,
-        *[EXPECTED_LOGP] * loss.expected_logp,
-        *[GOLD_LOGP] * loss.gold,
+        *[MARGINS] * loss.reads_margin,
+        *[EXPECTED_LOGP] * loss.reads_expected_logp,
+        *[GOLD_LOGP] * loss.reads_gold,
     )
     expected = [BY_HAND[name](*row, **options) for row in zip(*columns, strict=True)]
     np.testing.assert_allclose(loss.loss(make_logps(loss)), [each for each, _ in expected], rtol=1e-9)
@@ -199,7 +199,7 @@ def test_losses_and_rewards_match_scalar_references(name, factor):
     check_loss(loss)
 
 
-@pytest.mark.parametrize("name", [name for name in BY_NAME if BY_NAME[name]().reference])
+@pytest.mark.parametrize("name", [name for name in BY_NAME if BY_NAME[name]().reads_reference])
 def test_missing_reference_is_named(name):
     loss = BY_NAME[name]()
     with pytest.raises(ValueError, match="ref_logp must not be None"):

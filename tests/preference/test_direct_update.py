@@ -19,28 +19,28 @@ from rljax.parallel import make_mesh, policy_shardings, put, put_rows
 from rljax.preference.direct_losses import BY_NAME
 from rljax.preference.direct_update import (
     DirectBatch,
-    direct_pairs,
-    judge_direct,
+    arrange_direct_pairs,
+    evaluate_direct,
     make_direct_step,
     make_expected_logps,
     make_logps,
-    mismatched_pairs,
+    make_mismatched_pairs,
     split_into_micro_batches,
     summed_logp,
 )
 from rljax.preference.pair_update import PairState, encode_pairs
 from rljax.programs.pair_training import PairData, fingerprint_of
 from rljax.training.metrics import present
-from rljax.training.objective.optimizer import in_standard_promotion
+from rljax.training.objective.optimizer import with_standard_promotion
 
 TOKENIZER = CharacterTokenizer()
 SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
 POLICY = transformer_policy(SHAPE, eos=TOKENIZER.eos_token_id)
 ONE = make_mesh(1, 1)
 ENCODED = encode_pairs(digit_pairs(16, 2), TOKENIZER, max_tokens=16)
-PAIRS = direct_pairs(ENCODED, TOKENIZER.pad_token_id)
+PAIRS = arrange_direct_pairs(ENCODED, TOKENIZER.pad_token_id)
 TRIPLES = [replace(pair, gold=pair.chosen[::-1] + "0") for pair in digit_pairs(16, 2)]
-MISMATCHED = mismatched_pairs(ENCODED, ENCODED, TOKENIZER.pad_token_id)
+MISMATCHED = make_mismatched_pairs(ENCODED, ENCODED, TOKENIZER.pad_token_id)
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +89,11 @@ def test_logps_match_a_hand_computation(params):
 
 def test_gold_responses_are_scored_and_enter_the_loss(params):
     encoded = encode_pairs(TRIPLES, TOKENIZER, max_tokens=16)
-    triples = direct_pairs(encoded, TOKENIZER.pad_token_id)
+    triples = arrange_direct_pairs(encoded, TOKENIZER.pad_token_id)
     gold = [[*TOKENIZER.encode(pair.gold), TOKENIZER.eos_token_id] for pair in TRIPLES]
     expected = [[logp_by_hand(params, split_pair(n)[0], side) for side in (*split_pair(n)[1:], gold[n])] for n in range(16)]
     np.testing.assert_allclose(make_logps(POLICY, ONE, 8)(params, triples), expected, rtol=1e-5)
-    judged = judge_direct(BY_NAME["tpo"](beta=0.5, coefficient=0.3), make_logps(POLICY, ONE, 4), params, triples, None)
+    judged = evaluate_direct(BY_NAME["tpo"](beta=0.5, coefficient=0.3), make_logps(POLICY, ONE, 4), params, triples, None)
     losses = [
         np.log1p(np.exp(-0.5 * (chosen - rejected))) - 0.3 * third / len(tokens)
         for (chosen, rejected, third), tokens in zip(expected, gold, strict=True)
@@ -110,7 +110,7 @@ def test_messages_between_turns_are_not_scored(params):
     is_learned = [True] * len(chosen)
     is_learned[1] = False
     skipping = encoded._replace(assistant_masks=[(is_learned, [True] * len(rejected)), *encoded.assistant_masks[1:]])
-    found = make_logps(POLICY, ONE, 2)(params, direct_pairs(skipping, TOKENIZER.pad_token_id).take(range(2)))
+    found = make_logps(POLICY, ONE, 2)(params, arrange_direct_pairs(skipping, TOKENIZER.pad_token_id).take(range(2)))
     skipped_logp = logp_by_hand(params, prompt, chosen[:2]) - logp_by_hand(params, prompt, chosen[:1])
     expected = [logp_by_hand(params, prompt, chosen) - skipped_logp, logp_by_hand(params, prompt, rejected)]
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
@@ -123,7 +123,7 @@ def test_mismatched_pairs_have_the_next_prompts_responses(params):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     repeated = [Preference("1=", str(n), "9") for n in range(3)] + [Preference("2=", "7", "8")]
     encoded = encode_pairs(repeated, TOKENIZER, max_tokens=16)
-    both = mismatched_pairs(encoded, encoded, TOKENIZER.pad_token_id).sequences
+    both = make_mismatched_pairs(encoded, encoded, TOKENIZER.pad_token_id).sequences
     texts = [
         TOKENIZER.decode(row[mask].tolist()) for row, mask in zip(both.tokens[:, 0], both.attention[:, 0], strict=True)
     ]
@@ -142,16 +142,16 @@ def with_reference(params):
 def train_steps(params, name, *, microbatch, mesh, steps=2):
     loss = BY_NAME[name]()
     pairs, mismatched = with_reference(params)
-    if loss.gold:
-        pairs = direct_pairs(encode_pairs(TRIPLES, TOKENIZER, max_tokens=16), TOKENIZER.pad_token_id)
-    optimizer = in_standard_promotion(optax.adamw(1e-2))
+    if loss.reads_gold:
+        pairs = arrange_direct_pairs(encode_pairs(TRIPLES, TOKENIZER, max_tokens=16), TOKENIZER.pad_token_id)
+    optimizer = with_standard_promotion(optax.adamw(1e-2))
     copied = jax.tree.map(jnp.array, params)
     state = PairState(copied, optimizer.init(copied))
     state_shardings = policy_shardings(mesh, state, state.params, POLICY.partition)
     step = make_direct_step(POLICY, loss, optimizer, state_shardings, mesh)
     batch = DirectBatch(
         split_into_micro_batches(pairs, microbatch),
-        split_into_micro_batches(mismatched, microbatch) if loss.reference_point else None,
+        split_into_micro_batches(mismatched, microbatch) if loss.reads_reference_point else None,
     )
     state, history = put(state, state_shardings), []
     for _ in range(steps):
@@ -175,7 +175,7 @@ def test_update_metrics_match_judge_direct(params, name):
     loss = BY_NAME[name]()
     pairs, mismatched = with_reference(params)
     measures = make_logps(POLICY, ONE, 4), make_expected_logps(POLICY, ONE, 4)
-    judged = judge_direct(loss, measures[0], params, pairs, mismatched, measures[1])
+    judged = evaluate_direct(loss, measures[0], params, pairs, mismatched, measures[1])
     metrics = train_steps(params, name, microbatch=8, mesh=ONE, steps=1)[1][0]
     assert set(metrics) - set(judged) == {"grad_norm", "skipped_updates"}
     assert {key: metrics[key] for key in judged} == pytest.approx(judged, rel=1e-4, abs=1e-5)
@@ -226,7 +226,7 @@ def test_wpo_weights_have_no_gradient(params):
         margin = summed_logp(POLICY, params, micro_batch) - micro_batch.ref_logp
         return (weights * jax.nn.softplus(-0.5 * (margin[:, 0] - margin[:, 1]))).mean()
 
-    optimizer = in_standard_promotion(optax.sgd(1.0))
+    optimizer = with_standard_promotion(optax.sgd(1.0))
     copied = jax.tree.map(jnp.array, params)
     state = PairState(copied, optimizer.init(copied))
     step = make_direct_step(POLICY, loss, optimizer, policy_shardings(ONE, state, params, POLICY.partition), ONE)
@@ -242,7 +242,7 @@ def test_wpo_weights_have_no_gradient(params):
 def test_unusable_pairs_are_refused():
     without_prompt = encode_pairs([Preference("", "1", "2")], TOKENIZER, max_tokens=16)
     with pytest.raises(InputError, match="1 of 1 pairs have no prompt and the tokenizer has no BOS token"):
-        direct_pairs(without_prompt, TOKENIZER.pad_token_id)
+        arrange_direct_pairs(without_prompt, TOKENIZER.pad_token_id)
     same = encode_pairs([Preference("1=", "1", "2"), Preference("1=", "3", "2")], TOKENIZER, max_tokens=16)
     with pytest.raises(InputError, match="all pairs have the same prompt"):
-        mismatched_pairs(same, same, TOKENIZER.pad_token_id)
+        make_mismatched_pairs(same, same, TOKENIZER.pad_token_id)

@@ -17,7 +17,7 @@ from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh, micro_batches, put, put_rows, shardings
 from rljax.preference.pair_update import Pairs, PairState, encode_pairs, evaluate_on_pairs, make_pair_step
 from rljax.preference.reward_model import make_score
-from rljax.training.objective.optimizer import in_standard_promotion
+from rljax.training.objective.optimizer import with_standard_promotion
 
 TOKENIZER = CharacterTokenizer()
 SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
@@ -34,7 +34,7 @@ def train_steps(params, *, microbatch, mesh, steps=3):
     """Return the parameters and metrics after updates on the same 16 pairs."""
     pairs = [replace(pair, margin=0.25 * (n % 3)) for n, pair in enumerate(digit_pairs(16, 2))]
     pairs = encode_pairs(pairs, TOKENIZER, max_tokens=16).padded(TOKENIZER.pad_token_id)
-    optimizer = in_standard_promotion(optax.adamw(1e-2))
+    optimizer = with_standard_promotion(optax.adamw(1e-2))
     copied = jax.tree.map(jnp.array, params)
     state = PairState(copied, optimizer.init(copied))
     state = put(state, shardings(mesh, state))

@@ -175,9 +175,9 @@ def test_folders_that_are_not_a_reward_model_are_refused(without_type_checks, tm
         load_reward_model(tmp_path / "critic")
     reader = value_model(Model(SHAPE), 1, surprisal=True)
     write_model(tmp_path / "reader", value_contents(reader, init_value_params(reader, jax.random.key(0)), bos=None, eos=1))
-    with pytest.raises(InputError, match="reads the policy's log-probabilities, but a reward model reads text alone"):
+    with pytest.raises(InputError, match="reads the policy's log-probabilities, but a reward model reads only text"):
         load_reward_model(tmp_path / "reader")
-    with pytest.raises(ValueError, match="must read text alone"):
+    with pytest.raises(ValueError, match="must read only text"):
         score_sequences(*load_value_model(tmp_path / "reader"), jnp.ones((1, 4), int), jnp.ones((1, 4), bool))
     policy = init_params(SHAPE, jax.random.key(0))
     save_pretrained(tmp_path / "policy", SHAPE, policy, bos=None, eos=1)

@@ -49,7 +49,7 @@ from rljax.rollout.paged_sampling import pool_sizes
 from rljax.training import setup
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (
-    USABLE,
+    USABLE_SHARE,
     bytes_on_a_device,
     check_model_fits,
     check_room,
@@ -313,8 +313,8 @@ def test_memory_check_counts_the_sampler():
     assert (sampled.rows, sampled.cache // 2**14) == (8, 2 * 4 * (32 + 20) * 64 * 4 // 2**14)
     needed = state + sampled.weights + sampled.cache
     check = partial(check_room, config, algorithm, policy, mesh)
-    assert check(8 * needed, prompt_length=20) == int(USABLE * needed) - state - sampled.weights
-    assert check(8 * state) == int(USABLE * state) - state, "a custom engine is not counted"
+    assert check(8 * needed, prompt_length=20) == int(USABLE_SHARE * needed) - state - sampled.weights
+    assert check(8 * state) == int(USABLE_SHARE * state) - state, "a custom engine is not counted"
     assert check(None, prompt_length=20) is None
     with pytest.raises(InputError, match=r", sampling takes .* GB more for weights and .* GB for keys and values, "):
         check(8 * (needed - 1), prompt_length=20)

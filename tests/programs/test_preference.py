@@ -88,7 +88,7 @@ def test_losses_learn_the_preference(train_with, name):
     assert set(rows[1]) - {"reference_point", "reward_shift"} == {"phase", "step"} | metrics
     assert ("reference_point" in rows[1]) == (name == "kto")
     assert ("reward_shift" in rows[1]) == (name == "bco")
-    if BY_NAME[name]().reference:
+    if BY_NAME[name]().reads_reference:
         assert result.before["margin"] == 0.0, "the reference is the model before training"
 
 

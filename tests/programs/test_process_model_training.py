@@ -22,7 +22,7 @@ from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh, micro_batches, put, put_rows, shardings
 from rljax.preference.config import RewardModelConfig
 from rljax.preference.pair_update import PairState
-from rljax.preference.process_update import encode_solutions, judge_solutions, make_process_step
+from rljax.preference.process_update import encode_solutions, evaluate_solutions, make_process_step
 from rljax.preference.reward_model import (
     RewardModel,
     load_reward_model,
@@ -37,7 +37,7 @@ from rljax.programs.reward_model_training import train_reward_model
 from rljax.programs.synthetic_data import false_steps_of, step_reward_of
 from rljax.rewards.correctness import Failed
 from rljax.rollout.continuations import Prefix
-from rljax.training.objective.optimizer import in_standard_promotion
+from rljax.training.objective.optimizer import with_standard_promotion
 
 TOKENIZER = CharacterTokenizer()
 SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
@@ -159,7 +159,7 @@ def train_steps(*, microbatch, mesh, steps=3):
         labeled_solutions(make_solutions(16, 2)), TOKENIZER, max_tokens=32, chat=False, separator=";"
     )
     params = init_value_params(MODEL, jax.random.key(0))
-    optimizer = in_standard_promotion(optax.adamw(1e-2))
+    optimizer = with_standard_promotion(optax.adamw(1e-2))
     state = PairState(params, optimizer.init(params))
     state = put(state, shardings(mesh, state))
     step = make_process_step(MODEL, optimizer, state, mesh)
@@ -186,7 +186,7 @@ def test_loss_is_the_mean_over_steps():
             hits.append((logit > 0) == bool(label))
     np.testing.assert_allclose(history[0].pairs.loss, np.mean(losses), rtol=1e-5)
     np.testing.assert_allclose(history[0].pairs.accuracy, np.mean(hits), rtol=1e-6)
-    judged = judge_solutions(scores, params, encoded)
+    judged = evaluate_solutions(scores, params, encoded)
     np.testing.assert_allclose([judged["loss"], judged["accuracy"]], [np.mean(losses), np.mean(hits)], rtol=1e-5)
 
 

@@ -20,7 +20,7 @@ from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, row_bytes
 from rljax.rollout.environment import Step
 from rljax.rollout.sampling import empty_rows, read_prompts
 from rljax.training import setup
-from rljax.training.memory_plan import USUAL_SLOTS, decode_slots, sampling_memory
+from rljax.training.memory_plan import DEFAULT_SLOTS, decode_slots, sampling_memory
 from rljax.training.parts.custom_parts import BUILT_IN
 from rljax.training.parts.policy import make_policy
 from rljax.training.parts.tokenizer import make_tokenizer
@@ -200,9 +200,9 @@ def test_settings_determine_the_number_of_rows():
     cache_of_forty = sampling_memory(CONFIG.replace(prompts=100, decode_slots=40), policy, MESH, 6, left=10**9).cache
     logit_bytes_per_row = 16 * policy.vocab_size
     cache_of_eight = sampling_memory(CONFIG.replace(prompts=100, decode_slots=8), policy, MESH, 6, left=10**9).cache
-    assert count_rows() == USUAL_SLOTS, "with unknown free memory, the default applies"
+    assert count_rows() == DEFAULT_SLOTS, "with unknown free memory, the default applies"
     assert count_rows(left=10**9) == compiled_rows(800, 1), "all requests must fit"
-    assert count_rows(left=10**9, platform="cpu") == USUAL_SLOTS
+    assert count_rows(left=10**9, platform="cpu") == DEFAULT_SLOTS
     assert count_rows(left=10**9, decode_slots=48) == count_rows(cache_memory="1GB", decode_slots=48) == 48
     assert 40 * cache_bytes_per_row < cache_of_forty < 48 * cache_bytes_per_row, (
         "the cache must also have room for a block of prompts"

@@ -20,7 +20,7 @@ from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.overlapped_judging import judge_while_sampling, split_into_calls
 from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.reward import groups_per_reward_call
-from rljax.training.rollout_data import make_choice, next_rollout
+from rljax.training.rollout_data import make_prompt_chooser, next_rollout
 from rljax.training.setup import make_setup
 
 TOKENIZER = load_tokenizer("characters")
@@ -223,7 +223,7 @@ class EngineWithoutStream:
 def sample_rollout(reward_groups, reward, wrap_engine=lambda engine: engine):
     """Sample a rollout with dynamic sampling. Return the random state and prompt position, the history, and the groups."""
     setup, state = first_state(RUN.replace(reward_groups=reward_groups), reward=reward)
-    history, choose_prompts = no_history(len(setup.train.prompts.tokens)), make_choice(setup.config, setup.order)
+    history, choose_prompts = no_history(len(setup.train.prompts.tokens)), make_prompt_chooser(setup.config, setup.order)
     setup = setup._replace(train=replace(setup.train, engine=wrap_engine(setup.train.engine)))
     state, history, collected = next_rollout(setup, state, history, None, choose_prompts)
     return jax.device_get((state.draws, state.position)), history, collected

@@ -20,7 +20,7 @@ from rljax.rewards import verifier
 from rljax.rollout import Collected, Response, Step, pack_one_per_row, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import rl_phase
-from rljax.training.lifecycle.outcome import accuracy_name
+from rljax.training.lifecycle.finish import accuracy_name
 from rljax.training.metrics import rollout_metrics
 from rljax.training.rollout_data import for_algorithm, next_rollout
 
@@ -186,7 +186,7 @@ def test_dynamic_sampling_and_history_use_the_verdicts(fixed_rollout):
         "the group without a verdict must be dropped because its rewards are equal"
     )
     unverified = collected.groups._replace(rollout=collected.groups.rollout._replace(correct=None))
-    with pytest.raises(InputError, match="a verifier among the rewards decided"):
+    with pytest.raises(InputError, match="saved with a verifier among its rewards, and now has none"):
         next_rollout(setup, state, history, unverified, first_three)
 
 

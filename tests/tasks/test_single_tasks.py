@@ -21,7 +21,7 @@ from rljax.tasks.outliers import OutliersConfig, noisy_reward
 from rljax.tasks.rewards import EXPLOIT, OUTLIERS
 from rljax.tasks.tight import TightConfig, long_way, short_way
 from rljax.training.config import TrainConfig
-from rljax.training.parts.problems import make_stream
+from rljax.training.parts.problems import make_prompt_stream
 
 
 def enumerate_expressions(digits):
@@ -137,14 +137,14 @@ def test_kinds_are_equally_frequent_with_correct_answers(task):
 def test_drift_changes_the_kind_by_position_and_resumes_anywhere():
     config = TrainConfig.flat(task="drift", train_problems=60, stage_prompts=25)
     train, _ = config.task.problems(1, seed=0)
-    stream = make_stream(config, train)
+    stream = make_prompt_stream(config, train)
     signs = ["+" in train[index].prompt for index in stream.indices(0, 100)]
     assert signs == [True] * 25 + [False] * 75
     full = stream.indices(0, 100)
-    assert [*make_stream(config, train).indices(0, 37), *make_stream(config, train).indices(37, 63)] == full
+    assert [*make_prompt_stream(config, train).indices(0, 37), *make_prompt_stream(config, train).indices(37, 63)] == full
     differences = [index for index, problem in enumerate(train) if problem.columns["type"] == "difference"]
     assert sorted(full[25 : 25 + len(differences)]) == differences, "each epoch contains every difference once"
-    assert make_stream(config.replace(seed=1), train).indices(0, 100) != full
+    assert make_prompt_stream(config.replace(seed=1), train).indices(0, 100) != full
 
 
 def test_stages_that_cannot_be_sampled_are_refused():
@@ -154,7 +154,7 @@ def test_stages_that_cannot_be_sampled_are_refused():
         StagedStream("ab", [[0], [1]], prompts=0, seed=0)
     config = TrainConfig.flat(task="drift", length_weights=(1.0,) * 5)
     with pytest.raises(InputError, match="the task drift decides their order itself"):
-        make_stream(config, [Problem("1+1=", "2")])
+        make_prompt_stream(config, [Problem("1+1=", "2")])
 
 
 def evaluate_prefix(text):

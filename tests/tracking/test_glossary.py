@@ -16,7 +16,7 @@ from rljax.errors import InputError
 from rljax.evaluation.heldout import PER_SET_METRICS
 from rljax.preference.direct_losses import BY_NAME as DIRECT
 from rljax.preference.direct_losses import PairLogps
-from rljax.preference.direct_update import judge_logps
+from rljax.preference.direct_update import measure_pairs
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics, ScoreMetrics
 from rljax.preference.pair_update import EncodedPairs, evaluate_on_pairs
 from rljax.programs.supervised import MEASURES
@@ -91,7 +91,7 @@ def pair_metrics():
     """Return the names of all metrics in rows from training on pairs."""
     logps = PairLogps(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.zeros(()))
     updates = [fill_record(PairUpdateMetrics)._replace(pairs=fill_record(kind)) for kind in (ScoreMetrics, DirectMetrics)]
-    direct = jax.eval_shape(lambda: judge_logps(DIRECT["dpo"](), logps))._asdict()
+    direct = jax.eval_shape(lambda: measure_pairs(DIRECT["dpo"](), logps))._asdict()
     pairs = EncodedPairs([[1]], [[2]], np.zeros(1, np.float32), 0, [1], [([], [])])
     judged = evaluate_on_pairs(lambda params, rows: np.zeros(2, np.float32), {}, pairs)
     return {*direct, *judged, *(name for update in updates for name in present(update))}

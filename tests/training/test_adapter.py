@@ -166,7 +166,7 @@ def test_each_kind_of_algorithm_trains_the_adapter(config, model, sampled, name)
     state = make_rl_state(setup, state)
     if setup.critic is not None:
         jax.tree.map(np.testing.assert_array_equal, state.critic.params["trunk"], setup.base.params)
-        assert count_parameters(setup.critic.learned(state.critic.params)) > count_parameters(setup.base.params)
+        assert count_parameters(setup.critic.trained_params(state.critic.params)) > count_parameters(setup.base.params)
     before = jax.device_get(state.params)
     state, metrics = learn_from(setup, state, sampled)
     assert np.isfinite(metrics.policy.grad_norm)

@@ -14,7 +14,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.trackers import Trackers
 from rljax.training.checkpoints.saver import DiskWriter
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.outcome import finish
+from rljax.training.lifecycle.finish import finish
 from rljax.training.rl_phase import show_samples
 from rljax.training.run import Run, begin_watch
 

@@ -15,13 +15,13 @@ from small_runs import SMALL, even_length
 
 import rljax
 from rljax.errors import InputError
-from rljax.options.fisher_anchor import NAME, SAMPLES, anchor_problems, responses_of, with_fisher
+from rljax.options.fisher_anchor import NAME, SAMPLES, anchor_problems, sample_responses, with_fisher
 from rljax.rollout import pack_one_per_row
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.initial_state import begin_options
 from rljax.training.parts.problems import training_problems
 from rljax.training.scoring import make_score
-from rljax.training.setup import encode_answerable
+from rljax.training.setup import encode_nonempty
 
 WEIGHT = 3.0
 TINY = SMALL.replace(
@@ -59,8 +59,8 @@ def test_the_fisher_information_is_the_mean_of_the_squared_gradients(config):
     score = make_score(setup.policy, 0.7)
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1))
     problems = anchor_problems(setup.config, most=SAMPLES)
-    worker = replace(setup.train, prompts=encode_answerable(setup.config, problems, setup.tokenizer))
-    sampled, mask = responses_of(worker, state.params, 6, key)
+    worker = replace(setup.train, prompts=encode_nonempty(setup.config, problems, setup.tokenizer))
+    sampled, mask = sample_responses(worker, state.params, 6, key)
     assert len(worker.prompts.tokens) == 3
 
     def likelihoods(params):
@@ -121,7 +121,7 @@ def test_a_resumed_run_keeps_its_initial_anchor(config, tmp_path):
 def test_anchor_problems_come_from_the_run_that_contains_the_model(tmp_path):
     run = write_run(tmp_path / "first", task="sums", operators="-", operands=(2, 3), train_problems=20, heldout_problems=4)
     config = TrainConfig.flat(model=str(run.path / "last"), anchor=1.0)
-    with pytest.raises(InputError, match="is not in the folder of a run; name that run"):
+    with pytest.raises(InputError, match="is not in the folder of a run; name a run"):
         anchor_problems(config, most=5)  # a folder with only a config.json is not a run
     run.checkpoints.mkdir()
     found = anchor_problems(config, most=5)
@@ -138,7 +138,7 @@ def test_a_model_without_available_problems_is_refused(tmp_path):
         anchor_problems(TrainConfig.flat(anchor=1.0, anchor_problems=str(run.path)), most=5)
     with pytest.raises(InputError, match=r"'model' is not the folder of a run, .* pass them with --dataset"):
         training_problems(None, "model")
-    with pytest.raises(InputError, match="name that run, or a dataset, with --anchor-problems"):
+    with pytest.raises(InputError, match="name a run or a dataset with --anchor-problems"):
         anchor_problems(TrainConfig.flat(anchor=1.0), most=5)
     with pytest.raises(InputError, match="anchor is not set; set --anchor"):
         TrainConfig.flat(anchor_problems="runs/first")

@@ -66,7 +66,7 @@ def test_without_demonstrations_prompts_are_the_examples(examples):
     rows = zip(examples.prompt_tokens, examples.tokens, examples.attention, strict=True)
     texts = [TOKENIZER.decode([*first.tolist(), *tokens[real].tolist()]) for first, tokens, real in rows]
     assert texts == ["1+1=", "12+3=", "7="]
-    with pytest.raises(InputError, match="no prompt has a second token to predict"):
+    with pytest.raises(InputError, match="auxiliary needs demonstrations, or prompts of at least 2 tokens"):
         examples_of(None, encode_prompts([Problem("7", "7")], TOKENIZER, max_length=8), TOKENIZER)
 
 

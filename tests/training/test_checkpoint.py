@@ -180,7 +180,7 @@ def test_the_error_names_where_optimizer_structures_differ(tmp_path, case):
         assert str(refusal.value) == (
             f"optimizer: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {entry} "
             f"has the structure {texts[0]} in the checkpoint and {texts[1]} now. Pass the same optimizer as when the run was "
-            "started; if none was passed, use the version of rljax that saved it."
+            "started; if none was passed, use the version of rljax that saved the run."
         )
 
 
@@ -278,8 +278,8 @@ def quality(right, judged, *, reward=None, metric="accuracy"):
     ],
 )
 def test_the_best_checkpoint_needs_a_better_metric_and_enough_answers(before, after, best):
-    notes = Notes.from_json(json.loads(json.dumps(Notes().evaluated(before, 0)._asdict())))
-    assert notes.evaluated(after, 5).best_step == best
+    notes = Notes.from_json(json.loads(json.dumps(Notes().with_result(before, 0)._asdict())))
+    assert notes.with_result(after, 5).best_step == best
 
 
 def test_a_missing_metric_is_named_in_the_error():

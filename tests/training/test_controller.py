@@ -14,14 +14,14 @@ import rljax
 from rljax.algorithms import BY_NAME, LossMetrics
 from rljax.errors import InputError
 from rljax.options.controller import (
-    BOUND,
+    MAX_UPDATE_SCALE,
     NAME,
     TARGET,
     Control,
     check_controller,
     divergence_by_update,
     first_control,
-    make_steer,
+    make_control_update,
     next_control,
     scale_updates,
     with_bonus,
@@ -88,8 +88,8 @@ def test_the_control_stays_within_its_bounds():
     for _ in range(100):
         small = next_control(small, divergence=10.0, entropy=0.001)
         large = next_control(large, divergence=0.0, entropy=1.0)
-    assert float(small.update_scale) == pytest.approx(1 / BOUND)
-    assert float(large.update_scale) == pytest.approx(BOUND)
+    assert float(small.update_scale) == pytest.approx(1 / MAX_UPDATE_SCALE)
+    assert float(large.update_scale) == pytest.approx(MAX_UPDATE_SCALE)
     assert float(small.clip_scale) == 0.5
 
 
@@ -137,7 +137,7 @@ def control_after(kl, updates, *, algorithm="dapo"):
     state = create(params, optax.sgd(0.1), 0, with_reference=False, options={NAME: first_control(params)})
     state = put(state, replicated(make_mesh(1, 1)))
     loss_metrics = LossMetrics(*np.ones(6), terms={})._replace(kl=kl, entropy=0.5)
-    steer = make_steer(with_bonus(BY_NAME[algorithm]()))
+    steer = make_control_update(with_bonus(BY_NAME[algorithm]()))
     update = UpdateMetrics(loss_metrics, 1.0)
     state, metrics = steer(state, LearnMetrics(policy=update), Updates(updates, [update] * updates))
     return state.options[NAME], metrics
@@ -176,9 +176,9 @@ def test_the_clip_range_is_logged_if_the_algorithm_has_one(algorithm, clip_scale
 @pytest.mark.parametrize(
     ("settings", "own", "message"),
     [
-        ({"minibatches": 1}, False, "at least two of them; set --minibatches 2 or --passes 2"),
+        ({"minibatches": 1}, False, "at least two updates; set --minibatches 2 or --passes 2"),
         ({"minibatches": 2, "kl_limit": 0.1}, False, "kl_limit=0.1 both limit the divergence"),
-        ({"minibatches": 2}, True, "leave your own optimizer out"),
+        ({"minibatches": 2}, True, "leave out either remedy or your own optimizer"),
         ({"minibatches": 2, "algorithm": "t1"}, False, "adds an entropy bonus, but t1 already has one"),
     ],
 )

@@ -142,8 +142,11 @@ def test_invalid_bounds_are_refused(settings, message):
             {"correction": "clipped"},
             r"correction 'clipped' is unknown; did you mean 'capped'\? Choose one of none, capped, masked, two_sided, sequence,",
         ),
-        ({"correction": "capped", "correction_low": 0.5}, "correction capped has no correction_low; leave it out"),
-        ({"correction": "sequence", "correction_low": 0.5}, "correction sequence has no correction_low; leave it out"),
+        ({"correction": "capped", "correction_low": 0.5}, "correction capped has no correction_low; leave that bound out"),
+        (
+            {"correction": "sequence", "correction_low": 0.5},
+            "correction sequence has no correction_low; leave that bound out",
+        ),
         ({"correction": "two_sided"}, "correction two_sided needs correction_low, which has no default"),
     ],
 )
@@ -156,7 +159,9 @@ def test_invalid_corrections_are_refused(settings, message):
 def test_a_second_correction_is_refused():
     with pytest.raises(InputError, match="correction='capped': the algorithm already has a correction"):
         add_correction(BY_NAME["rloo"]()._replace(correction=capped()), TINY.replace(correction="capped"))
-    with pytest.raises(InputError, match=r"off_policy_delta=0\.5: the algorithm already has an off-policy mask"):
+    with pytest.raises(
+        InputError, match=r"off_policy_delta=0\.5 adds an off-policy mask, but the algorithm already has one"
+    ):
         add_correction(BY_NAME["rloo"]()._replace(surrogate_mask=off_policy_mask(0.1)), TINY.replace(off_policy_delta=0.5))
 
 

@@ -24,7 +24,7 @@ from rljax.programs.value_pretraining import critic_only
 from rljax.rollout import Sequences, lay_out, pack_one_per_row, sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import present
-from rljax.training.objective.algorithm import make_algorithm, settings_for
+from rljax.training.objective.algorithm import fit_group_size, make_algorithm
 from rljax.training.objective.critic import initial_critic_state, make_critic, make_head
 from rljax.training.scoring import make_score, make_scores
 from rljax.training.state import create, place
@@ -262,9 +262,9 @@ def test_without_removes_parts_of_the_algorithm():
     assert make_algorithm(TINY.replace(without=("positive_examples",))).terms == ()
     assert make_algorithm(TINY.replace(without=("positive_examples", "length_adaptive"))).critic.policy_lambda is None
     ungrouped = TINY.replace(without=("group_sampling",))
-    config = settings_for(ungrouped, make_algorithm(ungrouped))
+    config = fit_group_size(ungrouped, make_algorithm(ungrouped))
     assert (config.sampling.prompts, config.sampling.group_size) == (16, 1)
-    assert settings_for(TINY, algorithm) is TINY
+    assert fit_group_size(TINY, algorithm) is TINY
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_returns_beyond_the_support_are_refused():
         ({"critic_surprisal": True, "critic_frozen_trunk": True}, "keeps the trunk from learning to use it; choose one"),
         (
             {"mix_pretrained_value": True, "with": ("critic.blend=pretrained_value,eta=2",)},
-            "mix_pretrained_value is --with critic.blend=pretrained_value; leave one of the two out",
+            "mix_pretrained_value sets critic.blend, which the algorithm already has; leave mix_pretrained_value out",
         ),
         ({"with": ("critic.blend=pretrained_value,initial=1.5",)}, "initial must lie in [0, 1], got 1.5"),
         ({"critic": "nowhere/at/all"}, "'nowhere/at/all' does not exist"),
@@ -398,7 +398,7 @@ def test_returns_beyond_the_support_are_refused():
             "--without magic: part of vapo must be one of value_pretraining, decoupled_gae, length_adaptive",
         ),
         ({"algorithm": "grpo", "without": ("x",)}, "--without x: name must be one of dapo, vapo, vc_ppo, got 'grpo'"),
-        ({"step_reward": "equations"}, "vapo does not learn from steps"),
+        ({"step_reward": "equations"}, "vapo does not learn from rewards of steps"),
         ({"value_pretraining_steps": -1}, "value_pretraining_steps is -1; it must not be negative"),
         ({"critic_learning_rate": 0.0}, "critic_learning_rate is 0.0; it must be positive"),
         ({"value_pretraining_explained_variance": 1.5}, "value_pretraining_explained_variance is 1.5; it must be below 1"),

@@ -21,7 +21,7 @@ from rljax.rollout.beam_search import Search, beam_search
 from rljax.rollout.continuations import prefixes_of
 from rljax.training.config import ModelConfig
 from rljax.training.parts.policy import make_transformer_config
-from rljax.training.parts.tokenizer import all_ends
+from rljax.training.parts.tokenizer import all_end_tokens
 
 TOKENIZER = CharacterTokenizer()
 CONFIG = SMALL.replace(train_problems=24, heldout_problems=6)
@@ -59,15 +59,15 @@ def assert_valid_ends(responses, ends, budget):
 )
 def test_end_tokens_are_read_from_the_model_folder(tmp_path, in_config, in_generation, ends):
     path = write_model_folder(tmp_path / "model", in_config=in_config, in_generation=in_generation)
-    assert all_ends(ModelConfig(path=str(path)), TOKENIZER) == ends
-    assert all_ends(ModelConfig(path=str(path)), TOKENIZER, (9, 1, 9)) == (*ends, 9)
+    assert all_end_tokens(ModelConfig(path=str(path)), TOKENIZER) == ends
+    assert all_end_tokens(ModelConfig(path=str(path)), TOKENIZER, (9, 1, 9)) == (*ends, 9)
 
 
 def test_folder_end_tokens_are_ignored_with_another_tokenizer(tmp_path):
     other = ModelConfig(path=str(write_model_folder(tmp_path / "a", in_config=[4, 7])), tokenizer="characters")
-    assert all_ends(other, TOKENIZER) == (1,)
+    assert all_end_tokens(other, TOKENIZER) == (1,)
     same = ModelConfig(path=str(write_model_folder(tmp_path / "b", in_config=[1, 7])), tokenizer="characters")
-    assert all_ends(same, TOKENIZER) == (1, 7)
+    assert all_end_tokens(same, TOKENIZER) == (1, 7)
 
 
 @pytest.mark.parametrize("ends", [["</s>"], -1, True, [1, None]])

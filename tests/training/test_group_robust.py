@@ -11,7 +11,7 @@ from small_runs import STEPPED, even_length, stopping_after
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
-from rljax.options.group_robust import NAME, kind_losses, next_weights, read_kinds, with_weights
+from rljax.options.group_robust import NAME, kind_losses, next_weights, with_kinds, with_weights
 from rljax.training.interrupt import Interrupted
 
 KINDS = STEPPED.replace(
@@ -53,9 +53,9 @@ def test_losses_of_kinds_are_relative_to_the_mean_of_judged_rewards():
 def test_weights_multiply_advantages(name):
     own, data = BY_NAME[name](), rollout([[1.0, 0.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 0])
     data = data._replace(ref_logp=data.behaviour_logp, truncated=np.zeros((3, 2), bool))
-    weighted = read_kinds(own)
-    assert read_kinds(own) == weighted, (
-        "`read_kinds` must return equal algorithms, or JAX would compile the same program again"
+    weighted = with_kinds(own)
+    assert with_kinds(own) == weighted, (
+        "`with_kinds` must return equal algorithms, or JAX would compile the same program again"
     )
     before = prepare(own, data)
     chex.assert_trees_all_equal(prepare(weighted, data), before)

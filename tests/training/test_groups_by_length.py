@@ -15,8 +15,8 @@ from rljax.data.history import no_history, record_responses
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.training.interrupt import Interrupted
-from rljax.training.parts.problems import make_stream
-from rljax.training.rollout_data import sizes_of
+from rljax.training.parts.problems import make_prompt_stream
+from rljax.training.rollout_data import budgeted_group_sizes
 
 TINY = SMALL.replace(
     name="small",
@@ -58,11 +58,11 @@ def test_group_sizes_start_at_the_minimum(ragged):
 
 def test_groups_are_full_if_responses_are_expected_to_be_short():
     history = record_responses(no_history(3), np.array([0, 1]), np.ones((2, 2)), np.array([[3, 3], [12, 12]]))
-    sizes = sizes_of(TINY.replace(token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
+    sizes = budgeted_group_sizes(TINY.replace(token_budget=BUDGET), history, np.array([0, 1, 2, 0]))
     assert sizes.tolist() == [4, 2, 3, 4], (
         "24 tokens per prompt, at an expected 3, 12 and (unseen prompt: the mean of the others) 7.5 per response"
     )
-    assert sizes_of(TINY, history, np.array([0])) is None
+    assert budgeted_group_sizes(TINY, history, np.array([0])) is None
 
 
 def test_empty_group_slots_are_not_sampled_or_judged():
@@ -114,10 +114,10 @@ def test_lengths_come_from_demonstrations_if_every_problem_has_one():
     problems = [Problem("1+1=" * (3 - n), "2", "1" * (n + 1)) for n in range(3)]
     weights = (1.0, 0, 0, 0, 0)
     config = TINY.replace(length_weights=weights)
-    assert set(make_stream(config, problems).indices(0, 9)) == {0}
+    assert set(make_prompt_stream(config, problems).indices(0, 9)) == {0}
     plain = [replace(problem, demonstration=None) for problem in problems]
-    assert set(make_stream(config, plain).indices(0, 9)) == {2}
-    assert set(make_stream(TINY, plain).indices(0, 3)) == {0, 1, 2}
+    assert set(make_prompt_stream(config, plain).indices(0, 9)) == {2}
+    assert set(make_prompt_stream(TINY, plain).indices(0, 3)) == {0, 1, 2}
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_code_named_only_by_the_run_needs_trust(stopped, capsys):
     assert "rw.py:judge, which is code that its config.json names" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"executes .*rw\.py:judge.*--trust"):
         rljax.train(resume=stopped)
-    with pytest.raises(InputError, match="apply to a run that is resumed"):
+    with pytest.raises(InputError, match="apply only to a resumed run"):
         rljax.train(TINY, even_length, trust=True)
     config = stopped / "config.json"
     before = config.read_text()

@@ -18,7 +18,7 @@ from rljax.models.distribution_scores import apply_over_vocabulary, square_sum
 from rljax.models.policy import Copied, cast_parameter, with_copies
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out
-from rljax.training.objective.optimizer import with_frozen
+from rljax.training.objective.optimizer import stop_frozen_gradients
 from rljax.training.scoring import make_score, scores_alone
 from rljax.training.state import create, place
 from rljax.training.update import make_gradient, put_layout
@@ -94,8 +94,8 @@ def test_copies_avoid_casts_in_the_loop_and_keep_the_gradient(data, changes):
 
 def test_several_devices_and_frozen_parameters_give_the_same_gradient(data):
     mesh, single = make_mesh(1, 2, 2), make_mesh(1, 1)
-    on_mesh = with_frozen(transformer_policy(CONFIG, eos=1, mesh=mesh), ("gate", "embedding"))
-    alone = with_frozen(transformer_policy(CONFIG, eos=1), ("gate", "embedding"))
+    on_mesh = stop_frozen_gradients(transformer_policy(CONFIG, eos=1, mesh=mesh), ("gate", "embedding"))
+    alone = stop_frozen_gradients(transformer_policy(CONFIG, eos=1), ("gate", "embedding"))
     (step, arguments), (direct, single_arguments) = (
         gradient_of(on_mesh, data, mesh, copies=True),
         gradient_of(alone, data, single, copies=False),

@@ -11,8 +11,8 @@ from rljax.training.metrics import (
     CriticMetrics,
     LearnMetrics,
     UpdateMetrics,
+    average_critic_updates,
     average_updates,
-    mean_critic_update,
     mean_of,
     present,
     rollout_metrics,
@@ -104,9 +104,9 @@ def test_update_metrics_and_loss_terms_are_averaged():
 
 def test_skipped_updates_are_counted_and_left_out_of_averages():
     valid_update, skipped_update = CriticMetrics(1.0, 0.5, 2.0), CriticMetrics(math.nan, math.nan, math.inf, 1.0)
-    assert present(mean_critic_update([valid_update, skipped_update, skipped_update, valid_update])) == present(
+    assert present(average_critic_updates([valid_update, skipped_update, skipped_update, valid_update])) == present(
         valid_update
     ) | {"skipped_value_updates": 0.5}
-    assert present(mean_critic_update([skipped_update])) == {"skipped_value_updates": 1.0}
+    assert present(average_critic_updates([skipped_update])) == {"skipped_value_updates": 1.0}
     assert present(average_updates([UpdateMetrics(None, math.nan, 1.0)])) == {"skipped_updates": 1.0}
-    assert average_updates([]) is mean_critic_update([]) is None
+    assert average_updates([]) is average_critic_updates([]) is None

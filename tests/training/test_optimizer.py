@@ -12,18 +12,18 @@ from rljax import algorithms
 from rljax.errors import InputError
 from rljax.training.config import TrainConfig
 from rljax.training.objective.optimizer import (
+    adafactor,
     adamw,
     check_optimizer,
     constant_schedule,
     cosine_schedule,
     critic_optimizer,
     decay_to_zero,
-    factored,
-    falling_schedule,
     learning_rate_of,
     muon,
     policy_optimizer,
     pretraining_optimizer,
+    quarter_cosine_schedule,
     warm_start_optimizer,
 )
 
@@ -53,7 +53,7 @@ def test_the_cosine_schedule_falls_to_a_tenth():
 
 def test_the_falling_schedule_starts_above_0_and_ends_at_0():
     """The design document's equation, shifted by one update: η min(1, t / t_warm) cos(π t / 2T)."""
-    schedule = falling_schedule(2.0, 3, 9)
+    schedule = quarter_cosine_schedule(2.0, 3, 9)
     times = np.arange(1, 11)
     expected = 2.0 * np.minimum(1, times / 4) * np.cos(np.pi * times / 20)
     np.testing.assert_allclose([float(schedule(count)) for count in range(10)], expected, atol=1e-6)
@@ -155,7 +155,7 @@ def test_the_state_contains_the_learning_rate_of_the_last_update():
         ),
         (
             optax.GradientTransformation(lambda params: (), lambda updates, state, _: ({"w": jnp.ones(())}, state)),
-            "optimizer.update: .* which returns updates of the parameters .*; got AssertionError",
+            "optimizer.update: .* that returns updates of the parameters .*; got AssertionError",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_an_invalid_optimizer_is_refused(optimizer, message):
         check_optimizer(optimizer, {"w": jnp.ones(2)})
 
 
-@pytest.mark.parametrize("make", [partial(adamw, b2=0.95), factored])
+@pytest.mark.parametrize("make", [partial(adamw, b2=0.95), adafactor])
 def test_the_first_moment_can_be_kept_in_bfloat16(make):
     optimizer = make(constant_schedule(0.1, 0), b1=0.9, weight_decay=0.0, max_grad_norm=1.0, moments_dtype="bfloat16")
     params = {"w": jnp.arange(1.0, 5.0)}
@@ -184,7 +184,7 @@ def test_a_factored_second_moment_is_the_product_of_two_means():
     """The first update is g / sqrt(row mean · column mean / mean), where the means are of g²."""
     rng = np.random.default_rng(0)
     gradient = rng.normal(size=(130, 140)) + 0.1
-    optimizer = factored(constant_schedule(0.1, 0), b1=0.0, weight_decay=0.5, max_grad_norm=1e9)
+    optimizer = adafactor(constant_schedule(0.1, 0), b1=0.0, weight_decay=0.5, max_grad_norm=1e9)
     params = {"w": jnp.full((130, 140), 2.0), "bias": jnp.zeros(3)}
     state = optimizer.init(params)
     rows = [tree["w"].shape for _, tree in optax.tree.get_all_with_path(state, "v_row")]

@@ -10,7 +10,7 @@ from rljax.tracking.display_text import check_judged, describe_events, next_comm
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints.checkpoint import Quality
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.outcome import outcome
+from rljax.training.lifecycle.finish import describe_outcome
 from rljax.training.run import resume_command
 
 PROBLEMS = [Problem("long " * 20, ""), Problem("two\nlines", ""), Problem("what's 3+4?", "7")]
@@ -51,14 +51,14 @@ def test_only_commands_that_work_without_the_passed_objects_are_suggested(tmp_pa
 
 def test_outcome_summary():
     before, after, compared = Quality(0.25, -0.5), Quality(0.5, 0.5), Comparison(1, 0, 1, 1, [])
-    lines = outcome(before, after, compared, accuracy="rewards above 0", count=4)
+    lines = describe_outcome(before, after, compared, accuracy="rewards above 0", count=4)
     assert lines == [
         "Held-out rewards above 0: 25.0% (mean reward -0.500) before RL, 50.0% after (4 problems, greedy answers).",
         "Of the 3 problems judged both times: 1 rose above 0, 0 fell to 0 or below, 1 stayed above 0, 1 stayed at 0 or below.",
     ]
-    assert len(outcome(before, after, None, accuracy="accuracy", count=4)) == 1
+    assert len(describe_outcome(before, after, None, accuracy="accuracy", count=4)) == 1
     unknown = Quality(float("nan"), float("nan"))
-    assert "unknown" in outcome(unknown, after, None, accuracy="accuracy", count=4)[0]
+    assert "unknown" in describe_outcome(unknown, after, None, accuracy="accuracy", count=4)[0]
 
 
 def test_events_are_summarized_once():

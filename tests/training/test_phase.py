@@ -68,8 +68,8 @@ def advance(checkpoint, *, skipped=0.0):
 
 
 def phase_of(step, **changes):
-    settings = {"name": "rl", "steps": 4, "done": lambda state: int(state.step), "make_step": lambda checkpoint: step}
-    settings |= {"explain_stop": lambda count, outcome: f"gave up after {count}", "is_due": lambda done: done == 2}
+    settings = {"name": "rl", "steps": 4, "steps_done": lambda state: int(state.step), "make_step": lambda checkpoint: step}
+    settings |= {"explain_stop": lambda count, outcome: f"gave up after {count}", "saves_after": lambda done: done == 2}
     return Phase(**settings | changes)
 
 
@@ -130,7 +130,7 @@ def test_unbounded_phase_ends_when_a_step_returns_none(run, calls, first):
         return None if int(checkpoint.state.step) == 3 else advance(checkpoint)
 
     owned = [first]
-    run_phase(run, owned, phase_of(step, steps=None, is_due=lambda done: True))
+    run_phase(run, owned, phase_of(step, steps=None, saves_after=lambda done: True))
     assert calls == [("rl", 1), ("save", 1), ("rl", 2), ("save", 2), ("rl", 3), ("save", 3)]
     run.stop.requested = True
     with pytest.raises(Interrupted):

@@ -16,11 +16,11 @@ from rljax.errors import InputError
 from rljax.options.prompt_consistency import (
     NAME,
     Examples,
-    answers_after,
+    append_answers,
     changed_prompts,
+    choose_right_answers,
     empty_rows,
     make_gradient,
-    right_answers,
 )
 from rljax.rollout import Groups, Sequences, pack_one_per_row
 from rljax.tracking.rows import read_metrics
@@ -61,11 +61,11 @@ def test_answers_follow_changed_prompts_and_other_rows_are_masked():
         turns=np.ones((3, 2), np.int32),
         failed=np.zeros((3, 2), np.int8),
     )
-    rows = answers_after(groups, np.array([1, 1, -1]), [None, [9, 9, 8]], padding=0)
+    rows = append_answers(groups, np.array([1, 1, -1]), [None, [9, 9, 8]], padding=0)
     assert rows.prompt_tokens.tolist() == [[9, 9, 8], [4, 5, 6], [0, 0, 0]]
     assert rows.tokens.tolist() == [[2, 3], [6, 7], [10, 11]]
     assert rows.learned.tolist() == [[True, False], [False, False], [False, False]]
-    without = answers_after(groups, np.array([-1, 1, -1]), [None, [9, 9, 8]], padding=0)
+    without = append_answers(groups, np.array([-1, 1, -1]), [None, [9, 9, 8]], padding=0)
     assert not without.learned.any()
 
 
@@ -75,7 +75,7 @@ def test_right_answers_are_chosen_in_rotation():
     rollout = Rollout(
         mask, mask.astype(np.float32), rewards, valid=np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 1, 1]], bool)
     )
-    assert [right_answers(rollout, step).tolist() for step in range(5)] == [
+    assert [choose_right_answers(rollout, step).tolist() for step in range(5)] == [
         [1, -1, 0],
         [1, -1, 2],
         [3, -1, 2],
@@ -142,5 +142,5 @@ def test_settings_that_cannot_work_are_refused(changes, message):
 
 
 def test_an_environment_is_refused():
-    with pytest.raises(InputError, match="an environment writes them"):
+    with pytest.raises(InputError, match="an environment writes the prompts"):
         first_state(ORDER.replace(environment="guessing", tokenizer="bytes", max_prompt_tokens=128))

@@ -79,7 +79,7 @@ def test_a_run_whose_optimizer_had_another_state_is_refused_in_one_sentence(tmp_
         patch.setattr(keep_zeros, "mask_updates", lambda optimizer: optax.chain(optimizer, optax.identity()))
         rljax.train(config, reward=even_length)
     with pytest.raises(
-        InputError, match=r"^optimizer: .* if none was passed, use the version of rljax that saved it\.$"
+        InputError, match=r"^optimizer: .* if none was passed, use the version of rljax that saved the run\.$"
     ) as found:
         rljax.train(config.replace(steps=2), reward=even_length, resume=tmp_path / "run")
     assert "\n" not in str(found.value)
@@ -105,5 +105,5 @@ def test_zeros_that_could_not_be_kept_are_refused(pruned, tmp_path):
     config = TINY.replace(**SHORT, keep_zeros=True, run=str(tmp_path / "run"))
     with pytest.raises(InputError, match="whose product is added to all weights"):
         rljax.train(config.replace(model=str(pruned), lora_rank=2), reward=even_length)
-    with pytest.raises(InputError, match="would fill the zeros"):
+    with pytest.raises(InputError, match="would change the zeros"):
         rljax.train(config.replace(warm_start_steps=2), reward=even_length)

@@ -71,7 +71,10 @@ def test_invalid_values_and_combinations_are_refused(without_type_checks, change
     ("change", "message"),
     [
         ({"difficulty_window": (0.9, 0.1)}, "difficulty_window is .*; give two pass rates in ascending order"),
-        ({"difficulty_window_end": (0.1, 0.9)}, "difficulty_window_end is set and difficulty_window is not"),
+        (
+            {"difficulty_window_end": (0.1, 0.9)},
+            "difficulty_window_end is set, but difficulty_window, the window at the start of the run, is not",
+        ),
         ({"history_decay": 0.0}, "history_decay is 0.0; it must be above 0"),
     ],
 )

@@ -11,7 +11,7 @@ import rljax
 from rljax.cli.doctor_output import settings_of
 from rljax.options.remedies import (
     ADJUSTMENTS,
-    OF_OPTIMIZER,
+    OPTIMIZER_SETTINGS,
     AppliedRemedy,
     apply_remedies,
     choose_changes,
@@ -103,7 +103,7 @@ def test_alarm_soon_after_a_change_waits_ten_steps():
 def test_settings_of_a_passed_optimizer_are_not_changed():
     assert select_effective(set(BY_NAME), own_optimizer=False) == set(ADJUSTMENTS)
     assert select_effective(set(BY_NAME), own_optimizer=True) == {
-        name for name, adjustment in ADJUSTMENTS.items() if adjustment.setting not in OF_OPTIMIZER
+        name for name, adjustment in ADJUSTMENTS.items() if adjustment.setting not in OPTIMIZER_SETTINGS
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.training.metrics import RUN, commonest_share, correlation, repetition, share_of_groups
+from rljax.training.metrics import REPEAT_LENGTH, commonest_share, correlation, repetition, unanimous_share
 
 RESPONSES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), min_size=1, max_size=6)
 
@@ -24,7 +24,7 @@ def pad(responses):
 def test_repetition_matches_a_count_of_unique_n_grams(responses):
     repeated_fractions = []
     for response in responses:
-        runs = [tuple(response[i : i + RUN]) for i in range(len(response) - RUN + 1)]
+        runs = [tuple(response[i : i + REPEAT_LENGTH]) for i in range(len(response) - REPEAT_LENGTH + 1)]
         repeated_fractions.append(1 - len(set(runs)) / len(runs) if runs else 0.0)
     assert repetition(*pad(responses)) == pytest.approx(np.mean(repeated_fractions))
 
@@ -58,26 +58,26 @@ def groups_of(rewards, valid, correct=None):
 def test_shares_of_groups_ignore_unjudged_responses():
     rewards = [[1, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
     groups = groups_of(rewards, [[1, 1, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]])
-    assert share_of_groups(groups, right=True) == pytest.approx(1 / 3), "all responses are right"
-    assert share_of_groups(groups, right=False) == pytest.approx(1 / 3), "all responses are wrong"
-    assert share_of_groups(groups_of(rewards, np.zeros((4, 3))), right=True) is None
+    assert unanimous_share(groups, right=True) == pytest.approx(1 / 3), "all responses are right"
+    assert unanimous_share(groups, right=False) == pytest.approx(1 / 3), "all responses are wrong"
+    assert unanimous_share(groups_of(rewards, np.zeros((4, 3))), right=True) is None
 
 
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_groups_with_different_rewards_are_neither_all_right_nor_all_wrong(sign):
     groups = groups_of([[0.1 * sign, 0.7 * sign], [0.3 * sign, 0.2 * sign]], np.ones((2, 2)))
-    assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == 0.0
+    assert unanimous_share(groups, right=True) == unanimous_share(groups, right=False) == 0.0
 
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_a_verifier_decides_which_groups_are_all_right_or_all_wrong():
     correct = np.array([[0, 0], [1, 1], [1, 0]], np.float32)
     groups = groups_of([[0.1, 0.2], [1.1, 1.2], [1.1, 0.1]], np.ones((3, 2)), correct)
-    assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == pytest.approx(1 / 3)
+    assert unanimous_share(groups, right=True) == unanimous_share(groups, right=False) == pytest.approx(1 / 3)
 
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_groups_of_one_response_do_not_count():
-    assert share_of_groups(groups_of([[1.0], [0.0]], np.ones((2, 1))), right=True) is None
-    assert share_of_groups(groups_of([[1.0, 1.0], [0.0, 0.0]], [[1, 1], [1, 0]]), right=False) == 0.0
+    assert unanimous_share(groups_of([[1.0], [0.0]], np.ones((2, 1))), right=True) is None
+    assert unanimous_share(groups_of([[1.0, 1.0], [0.0, 0.0]], [[1, 1], [1, 0]]), right=False) == 0.0

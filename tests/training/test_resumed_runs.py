@@ -14,7 +14,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.interrupt import Interrupted
-from rljax.training.loop import ABANDONED
+from rljax.training.loop import ABNORMAL_END_WARNING
 
 
 @pytest.mark.parametrize("calls", [1, 5], ids=["in the warm start", "in reinforcement learning"])
@@ -45,7 +45,7 @@ def test_resume_auto_continues_the_run(finished, tmp_path):
     (tmp_path / "run" / "metrics.jsonl").write_text('{"phase": "warm_start", "step": 1, "loss": 9.0}\n')
     with pytest.raises(Interrupted):
         rljax.train(config, stopping_after(5), resume="auto")
-    assert ABANDONED not in (tmp_path / "run" / "log.txt").read_text(), "the run must start from the beginning"
+    assert ABNORMAL_END_WARNING not in (tmp_path / "run" / "log.txt").read_text(), "the run must start from the beginning"
     (tmp_path / "run").rename(tmp_path / "moved")
     (tmp_path / "moved" / ".lock").touch()
     (tmp_path / "moved" / ".unfinished-last-1").mkdir()
@@ -53,7 +53,7 @@ def test_resume_auto_continues_the_run(finished, tmp_path):
     rljax.train(moved, even_length, resume="auto")
     (tmp_path / "moved").rename(tmp_path / "run")
     assert "Resumed at RL step" in (tmp_path / "run" / "log.txt").read_text()
-    assert ABANDONED in (tmp_path / "run" / "log.txt").read_text()
+    assert ABNORMAL_END_WARNING in (tmp_path / "run" / "log.txt").read_text()
     assert not list((tmp_path / "run").glob(".*"))
     chex.assert_trees_all_equal(last_checkpoint(tmp_path / "run").state, last_checkpoint(finished.run).state)
     assert rows(tmp_path / "run") == rows(finished.run)
@@ -157,11 +157,14 @@ def test_a_lost_best_checkpoint_is_reported_and_replaced(tmp_path):
     shutil.rmtree(best / str(newest))
     rljax.train(settings.replace(steps=3, eval_every=0), even_length, resume=path)
     shown = (path / "log.txt").read_text()
-    assert f"{best} no longer has the checkpoint of the best step, 2; the best one is now that of step 0." in shown
+    assert (
+        f"{best} no longer has the checkpoint of the best step, 2; the checkpoint of step 0 now counts as the best."
+        in shown
+    )
     assert "Best checkpoint: step 3" in shown
     shutil.rmtree(best)
     rljax.train(None, even_length, resume=path)
     shown = (path / "log.txt").read_text()
-    assert "no longer has the checkpoint of the best step, 3; there is no other." in shown
-    assert shown.rindex("Best checkpoint: step 3") > shown.rindex("there is no other")
+    assert "no longer has the checkpoint of the best step, 3; no other is left." in shown
+    assert shown.rindex("Best checkpoint: step 3") > shown.rindex("no other is left")
     assert read_checkpoint(settings, path, "best", reward=even_length).state.step == 3

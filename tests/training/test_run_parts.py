@@ -16,7 +16,7 @@ from rljax.programs.base_settings import load_config
 from rljax.programs.train import with_dataset
 from rljax.settings.flat import flat_names
 from rljax.training.config import TrainConfig
-from rljax.training.config.train import GROUPS
+from rljax.training.config.train_config import GROUPS
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.objective.algorithm import make_algorithm
 from rljax.training.parts.custom_parts import CustomParts

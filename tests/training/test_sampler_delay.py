@@ -17,7 +17,7 @@ from rljax.cli.plan import table_of
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.options.controller import check_controller
-from rljax.options.sampler_delay import NAME, _entry_program, cast_of, first_queue
+from rljax.options.sampler_delay import NAME, _entry_program, choose_cast, first_queue
 from rljax.parallel import make_mesh, put, replicated
 from rljax.programs.compiled_updates import shape_setup
 from rljax.programs.plan import Plan
@@ -232,7 +232,7 @@ def test_sampler_decodes_equally_from_bfloat16_copy():
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
     policy = transformer_policy(make_transformer_config(config.model, 16), eos=0, mesh=mesh)
     params = put(policy.init(jax.random.key(0)), replicated(mesh))
-    queue = first_queue(params, delay=2, cast=cast_of(policy, config))
+    queue = first_queue(params, delay=2, cast=choose_cast(policy, config))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(queue)} == {"bfloat16", "float32"}
     assert_equal(*(decode_weights(policy.decoder, weights) for weights in (queue[0], params)))
 
@@ -337,7 +337,7 @@ def test_invalid_delays_are_refused(settings, message):
 def test_with_a_delay_the_controller_needs_a_correction(train_once):
     config = RUN.replace(remedy="controller", passes=2)
     algorithm, _ = plan_algorithm(RUN)
-    with pytest.raises(InputError, match="with sampler_delay=2 that would include the age of the samples"):
+    with pytest.raises(InputError, match="with sampler_delay=2 the measure would include the age of the samples"):
         check_controller(config, algorithm, own_optimizer=False)
     check_controller(config.replace(sampler_delay=0), algorithm, own_optimizer=False)
     check_controller(config, plan_algorithm(RUN.replace(correction="capped"))[0], own_optimizer=False)

@@ -91,7 +91,7 @@ def test_a_run_that_waits_can_be_stopped():
         make_disk_writer(messages, lambda: True).attempt("the metrics", failing(9, DISK_FULL))
     assert len(messages) == 2
     assert messages[1].startswith("The run was stopped while the metrics could not be written")
-    assert messages[1].endswith("this continues from that checkpoint: rljax train --resume runs/a")
+    assert messages[1].endswith("this command continues from that checkpoint: rljax train --resume runs/a")
 
 
 def test_writes_after_a_failed_one_show_no_tracebacks(tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ def test_save_error_does_not_hide_another_error(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("threshold", "saved"), [(0, [1.0]), (2**40, [])], ids=["large", "small"])
 def test_large_state_is_written_before_the_run_continues(threshold, saved, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "LARGE", threshold)
+    monkeypatch.setattr(memory, "LARGE_STATE_BYTES", threshold)
     may_write, written, real_save = threading.Event(), [], checkpoints.save
 
     def save(folder, checkpoint, file_states):

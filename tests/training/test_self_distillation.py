@@ -116,7 +116,10 @@ def test_a_run_continues_with_its_teacher(tmp_path):
         ({"teacher_shows": "hint"}, "no problem has a text in the column hint"),
         ({"teacher_shows": "success", "teacher_template": "{prompt}"}, "must contain {prompt} and {shown}"),
         ({"teacher_shows": "success", "teacher_rate": 1.5}, "must be from 0"),
-        ({"teacher_shows": "success", "teacher": None, "algorithm": "dapo"}, "are for a model that is its own teacher"),
+        (
+            {"teacher_shows": "success", "teacher": None, "algorithm": "dapo"},
+            "apply only to a model that is its own teacher",
+        ),
         ({"teacher_shows": "success", "algorithm": "gkd"}, "is for on_policy_distillation, but the algorithm is gkd"),
         ({"teacher_shows": "success", "algorithm": "dapo"}, "is for on_policy_distillation, but the algorithm is dapo"),
     ],

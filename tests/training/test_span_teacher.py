@@ -114,7 +114,7 @@ def test_student_approaches_a_teacher_with_another_tokenizer(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher": None}, "needs a teacher with a tokenizer of its own"),
+        ({"teacher": None}, "needs another model as the teacher, but teacher is None"),
         ({"algorithm": "gkd"}, "gkd compares distributions over the same tokens; choose"),
         ({"algorithm": "grpo"}, "is for on_policy_distillation and gkd, but the algorithm is grpo"),
         ({"teacher_spans": False}, "unless --teacher-spans is set"),

@@ -221,9 +221,7 @@ def test_a_policy_whose_scores_have_another_shape_is_refused():
     sizes = {"rows": 2, "prompt_length": 3, "response_length": 4}
     params = {"bias": jnp.zeros(8)}
     one_row = POLICY._replace(score=lambda params, packed, temperature: Scores(params["bias"], params["bias"]))
-    with pytest.raises(
-        InputError, match=r"policy.score: .* batch's shape \[B, T\] = \[2, 4\] are needed; got Scores .*\(8,\)"
-    ):
+    with pytest.raises(InputError, match=r"policy.score: .* batch's shape \[B, T\] = \[2, 4\]; got Scores .*\(8,\)"):
         check_policy(one_row, params, **sizes)
     plain = POLICY._replace(score=lambda params, packed, temperature: (params["bias"],) * 2)
     with pytest.raises(InputError, match=r"policy.score: rljax.models.Scores.* got tuple"):

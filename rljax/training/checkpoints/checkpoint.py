@@ -37,11 +37,11 @@ from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import FileState
 from rljax.training.checkpoints.compatibility import (
     check_same_state,
-    reject_structures,
+    explain_structure_error,
 )
 from rljax.training.checkpoints.manifest import (
     MANIFEST,
-    Rows,
+    ManifestRows,
     fault_of,
     intact_rows,
     link_folder,
@@ -53,8 +53,8 @@ from rljax.training.state import TrainState
 
 LAST, BEST = "last", "best"
 
-ENOUGH_JUDGED = 0.9
-"""Two evaluations are compared by their metric only if each judged at least this fraction of the number that the other judged."""
+MIN_JUDGED_RATIO = 0.9
+"""Two evaluations are compared by their metric only if the ratio of their judged answers, smaller to larger, is at least this."""
 
 
 class Quality(NamedTuple):
@@ -63,7 +63,7 @@ class Quality(NamedTuple):
     accuracy: float
     """Fraction of correct answers among those that were judged."""
     reward: float
-    """Mean reward of the answers that have one."""
+    """Mean reward of the answers that have a reward."""
     judged: int | None = None
     """Number of judged answers; this and the next three fields are None in checkpoints of earlier versions."""
     answers: int | None = None
@@ -77,20 +77,20 @@ class Quality(NamedTuple):
         """Return True if this evaluation is at least as good as the best earlier one.
 
         An evaluation with far fewer judged answers loses, because those few answers may be the easy ones. The newer evaluation
-        wins if the earlier one has another metric or no reward.
+        wins if the earlier one was ranked by another metric or has no reward.
 
         Example:
-            >>> most = Quality(0.9, 0.9, judged=10, answers=10, metric="accuracy", score=0.9)
+            >>> many = Quality(0.9, 0.9, judged=10, answers=10, metric="accuracy", score=0.9)
             >>> few = Quality(1.0, 1.0, judged=1, answers=10, metric="accuracy", score=1.0)
-            >>> few.beats(most), most.beats(few), most.beats(most)
+            >>> few.beats(many), many.beats(few), many.beats(many)
             (False, True, True)
         """
         if math.isnan(best.reward) or best.metric not in (None, self.metric):
             return True
         if self.judged is not None and best.judged is not None:
-            if self.judged < ENOUGH_JUDGED * best.judged:
+            if self.judged < MIN_JUDGED_RATIO * best.judged:
                 return False
-            if best.judged < ENOUGH_JUDGED * self.judged:
+            if best.judged < MIN_JUDGED_RATIO * self.judged:
                 return True
         if self.score is None or best.score is None:
             return self.reward >= best.reward
@@ -140,7 +140,7 @@ def quality_of(metrics: Mapping[str, float], metric: str) -> Quality:
 
 
 class Notes(NamedTuple):
-    """Results of the held-out evaluations so far; they are None before the first evaluation."""
+    """Results of the held-out evaluations so far; the results are None before the first evaluation."""
 
     quality_before: Quality | None = None
     """Result before RL."""
@@ -151,10 +151,10 @@ class Notes(NamedTuple):
     best_step: int | None = None
     """RL step of the best result."""
     awaits_evaluation: bool = False
-    """Whether the evaluation after the last step failed; a resumed run repeats it first."""
+    """Whether the last step still lacks its evaluation; a resumed run evaluates first."""
 
-    def evaluated(self, quality: Quality, step: int) -> "Notes":
-        """Return the notes with a new result added. The first evaluation of a run is the one before RL."""
+    def with_result(self, quality: Quality, step: int) -> "Notes":
+        """Return the notes with a new result added. The first result of a run counts as the one before RL."""
         notes = self._replace(quality=quality)
         if notes.quality_before is None:
             notes = notes._replace(quality_before=quality)
@@ -183,19 +183,19 @@ class Checkpoint(NamedTuple):
     notes: Notes = Notes()
     """Results of the held-out evaluations."""
     journal: Mapping[str, Sequence[Sequence[Any]]] = MappingProxyType({})
-    """Name of an option of the run -> the records that the option made between steps, as JSON."""
+    """Name of an option -> the records of the changes that this option made between steps, as JSON."""
 
 
 class UnusableCheckpoint(NamedTuple):
-    """A checkpoint that is not complete."""
+    """A checkpoint that must not be used: it is incomplete, or was saved after the checkpoint being resumed."""
 
     path: Path
     """Folder of the checkpoint."""
     fault: str
-    """What is wrong with the checkpoint, in words."""
+    """Why the checkpoint must not be used, such as "weights is missing"."""
 
     def __str__(self) -> str:
-        """Return the path of the checkpoint and its fault."""
+        """Return the path and the fault."""
         return f"{self.path}: {self.fault}."
 
 
@@ -210,10 +210,10 @@ class Restoration(NamedTuple):
     """Newer checkpoints that are not complete; empty on all hosts but the first."""
 
 
-UNCOPIED = ocp.type_handlers.create_type_handler_registry(
+HANDLERS_WITHOUT_COPY = ocp.type_handlers.create_type_handler_registry(
     (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)), (jax.Array, ocp.type_handlers.ArrayHandler())
 )
-"""Handlers for a single process: they write host arrays without copying them first, since nothing changes them meanwhile."""
+"""Handlers for a single process: they write host arrays without copying them first, because nothing changes these arrays."""
 
 
 def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_bytes: int = 0) -> ocp.CheckpointManager:
@@ -222,10 +222,10 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_
     Args:
         folder: folder with the checkpoints of one kind.
         writes: whether the manager will save. A reader must not remove unfinished saves, which may still be in progress.
-        partial: whether only a part of the state will be read.
+        partial: whether the reader may read only a part of the state.
         most_bytes: bytes of the largest array to save. Orbax keeps at most about this many bytes of arrays not yet written.
     """
-    registry: dict[str, Any] = {"type_handler_registry": UNCOPIED} if jax.process_count() == 1 else {}
+    registry: dict[str, Any] = {"type_handler_registry": HANDLERS_WITHOUT_COPY} if jax.process_count() == 1 else {}
     trees = {"save_concurrent_gb": most_bytes // 10**9 + 1, **registry}
     options = ocp.CheckpointManagerOptions(
         max_to_keep=None,  # `prune` removes old checkpoints once the new one has its manifest
@@ -255,7 +255,7 @@ def save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, FileSta
 
 
 def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> Callable[[], None]:
-    """Begin a `save`; all processes call it together. With several, this only copies the arrays, so the caller may donate them.
+    """Begin a `save`; all processes call it together. If there are several, it only copies the arrays, which may then be donated.
 
     Returns:
         A function that waits for the disk and completes the checkpoint. Each process may call it in a thread, because it
@@ -275,11 +275,11 @@ def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, F
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
     # The number counts saves, not steps: after a resume, the same step can be saved again.
     number = int(copy_from_first(np.int32(max(numbers_in(folder), default=-1)))) + 1
-    found: list[tuple[Path, Rows]] = []
+    same_references: list[tuple[Path, ManifestRows]] = []
     if checkpoint.state.reference is not None:
         notes[REFERENCE] = content_hash(checkpoint.state.reference)
-        run_on_first(lambda: found.extend(find_same_reference(folder, notes[REFERENCE])))
-        if not copy_from_first(np.int32(len(found))):
+        run_on_first(lambda: same_references.extend(find_same_reference(folder, notes[REFERENCE])))
+        if not copy_from_first(np.int32(len(same_references))):
             items[REFERENCE] = ocp.args.PyTreeSave(checkpoint.state.reference)
 
     with remove_on_error(folder, number), quiet_orbax(), ExitStack() as stack:
@@ -293,15 +293,15 @@ def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, F
             with quiet_orbax(), manager:
                 manager.wait_until_finished()
             if is_first():
-                for source, _ in found:
+                for source, _ in same_references:
                     link_folder(source / REFERENCE, folder / str(number) / REFERENCE)
-                write_manifest(folder / str(number), *(rows for _, rows in found))
+                write_manifest(folder / str(number), *(rows for _, rows in same_references))
 
     return finish
 
 
 def find_abandoned(folder: Path, best_step: int | None) -> list[UnusableCheckpoint]:
-    """Find best checkpoints saved after the checkpoint being resumed; an empty list if the earlier best one no longer exists.
+    """Find best checkpoints saved after the checkpoint being resumed; return none if the earlier best checkpoint no longer exists.
 
     Args:
         folder: folder with the best checkpoints, which must all be complete.
@@ -310,13 +310,13 @@ def find_abandoned(folder: Path, best_step: int | None) -> list[UnusableCheckpoi
     steps = {number: notes.best_step for number, notes in notes_in(folder).items()}
     if best_step is None or best_step not in steps.values():
         return []
-    fault = f"it was saved after the checkpoint that this run continues from, whose best step is {best_step}"
+    fault = f"it was saved after the checkpoint that this run continues from, up to which step {best_step} was the best"
     later = [number for number, step in steps.items() if step is not None and step > best_step]
     return [UnusableCheckpoint(folder / str(number), fault) for number in later]
 
 
 def notes_in(folder: Path) -> dict[int, Notes]:
-    """Return the notes of the checkpoints in `folder`, by number, without those that were being deleted or are damaged."""
+    """Return the notes of the checkpoints in `folder`, by number; damaged and half-deleted checkpoints are left out."""
     # This does not use Orbax, whose manager waits for all processes, because the first host may call it alone.
     saves = {number: folder / str(number) for number in numbers_in(folder)}
     found = {n: read_json(save / NOTES / "metadata") for n, save in saves.items() if intact_rows(save, NOTES) is not None}
@@ -343,10 +343,10 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
 
     Args:
         folder: folder that `save` wrote to.
-        like: function: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
+        like: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
 
     Raises:
-        InputError: no checkpoint is complete, or the newest complete one is of another model, optimizer or version.
+        InputError: no checkpoint is complete, or the newest complete one belongs to another model, optimizer or version.
     """
     number, damaged = newest_complete(folder)
     with quiet_orbax(), _manager(folder) as manager:
@@ -367,7 +367,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
         check_same_state(folder, saved_state, state)
         if saved.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
-        with reject_structures(folder, saved_state, state):
+        with explain_structure_error(folder, saved_state, state):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     state = found["state"]._replace(reference=found[REFERENCE]) if REFERENCE in wanted else found["state"]
@@ -434,8 +434,8 @@ def _search(folder: Path) -> tuple[int, tuple[UnusableCheckpoint, ...]]:
         return max(complete), damaged
     if not damaged:
         raise InputError(
-            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one, or it was deleted. Restore it, or "
-            "repeat the command that started the run, with --resume auto."
+            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one, or its checkpoints were deleted. "
+            "Restore them, or repeat the command that started the run, with --resume auto."
         )
     faults = " ".join(map(str, damaged))
     raise InputError(f"No checkpoint in {str(folder)!r} is complete. {faults} Restore the files, or start a new run.")
@@ -464,7 +464,7 @@ def set_aside(damaged: Collection[UnusableCheckpoint]) -> list[str]:
         target.parent.mkdir(exist_ok=True)
         path.rename(target)
         moves.append(
-            f"{path} cannot be used: {fault}. It is now in {target}, which can be deleted; the run continues from an earlier one."
+            f"{path} cannot be used: {fault}. It was moved to {target}, which you can delete; an earlier checkpoint is used."
         )
     return moves
 
@@ -475,9 +475,9 @@ def _abstract(metadata: PyTree) -> PyTree:
 
 
 NOTES = "notes"
-"""Name of the checkpoint item with the results of evaluations."""
+"""Name of the checkpoint item with the results of evaluations, the phase, the run folder's files and the options' journals."""
 REFERENCE = "reference"
-"""Name of the checkpoint item with the reference policy, and of the entry of the notes with the hash of this policy's arrays."""
+"""Name of the checkpoint item with the reference policy, and of the notes' entry with the hash of this policy's arrays."""
 
 
 def content_hash(params: Params | HostParams) -> str:
@@ -498,7 +498,7 @@ def content_hash(params: Params | HostParams) -> str:
     return hashlib.sha256(process_allgather(own_digest).tobytes()).hexdigest()
 
 
-def find_same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
+def find_same_reference(folder: Path, wanted: str) -> list[tuple[Path, ManifestRows]]:
     """Find a checkpoint of the run that contains the reference with this hash; runs on this host only.
 
     Args:
@@ -506,13 +506,13 @@ def find_same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
         wanted: `content_hash` of the reference.
 
     Returns:
-        The checkpoint and the manifest rows of its reference's files, after comparing these rows with the files (with several
-        processes, only the lengths); empty if there is no such checkpoint.
+        At most one pair: the checkpoint, and the manifest rows of its reference's files, which were compared with the files (by
+        length only, if there are several processes).
     """
     for checkpoint in sorted(path.parent for path in folder.parent.glob(f"*/*/{MANIFEST}")):
         if intact_rows(checkpoint, NOTES) is None or read_json(checkpoint / NOTES / "metadata").get(REFERENCE) != wanted:
             continue
-        # With several processes, the others would wait while this one hashes.
+        # With several processes, the others would wait while this process hashes.
         rows = intact_rows(checkpoint, REFERENCE, by_hash=jax.process_count() == 1)
         if rows is not None:
             return [(checkpoint, rows)]

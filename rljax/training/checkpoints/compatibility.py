@@ -17,8 +17,12 @@ from rljax.training.state import TrainState
 
 ARGUMENT_OF_FIELD = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
 """Field of the state -> the argument of `rljax.train` that determines the field's structure."""
-EARLIER_VERSION = "An earlier version of rljax saved this checkpoint: continue with that version, or start a new run."
-PASS_THE_SAME = "Pass the same {} as when the run was started; if none was passed, use the version of rljax that saved it."
+SAVED_BY_EARLIER_VERSION = (
+    "An earlier version of rljax saved this checkpoint: continue with that version, or start a new run."
+)
+PASS_THE_SAME = (
+    "Pass the same {} as when the run was started; if none was passed, use the version of rljax that saved the run."
+)
 LONGEST_STRUCTURE = 120
 """Maximum number of characters of a structure that a message shows."""
 
@@ -32,12 +36,12 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
     """Reject a checkpoint whose arrays do not match this run's state.
 
     Raises:
-        InputError: an earlier version saved the checkpoint, or arrays differ. The message then names the first of them, and whether
-            the policy or the optimizer is the cause.
+        InputError: an earlier version saved the checkpoint, or arrays differ. If arrays differ, the message names the first that
+            differs, and whether the policy or the optimizer is the cause.
     """
     if isinstance(like, TrainState) and not set(saved) <= set(TrainState._fields):
         raise InputError(
-            f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {EARLIER_VERSION}"
+            f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {SAVED_BY_EARLIER_VERSION}"
         )
     saved_shapes, own_shapes = _shapes(dict(saved)), _shapes(like)
     names = {*saved_shapes, *own_shapes}
@@ -55,8 +59,8 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
 
 
 @contextmanager
-def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[None]:
-    """Reject a checkpoint that has this run's arrays in another structure, which Orbax detects while it reads them.
+def explain_structure_error(folder: Path, saved: PyTree, like: PyTree) -> Generator[None]:
+    """Replace Orbax's error about a checkpoint that has this run's arrays in another structure by one that a user understands.
 
     Raises:
         InputError: the structures differ. If the optimizer or the policy is the cause, the message names the first difference;
@@ -71,7 +75,7 @@ def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
         argument = ARGUMENT_OF_FIELD.get(first.path[0]) if first is not None and first.path else None
         if first is None or argument is None:
             raise InputError(
-                f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {EARLIER_VERSION}"
+                f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {SAVED_BY_EARLIER_VERSION}"
             ) from error
         raise InputError(
             f"{argument}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
@@ -107,7 +111,7 @@ def _first_difference(saved: object, own: object, path: tuple[str, ...] = ()) ->
 
 
 def _outline(node: object) -> str:
-    """Describe a structure briefly, such as `[None, {count: array}]`; a long one is cut, and its number of entries is added."""
+    """Describe a structure, such as `[None, {count: array}]`; a long description is cut, and the number of entries is added."""
     text = _describe(node)
     count = f" ({len(_entries(node) or ())} entries)" if len(text) > LONGEST_STRUCTURE else ""
     return shorten(text, LONGEST_STRUCTURE) + count

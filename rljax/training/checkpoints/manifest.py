@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, with the length and SHA-256 of each file, and the rules for keeping checkpoints.
+"""The manifest of a checkpoint, with the length and SHA-256 of each file, and the deletion of old checkpoints.
 
 The manifest is written last: a checkpoint is complete if its manifest exists and all files match it. An interrupted save, a full
 disk, a lost file or a flipped bit is therefore detected before the checkpoint is used.
@@ -21,9 +21,9 @@ from rljax.parallel import is_first
 
 MANIFEST = "sha256.json"
 """Name of the manifest in the folder of a checkpoint."""
-UNREADABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
-"""Exceptions raised while reading a manifest that is missing or damaged."""
-Rows = Mapping[str, tuple[int, str]]
+READ_ERRORS = (OSError, ValueError, TypeError, AttributeError, RecursionError)
+"""Exceptions raised when a manifest that is missing or damaged is read."""
+ManifestRows = Mapping[str, tuple[int, str]]
 """A manifest: relative path of each file -> its length and its SHA-256."""
 
 
@@ -49,12 +49,12 @@ def _flushed_digest(path: Path) -> str:
     return digest(path)
 
 
-def write_manifest(checkpoint: Path, known: Rows = MappingProxyType({})) -> None:
+def write_manifest(checkpoint: Path, known: ManifestRows = MappingProxyType({})) -> None:
     """Flush the files of a checkpoint to the disk, and then write its manifest. The files must be complete.
 
     Args:
         checkpoint: folder of the checkpoint.
-        known: manifest rows of files that need not be hashed.
+        known: manifest rows of files whose hashes are already known.
     """
     for name in known:
         _flush(checkpoint / name)
@@ -65,8 +65,8 @@ def write_manifest(checkpoint: Path, known: Rows = MappingProxyType({})) -> None
     atomic_write(checkpoint / MANIFEST, json.dumps(dict(sorted({**rows, **known}.items())), indent=1).encode())
 
 
-def intact_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> Rows | None:
-    """Return the manifest rows of the files in a subfolder of a checkpoint; None if there are none, or a file has changed.
+def intact_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> ManifestRows | None:
+    """Return the manifest rows of a checkpoint's subfolder; None if it has no rows, or if a file does not match its row.
 
     Args:
         checkpoint: folder of the checkpoint.
@@ -75,7 +75,7 @@ def intact_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> Rows | 
     """
     try:
         rows = {name: row for name, row in _rows_of(checkpoint).items() if name.startswith(f"{part}/")}
-    except UNREADABLE:
+    except READ_ERRORS:
         return None
     return rows if rows and _fault_of_files(checkpoint, rows, by_hash=by_hash) is None else None
 
@@ -99,17 +99,17 @@ def fault_of(checkpoint: Path) -> str | None:
         rows = _rows_of(checkpoint)
     except FileNotFoundError:
         return "it has no manifest: its save was not finished, or an older version of rljax wrote it"
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         return f"{MANIFEST} cannot be read ({error})"
     return _fault_of_files(checkpoint, rows)
 
 
-def _rows_of(checkpoint: Path) -> Rows:
+def _rows_of(checkpoint: Path) -> ManifestRows:
     rows = json.loads((checkpoint / MANIFEST).read_bytes())
     return {str(name): (int(size), str(sha256)) for name, (size, sha256) in rows.items()}
 
 
-def _fault_of_files(checkpoint: Path, rows: Rows, *, by_hash: bool = True) -> str | None:
+def _fault_of_files(checkpoint: Path, rows: ManifestRows, *, by_hash: bool = True) -> str | None:
     files = files_of(checkpoint)
     with ThreadPoolExecutor() as pool:
         faults = list(pool.map(lambda name: _fault_of_file(name, files.get(name), *rows[name], by_hash=by_hash), rows))
@@ -128,16 +128,16 @@ class Retention(NamedTuple):
     """The rule for which checkpoints of one kind are kept."""
 
     max_to_keep: int = 2
-    """Number of newest checkpoints to keep: if the newest is damaged, the one before it is used."""
+    """Number of newest checkpoints to keep. With at least 2, a damaged newest checkpoint can be replaced by the one before it."""
     keep_period: int | None = None
     """If this is n, also keep the checkpoint of every n-th RL step, in `step-N` next to the folder of the kind."""
 
 
 def prune(folder: Path, step: int, keep: Retention) -> None:
-    """Delete checkpoints that are not kept, and then copy the newest one to `step-N` if its step is a multiple of the period.
+    """Delete old checkpoints, and then copy the newest one to `step-N` if its step is a multiple of the period.
 
     Only checkpoints with a manifest count toward the number to keep. An older checkpoint without a manifest was never complete, and
-    is deleted. The function may be called again after a failure.
+    is deleted. If this function fails, it can be called again.
 
     Args:
         folder: folder with the checkpoints of one kind; the newest one must be complete.
@@ -151,7 +151,7 @@ def prune(folder: Path, step: int, keep: Retention) -> None:
         (folder / str(number) / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder / str(number))
     if keep.keep_period is not None and step and step % keep.keep_period == 0:
-        _copy_apart(folder / str(newest), folder.parent / f"step-{step}" / "0")
+        _copy_permanently(folder / str(newest), folder.parent / f"step-{step}" / "0")
 
 
 def numbers_in(folder: Path) -> list[int]:
@@ -161,7 +161,7 @@ def numbers_in(folder: Path) -> list[int]:
 
 @contextmanager
 def remove_on_error(folder: Path, number: int) -> Generator[None]:
-    """If saving a checkpoint fails, remove the files written so far; only the first process removes them."""
+    """If saving a checkpoint fails, let the first process remove the files written so far."""
     try:
         yield
     except BaseException:
@@ -171,7 +171,7 @@ def remove_on_error(folder: Path, number: int) -> Generator[None]:
         raise
 
 
-def _copy_apart(checkpoint: Path, place: Path) -> None:
+def _copy_permanently(checkpoint: Path, place: Path) -> None:
     """Copy a checkpoint to `place`, through hard links if the disk supports them; an earlier copy there is replaced."""
     unfinished = place.with_name(f".unfinished-{secrets.token_hex(4)}")
     try:
@@ -184,7 +184,7 @@ def _copy_apart(checkpoint: Path, place: Path) -> None:
 
 
 def link_folder(source: Path, place: Path) -> None:
-    """Copy a folder to `place`, where nothing is yet, through hard links if the disk supports them."""
+    """Copy a folder to `place`, which must not exist yet, through hard links if the disk supports them."""
     for path in (source, *source.rglob("*")):  # `shutil.copytree` would hide a full disk
         target = place / path.relative_to(source)
         if path.is_dir():

@@ -30,7 +30,7 @@ from rljax.training.interrupt import Interrupted
 
 RETRY_SECONDS = 10.0
 """Seconds between two attempts to write."""
-PAUSE_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two checks of whether the run should stop, while a write waits for room."""
 
 
@@ -45,22 +45,22 @@ class DiskWriter:
     """Folder of the run, for messages."""
     tell: Callable[[str], None]
     """Shows a warning."""
-    stopped: Callable[[], bool]
+    should_stop: Callable[[], bool]
     """Returns whether the run should stop."""
-    hint: str
+    resume_command: str
     """Command that continues a stopped run."""
     seconds: float = RETRY_SECONDS
-    """Time between two attempts."""
+    """Seconds between two attempts."""
 
     def attempt(self, what: str, write: Callable[[], object]) -> None:
         """Call `write` until it succeeds.
 
         Args:
             what: name of what is written, for messages, such as "the metrics".
-            write: function that writes; it is called once per attempt.
+            write: writes; it is called once per attempt.
 
         Raises:
-            Interrupted: a signal stopped the run while it waited; nothing was written.
+            Interrupted: a signal stopped the run while this call waited for room; nothing was written.
             Exception: `write` failed for a reason other than a lack of room.
         """
         shown: str | None = None
@@ -94,17 +94,17 @@ class DiskWriter:
     def _wait(self, what: str) -> None:
         end = time.monotonic() + self.seconds
         while time.monotonic() < end:
-            if self.stopped():
+            if self.should_stop():
                 self.tell(
-                    f"The run was stopped while {what} could not be written, so what it did since its last checkpoint is lost. "
-                    f"When there is room, this continues from that checkpoint: {self.hint}"
+                    f"The run was stopped while {what} could not be written, so its work since its last checkpoint is lost. "
+                    f"Once there is room, this command continues from that checkpoint: {self.resume_command}"
                 )
                 raise Interrupted
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 class Save(NamedTuple):
-    """A checkpoint to write, or being written."""
+    """A checkpoint that is being written, or will be."""
 
     which: str
     """Kind of the checkpoint, which is the name of its folder."""
@@ -115,23 +115,23 @@ class Save(NamedTuple):
 
 
 def show_unless_late(show: Callable[[Any], object], unraisable: Any) -> None:
-    """Show an error that cannot be raised, unless it is from an array's write that ended after another array's write had failed.
+    """Show an error that cannot be raised, unless an array's write caused it by ending after another array's write had failed.
 
-    On a full disk there is one such error per array, with a traceback; together they would hide the warning about the disk.
+    On a full disk, there is one such error per array, with a traceback; they would hide the warning about the disk.
     """
     if str(unraisable.exc_value) != "Event loop is closed":
         show(unraisable)
 
 
 class Saver:
-    """Writes checkpoints in a background thread, one after the other. As a context manager, it waits for the last save at exit.
+    """Writes checkpoints in a background thread, one after the other. It is a context manager, whose exit waits for the last save.
 
     Args:
         folder: folder of all checkpoints of a run.
         keep: kind of checkpoint -> the rule for which of them are kept.
         disk: repeats a save that finds the disk full.
         tell: shows a warning.
-        waiting: returns a context manager that is entered while the loop waits for a save, for example to measure the time.
+        waiting: returns a context manager for the time during which the loop waits for a save, for example to measure this time.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Saver:
 
     @property
     def has_failed(self) -> bool:
-        """True if the last save failed; the caller should then call `save`, which also handles the failed save.
+        """True if the last save failed; the caller should then call `save`, which handles the failure as well.
 
         With several processes this is always False, because they detect a failure together, at the next save.
         """
@@ -186,8 +186,8 @@ class Saver:
     def save(self, which: str, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> None:
         """Begin a save, after the previous one has ended. The arrays of the checkpoint may be donated afterwards.
 
-        If the previous save failed, wait for this save, and then retry the previous one if it was of another kind. With several
-        processes, which must call this together, a failure in one process ends all of them.
+        If the previous save failed, this waits for the new save, and then retries the previous one if it was of another kind. If
+        there are several processes, they must call this together, and a failure in one process ends all of them.
 
         Args:
             which: kind of the checkpoint, which is the name of its folder.
@@ -197,7 +197,7 @@ class Saver:
         Raises:
             InputError: this process is not allowed to write files as large as the state.
             Interrupted: a signal stopped the run while the previous save waited for room.
-            Exception: the previous save failed, and so did this one or the retry.
+            Exception: the previous save failed, and so did the new save or the retry.
         """
         check_file_size(sum(leaf.nbytes for leaf in jax.tree.leaves(checkpoint.state)))
         if jax.process_count() > 1:
@@ -219,7 +219,7 @@ class Saver:
                 self.wait()
 
     def wait(self) -> None:
-        """Wait until the save in progress, if there is one, is on the disk; all processes call it together.
+        """Wait until a save in progress is on the disk; all processes call it together.
 
         Raises:
             Exception: the save failed.
@@ -244,7 +244,7 @@ class Saver:
         self._pending = self._pool.submit(self._write, save)
 
     def _write(self, save: Save) -> None:
-        """Write a checkpoint and then prune, as two attempts, so that a full disk while pruning does not repeat the write."""
+        """Write a checkpoint and then prune, as two attempts: if the disk fills up while pruning, the write is not repeated."""
         folder, step = self._folder / save.which, int(save.checkpoint.state.step)
         try:
             self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.file_states))

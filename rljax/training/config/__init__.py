@@ -12,7 +12,7 @@ from rljax.training.config.setting_groups import (
     SamplingConfig,
     WarmStartConfig,
 )
-from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
+from rljax.training.config.train_config import MICROBATCH_TOKENS, TrainConfig
 
 __all__ = [
     "MICROBATCH_TOKENS",

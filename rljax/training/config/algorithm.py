@@ -28,12 +28,12 @@ class AlgorithmConfig:
     """Hyperparameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default the paper's values, but the
     lengths `max_length` and `cache` follow --max-response-tokens (the paper's lengths are `max_length=20480 cache=4096`)."""
     teacher: str | None = None
-    """Model folder or hub id of the teacher, for 'on_policy_distillation', 'gkd' and 'minillm'. It needs the trained model's
-    vocabulary unless --teacher-spans is set, and never changes; 'self': the trained model itself (SDFT, SDPO)."""
+    """Model folder or hub id of the teacher, for 'on_policy_distillation', 'gkd' and 'minillm'. It must have the trained model's
+    vocabulary unless --teacher-spans is set, and is never trained; 'self': the trained model itself (SDFT, SDPO)."""
     teacher_spans: bool = False
     """The teacher has another tokenizer: compare spans of text. 'gkd' also needs --with teacher_divergence=matched (GOLD)."""
     teacher_shows: str | None = None
-    """With --teacher self, what only it sees: 'demonstration' (SDFT), a 'success' of the group (SDPO), or a feedback column."""
+    """With --teacher self, what only the teacher sees: 'demonstration' (SDFT), a group's 'success' (SDPO), or a feedback column."""
     teacher_rate: float | None = None
     """With --teacher self, how far the teacher moves towards the student per step: 0 not at all, 1 completely; by default 0.05."""
     teacher_template: str | None = None
@@ -113,12 +113,12 @@ class AlgorithmConfig:
         if self.correction == "none" and (low, high) != (None, None):
             raise InputError(
                 f"correction_low={low} and correction_high={high} are bounds of a correction, but correction is 'none'; "
-                "choose one, or leave them out."
+                "choose a correction, or leave the bounds out."
             )
         if (low is not None and low > 1) or (high is not None and high < 1):
             raise InputError(
                 f"correction_low={low} and correction_high={high} must enclose 1, the ratio at which sampler and learner agree; "
-                "otherwise every token would be cut."
+                "otherwise tokens on which they agree would be cut."
             )
 
 
@@ -179,7 +179,7 @@ class RewardConfig:
 
 
 def factory_of(algorithm: str) -> Callable[..., "Algorithm"]:
-    """Return the function that makes an algorithm, named by a key of `BY_NAME`, `module:function` or `path.py:function`.
+    """Return the function that makes an algorithm; `algorithm` is a key of `BY_NAME`, `module:function` or `path.py:function`.
 
     Your own function must return an `rljax.algorithms.Algorithm`; its keyword arguments are the options.
 
@@ -197,7 +197,7 @@ def factory_of(algorithm: str) -> Callable[..., "Algorithm"]:
     return BY_NAME[algorithm]
 
 
-def option_names(algorithm: str) -> dict[str, int | float]:
+def option_defaults(algorithm: str) -> dict[str, int | float]:
     """Return the options of an algorithm with their default values.
 
     Raises:

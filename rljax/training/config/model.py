@@ -59,16 +59,16 @@ class ModelConfig(CombinedPolicyConfig):
         is_fraction = self.calculator is not None and 0 < self.calculator < 1
         if not is_fraction and (self.calculator, self.calculator_rate) != (None, None):
             raise InputError(
-                f"calculator is {self.calculator}; it must be a fraction of the probability (with calculator_rate, too)."
+                f"calculator is {self.calculator}; it must be above 0 and below 1, and must be set if calculator_rate is set."
             )
         if self.calculator is not None and self.score_chunk is not None:
             raise InputError(
                 f"score_chunk={self.score_chunk} cannot be combined with calculator={self.calculator}, which needs the "
-                "logits of all tokens on a device at once; leave one of them out."
+                "logits of all tokens on a device at once; leave one of the two out."
             )
         if self.scan_layers and self.remat == "sqrt":
             raise InputError(
-                "scan_layers cannot be combined with remat='sqrt', which groups layers too; choose remat='full'."
+                "scan_layers cannot be combined with remat='sqrt', because both group the layers; choose remat='full'."
             )
         self.chat_format()
         if self.images is not None:
@@ -78,7 +78,7 @@ class ModelConfig(CombinedPolicyConfig):
         """Return the settings for converting chats to text.
 
         Raises:
-            InputError: the variables are not a JSON object, the date is invalid, or one of them or the prefill is set without chat.
+            InputError: the variables are not a JSON object, the date is invalid, or one of the three settings is set without chat.
         """
         chosen = {"chat_template_kwargs": self.chat_template_kwargs, "chat_date": self.chat_date, "prefill": self.prefill}
         name = next((name for name, value in chosen.items() if value is not None), None)
@@ -102,7 +102,7 @@ class ModelConfig(CombinedPolicyConfig):
         if other is not None:
             raise InputError(
                 f"images={images} cannot be combined with {other}={others[other]!r}: only the small transformer has patch "
-                "embeddings, and it cannot be mixed with rules; leave one of them out."
+                "embeddings, and it cannot be mixed with rules; leave one of the two out."
             )
 
 

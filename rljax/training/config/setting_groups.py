@@ -28,7 +28,7 @@ class WarmStartConfig:
     steps: Annotated[int, tyro.conf.arg(name="warm-start-steps")] = 0
     """Maximum number of warm-start steps; 0 skips the warm start."""
     batch: Annotated[int, tyro.conf.arg(name="warm-start-batch")] = 64
-    """Demonstrations per step."""
+    """Number of demonstrations per step."""
     learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
     """Peak learning rate of the warm start."""
     optimizer: Annotated[Literal["adamw", "muon"], tyro.conf.arg(name="warm-start-optimizer")] = "adamw"
@@ -64,8 +64,8 @@ class OptimizationConfig(AdamConfig):
     minibatches: int = 1
     """Number of mini-batches per rollout; each pass makes one optimizer update per mini-batch."""
     passes: int = 1
-    """Number of passes over a rollout, also for the critic. In each pass after the first, the policy's mini-batches are in a new
-    random order."""
+    """Number of passes over a rollout, for the policy and the critic. After the first pass, the policy's mini-batches are in a new
+    random order in each pass."""
     kl_limit: float | None = None
     """Stop updating the policy on a rollout once its KL divergence from the sampling policy, measured before each update (`kl`) and
     averaged over the updates so far, exceeds this, in nats per token. By default all updates are made."""
@@ -233,7 +233,7 @@ class DataConfig(HeldoutConfig):
                 raise InputError(f"{name} is {window}; give two pass rates in ascending order, between 0 and 1.")
         if self.difficulty_window is None and self.difficulty_window_end is not None:
             raise InputError(
-                "difficulty_window_end is set and difficulty_window is not; set the window at the start of the run too."
+                "difficulty_window_end is set, but difficulty_window, the window at the start of the run, is not; set both."
             )
 
 
@@ -256,7 +256,7 @@ class RunConfig:
     max_best_to_keep: int = 2
     """Number of best checkpoints to keep."""
     best_metric: str | None = None
-    """Metric of the held-out evaluations that is highest for the best checkpoint: accuracy, reward, reward_PART, ...; by default
+    """The checkpoint with the highest value of this held-out metric is the best: accuracy, reward, reward_PART, ...; by default
     the accuracy if rewards or the environment report what is correct, else the mean reward. Ties are broken by the mean reward,
     and then in favor of the newer checkpoint."""
     keep_period: int | None = None
@@ -268,7 +268,7 @@ class RunConfig:
     shown_samples: int = 3
     """Number of sampled responses shown each time."""
     logged_rollouts: int | None = None
-    """Number of responses written to rollouts.jsonl, with their tokens, each time responses are shown; by default 8; 0: none."""
+    """Number of responses written to rollouts.jsonl, with their tokens, each time responses are shown: by default 8; 0 for none."""
     grace: float | None = None
     """Seconds after SIGTERM until an RL step that is still sampling or judging is abandoned, and the earlier steps are saved. By
     default, and always with several hosts, the step in progress is finished."""
@@ -330,9 +330,9 @@ class SamplingConfig(EngineConfig):
     """Dynamic sampling: maximum number of sampling rounds per rollout; after them, the step trains on fewer groups."""
     token_budget: int | None = None
     """Upper bound on the expected number of response tokens in a rollout, divided equally between its `prompts` prompts. Each
-    prompt gets as many responses as fit, judging by its earlier ones: from 2, if they are long, to `group_size`, if short."""
+    prompt gets as many responses as fit if they are as long as its earlier responses, at least 2 and at most `group_size`."""
     remembered_rewards: int = 0
-    """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
+    """Temporal groups: number of earlier rewards of a prompt with which new responses are compared, in addition to each other."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -358,5 +358,5 @@ class SamplingConfig(EngineConfig):
 
     @property
     def lag(self) -> int:
-        """Maximum number of RL steps by which the sampling parameters are older than the trained ones."""
+        """Maximum number of RL steps by which the parameters that sample are older than the parameters that are trained."""
         return max(self.delay, self.staleness or 0)

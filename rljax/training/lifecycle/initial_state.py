@@ -53,15 +53,7 @@ def param_shapes(setup: Setup) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def load_initial_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine")) -> TrainState:
-    """Load or initialize the parameters, check that policy, engine and optimizer accept them, and build the initial state.
-
-    Args:
-        setup: everything that the run uses.
-        own_parts: names of the arguments that were passed to `train`.
-
-    Raises:
-        InputError: the policy cannot score a response or be sampled from, or the optimizer cannot take the parameters.
-    """
+    """Load or initialize the parameters, check them with `check_models`, and build the initial state."""
     params = run_together(lambda: first_params(setup))
     check_models(setup, params, own_parts)
     return initial_state(setup, params)
@@ -128,7 +120,7 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
 
 
 def place_state(setup: Setup, state: TrainState) -> TrainState:
-    """Place the state on the run's mesh."""
+    """Place a state on the run's mesh."""
     base = None if setup.base is None else matrix_shapes(setup.base.params)
     return place(state, setup.mesh, setup.policy.partition, base=base)
 
@@ -140,7 +132,7 @@ def state_after_warm_start(setup: Setup, state: TrainState) -> TrainState:
 
 
 def state_like(setup: Setup, phase: int) -> TrainState:
-    """Return the shapes, dtypes and shardings of the state in a phase; the warm start has its own optimizer."""
+    """Return the shapes, dtypes and shardings of the state in a phase; they depend on the phase's optimizer and options."""
 
     def begin(params: Params, base: Base | None) -> TrainState:
         all_params = None if setup.critic is None else merge_params(base, params, setup.config)
@@ -157,12 +149,14 @@ def template(setup: Setup, begin: Callable[[Params, Base | None], TrainState]) -
 
     Args:
         setup: everything that the run uses.
-        begin: function: (trained parameters, model under the adapter or None) -> the state, not yet placed.
+        begin: (trained parameters, model under the adapter or None) -> the state, not yet placed.
     """
     trained, base = param_shapes(setup), setup.base
     state = jax.eval_shape(begin, trained, base)
     base_shapes = None if base is None else matrix_shapes(base.params)
-    return add_shardings(state, policy_shardings(setup.mesh, state, trained, setup.policy.partition, besides=base_shapes))
+    return add_shardings(
+        state, policy_shardings(setup.mesh, state, trained, setup.policy.partition, extra_params=base_shapes)
+    )
 
 
 def begin_options(setup: Setup, state: TrainState) -> TrainState:

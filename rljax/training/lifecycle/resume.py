@@ -41,8 +41,8 @@ CHANGEABLE_ON_RESUME = (
     *("engine_url", "engine_server", "engine_folder", "engine_patience"),
     *("max_failure_share", "reward_seconds", "host_timeout", "grace", "keep_warm_start"),
 )
-"""Settings that may change on resume."""
 CURVE_WIDTH = 40
+"""Width, in characters, of the curves that `summarize_run` draws."""
 
 
 def changes_between(saved: TrainConfig, wanted: TrainConfig) -> tuple[Change, ...]:
@@ -65,7 +65,7 @@ def check_changes(changes: Collection[Change]) -> None:
     """Reject changes of settings that the run's results so far depend on.
 
     Raises:
-        InputError: such settings changed; the message names them.
+        InputError: a setting changed that is not in `CHANGEABLE_ON_RESUME`; the message names it.
     """
     fixed = [change for change in changes if change.name not in CHANGEABLE_ON_RESUME]
     if fixed:
@@ -93,7 +93,7 @@ def inputs_of(setup: Setup, custom: CustomParts) -> dict[str, str]:
 
 
 def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) -> None:
-    """Reject a value of `steps` that the run has already passed, or any new value if the past steps depend on the old one.
+    """Reject a value of `steps` that the run has already passed, or any new value if the past steps depend on the old value.
 
     Raises:
         InputError: `steps` must not change; the message includes the reason.
@@ -110,13 +110,13 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
         reasons.append("the warm-up of the critic's learning rate")
     if reasons:
         raise InputError(
-            f"A resumed run cannot change {change}: the {done} RL steps so far follow a schedule over all steps "
+            f"A resumed run cannot change {change}, because the {done} RL steps so far follow a schedule over all steps "
             f"({', '.join(reasons)}). Leave --steps out, or start a new run."
         )
 
 
 def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
-    """List settings with a schedule over all RL steps. If there are any, `steps` cannot change once RL has begun."""
+    """List what follows a schedule over all RL steps. Unless the list is empty, `steps` cannot change once RL has begun."""
     scheduled = {
         "difficulty_window_end": config.data.difficulty_window_end is not None,
         f"the algorithm {config.algorithm.name}, which mixes two advantages": algorithm.needs("progress"),
@@ -126,7 +126,7 @@ def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
     return [reason for reason, applies in scheduled.items() if applies]
 
 
-def summary(setup: Setup, state: TrainState, folder: RunFolder, changes: Collection[Change]) -> list[str]:
+def summarize_run(setup: Setup, state: TrainState, folder: RunFolder, changes: Collection[Change]) -> list[str]:
     """Describe a resumed run: where it continues, what was changed, and its curves so far."""
     config, done, phase = setup.config, int(state.step), int(state.phase)
     steps = config.optimization.steps

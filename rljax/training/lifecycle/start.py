@@ -45,13 +45,13 @@ def settings_of(
     """Return a run's settings, its folder, and the settings that change; the last two are None unless the run is resumed.
 
     Raises:
-        InputError: `config` and `resume` are both None, the run names code that is not trusted, a setting must not change, or the
-            parts passed to `train` differ from those of the first start.
+        InputError: `config` and `resume` are both None, the run names code that is not trusted, a setting changed that must not, or
+            the parts passed to `train` are not those with which the run was started.
     """
     config = None if config is None else with_stored_adapter(config)
     config = None if config is None else config.replace(**absolute_paths(config.to_flat()))
     if resume is None and consent != NO_CONSENT:
-        raise InputError("trust and accept_changes apply to a run that is resumed; leave them out.")
+        raise InputError("trust and accept_changes apply only to a resumed run; leave both out, or pass resume.")
     if resume == AUTO:
         resume = find_resumable(config)
         if resume is not None and config is not None:
@@ -62,7 +62,7 @@ def settings_of(
                 "Training needs a configuration, or resume=FOLDER to continue a run; pass at least one of the two."
             )
         if config.model.chat and config.model.chat_date is None:
-            config = config.replace(chat_date=time_of_first().date().isoformat())
+            config = config.replace(chat_date=first_host_time().date().isoformat())
         return config, None, None
     existing = run_together(lambda: RunFolder.open(resume))
     saved, needed = read_saved_settings(existing.config)
@@ -101,7 +101,7 @@ def _can_continue(path: Path) -> bool:
     """Return True if the folder has a run that can continue; remove the files of a run that saved nothing.
 
     Raises:
-        InputError: another process, which may not have saved anything yet, is training in the folder.
+        InputError: another process is training in the folder, even if it has not saved anything yet.
     """
     if not RunFolder(path, {}).config_file.exists():
         return False
@@ -124,9 +124,9 @@ def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Ch
 
 
 def new_folder(config: TrainConfig, custom: CustomParts, base: Mapping[str, str]) -> RunFolder:
-    """Make the folder of a new run; its config.json also names the parts that a resume needs, and contains the `base_entry`."""
+    """Make the folder of a new run, with the settings, the names of the custom parts, and the `base_entry` in its config.json."""
     path = config.run.folder
-    path = default_run_path(config.run.name, time_of_first()) if path is None else path
+    path = default_run_path(config.run.name, first_host_time()) if path is None else path
     settings = (
         replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(custom.names())} | dict(base)
     )
@@ -134,7 +134,7 @@ def new_folder(config: TrainConfig, custom: CustomParts, base: Mapping[str, str]
     return run_together(lambda: RunFolder.open(path))
 
 
-def time_of_first() -> datetime:
-    """Return the current time on the first host, in full seconds."""
+def first_host_time() -> datetime:
+    """Return the current time on the first host, rounded down to a second."""
     fields = np.array(datetime.now().timetuple()[:6], np.int32)
     return datetime(*copy_from_first(fields).tolist())

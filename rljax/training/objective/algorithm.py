@@ -26,7 +26,7 @@ from rljax.rollout.worker import RolloutWorker
 from rljax.settings.checks import check_options, default_lengths, misfit_lengths, paper_lengths, truncation_warnings
 from rljax.text import nearest_first
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
-from rljax.training.config.algorithm import factory_of, option_names
+from rljax.training.config.algorithm import factory_of, option_defaults
 from rljax.training.objective.critic import check_critic, make_head
 
 
@@ -40,24 +40,24 @@ def resolved_settings(config: TrainConfig) -> dict[str, Any]:
         >>> resolved_settings(TrainConfig.flat(algorithm="grpo", algorithm_options={"beta": 0.0}))["algorithm_options"]
         {'clip': 0.2, 'beta': 0.0, 'eps': 1e-06, 'ddof': 1}
     """
-    options = option_names(config.algorithm.name) | _run_lengths(config) | dict(config.algorithm.options)
+    options = option_defaults(config.algorithm.name) | _run_lengths(config) | dict(config.algorithm.options)
     return config.to_flat() | {"algorithm_options": options}
 
 
 def _run_lengths(config: TrainConfig) -> dict[str, int]:
-    known = {} if is_custom(config.algorithm.name) else option_names(config.algorithm.name)
+    known = {} if is_custom(config.algorithm.name) else option_defaults(config.algorithm.name)
     return default_lengths(known, config.algorithm.options, config.sampling.max_response_tokens)
 
 
 def with_paper_lengths(config: TrainConfig) -> TrainConfig:
-    """Set the algorithm's lengths, unless they are already set, to the paper's lengths, the defaults of rljax up to 0.3.0.
+    """Set the algorithm's lengths that are not set yet to the paper's lengths, which were the defaults of rljax up to 0.3.0.
 
     Example:
         >>> with_paper_lengths(TrainConfig.flat(algorithm="dapo")).algorithm.options
         {'max_length': 20480, 'cache': 4096}
     """
     name, options = config.algorithm.name, config.algorithm.options
-    return config if is_custom(name) else config.replace(algorithm_options=paper_lengths(option_names(name), options))
+    return config if is_custom(name) else config.replace(algorithm_options=paper_lengths(option_defaults(name), options))
 
 
 def list_misfits(config: TrainConfig) -> list[str]:
@@ -89,7 +89,7 @@ def make_algorithm(config: TrainConfig, own: Algorithm | None = None) -> Algorit
 def _named_algorithm(config: TrainConfig) -> Algorithm:
     """Build the algorithm that the settings name, minus the parts in `without`."""
     name, options = config.algorithm.name, config.algorithm.options
-    option_names(name)  # every argument must have a default
+    option_defaults(name)  # every argument must have a default
     check_options(name, options, factory_of(name))
     options = _run_lengths(config) | dict(options)
     try:
@@ -132,23 +132,26 @@ def add_correction(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
     for name, value in chosen.items():
         if not algorithm.credits and value not in (None, "none"):
             raise InputError(
-                f"{name}={value}: the algorithm does not learn from advantages, so there is nothing to weight; leave it out, or "
-                "choose another algorithm."
+                f"{name}={value}: the algorithm does not learn from advantages, so there is nothing to weight; leave {name} out, "
+                "or choose another algorithm."
             )
     if settings.off_policy_delta is not None:
         if algorithm.surrogate_mask is not None:
             raise InputError(
-                f"off_policy_delta={settings.off_policy_delta}: the algorithm already has an off-policy mask; leave it out."
+                f"off_policy_delta={settings.off_policy_delta} adds an off-policy mask, but the algorithm already has one; leave "
+                "off_policy_delta out."
             )
         algorithm = algorithm._replace(surrogate_mask=_make_mask(settings.off_policy_delta))
     if settings.correction == "none":
         return algorithm
     if algorithm.correction is not None:
-        raise InputError(f"correction={settings.correction!r}: the algorithm already has a correction; leave it out.")
+        raise InputError(
+            f"correction={settings.correction!r}: the algorithm already has a correction; leave correction out."
+        )
     if algorithm.denominator is sampling_denominator:
         raise InputError(
             f"correction={settings.correction!r}: {settings.name}'s ratio divides by the sampler's probability, which is already a "
-            "correction; leave this one out."
+            "correction; leave correction out."
         )
     return algorithm._replace(correction=make_correction(settings))
 
@@ -211,7 +214,9 @@ def make_correction(settings: AlgorithmConfig) -> Correction:
     bounds = {bound: value for bound, value in settable.items() if value is not None}
     known = inspect.signature(CORRECTIONS[name]).parameters
     for bound in set(bounds) - set(known):
-        raise InputError(f"The correction {name} has no correction_{bound}; leave it out, or choose another correction.")
+        raise InputError(
+            f"The correction {name} has no correction_{bound}; leave that bound out, or choose another correction."
+        )
     for bound, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and bound not in bounds:
             raise InputError(f"The correction {name} needs correction_{bound}, which has no default; set it to a number.")
@@ -227,7 +232,7 @@ _make_mask = cache_results(off_policy_mask)
 
 
 def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
-    """Return True if the state stores a reference. Without a warm start, an adapter's fixed reference is just the base model."""
+    """Return True if the state stores a reference. A fixed reference of an adapter without a warm start is the base: not stored."""
     if not algorithm.needs("ref_logp"):
         return False
     is_moving = algorithm.reference_rate > 0 or config.algorithm.reference_period is not None
@@ -240,7 +245,7 @@ def one_response_per_prompt(config: TrainConfig) -> TrainConfig:
     return replace(config, sampling=replace(config.sampling, prompts=rows, group_size=1, token_budget=None))
 
 
-def settings_for(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
+def fit_group_size(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     """Apply `one_response_per_prompt` if the algorithm needs groups of one response."""
     return one_response_per_prompt(config) if algorithm.group_size == 1 else config
 
@@ -260,12 +265,12 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
     if sampling.remembered_rewards and not algorithm.compares_groups:
         raise InputError(
             f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
-            "cannot be used with it; leave it out."
+            "cannot be used; leave remembered_rewards out."
         )
     if config.reward.combine != "sum" and reads_rewards_separately(algorithm):
         raise InputError(
-            f"{name} reads several rewards separately, so reward_combine={config.reward.combine!r} cannot be used; leave it out, "
-            "or choose another algorithm."
+            f"{name} reads several rewards separately, so reward_combine={config.reward.combine!r} cannot be used; leave "
+            "reward_combine out, or choose another algorithm."
         )
     try:
         jax.eval_shape(_make_blank_loss(algorithm, sampling, config.optimization.minibatches, rewards))
@@ -297,7 +302,7 @@ def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) ->
     if policy.features is None and reads_all:
         raise InputError(
             f"policy.features: {config.algorithm.name} reads full distributions, so it needs the hidden states and the matrix "
-            "whose products are the logits; got None. Give the policy this function, or choose another algorithm."
+            "whose product is the logits; got None. Give the policy the function `features`, or choose another algorithm."
         )
 
 
@@ -305,7 +310,7 @@ def check_rewards_and_kinds(algorithm: Algorithm, config: TrainConfig, worker: R
     """Reject an algorithm that needs more rewards than there are, or kinds of problems that the data does not have.
 
     Raises:
-        InputError: rewards or kinds are missing; the message names them.
+        InputError: rewards or kinds are missing; the message explains what is needed.
     """
     if algorithm.needs("kinds") and kind_column(worker.prompts.problems) is None:
         raise InputError(

@@ -1,7 +1,6 @@
 """Build the critic of a run: check its settings, choose its value head, and initialize or load its parameters."""
 
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -22,7 +21,7 @@ from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.state import CriticState
 
-FOLDER = "critic"
+CRITIC_FOLDER = "critic"
 """Name of the subfolder of a run folder that contains the pretrained critic."""
 
 
@@ -36,9 +35,9 @@ class Critic(NamedTuple):
     frozen_trunk: bool
     """Whether only the head is trained."""
     loaded: bool
-    """Whether the critic was trained before this run."""
+    """Whether the critic's parameters come from a folder, in which they were trained before this run."""
 
-    def learned(self, params: Params) -> Params:
+    def trained_params(self, params: Params) -> Params:
         """Return the trained parameters: all of them, or only the head's if the trunk is frozen."""
         return {"head": params["head"]} if self.frozen_trunk else params
 
@@ -75,7 +74,7 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
     """Reject critic settings that do not fit the algorithm or each other.
 
     Raises:
-        InputError: the algorithm has no critic, but critic settings are set; or it has one, but `critic` is "none" or the
+        InputError: critic settings are set, but the algorithm has no critic; or it has a critic, but `critic` is "none" or the
             settings contradict each other.
     """
     settings, name = config.critic, config.algorithm.name
@@ -90,7 +89,7 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
         }
         if named := [flag for flag, is_changed in changed.items() if is_changed]:
             raise InputError(
-                f"{name} has no critic, so {', '.join(named)} cannot be used; leave that out, or choose an algorithm "
+                f"{name} has no critic, so {', '.join(named)} cannot be used; leave out these settings, or choose an algorithm "
                 "with a critic (ppo, vc_ppo, vapo, vapo_grpo, open_reasoner_zero)."
             )
         return
@@ -104,7 +103,9 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
             "it; choose one of the two."
         )
     if settings.mix_pretrained_value and algorithm.critic.blend is not None:
-        raise InputError("mix_pretrained_value is --with critic.blend=pretrained_value; leave one of the two out.")
+        raise InputError(
+            "mix_pretrained_value sets critic.blend, which the algorithm already has; leave mix_pretrained_value out."
+        )
 
 
 def make_critic(
@@ -121,7 +122,7 @@ def make_critic(
     settings, head = config.critic, algorithm.critic.head
     if policy.value_function is None:
         raise InputError(
-            f"policy.value_function: {config.algorithm.name} needs a critic, so the policy must be able to make one; got None. "
+            f"policy.value_function: {config.algorithm.name} needs a critic, which the policy must be able to make; got None. "
             "Give the policy a value_function, or choose an algorithm without a critic."
         )
     critic = partial(Critic, head=head, frozen_trunk=settings.frozen_trunk)
@@ -131,7 +132,7 @@ def make_critic(
             function = function._replace(init=lambda key, _, init=function.init: init(key, None))
         return critic(function, loaded=False)
     folder = locate(settings.start)
-    run_critic = folder / FOLDER
+    run_critic = folder / CRITIC_FOLDER
     model, params = load_value_model(
         run_critic if run_critic.is_dir() else folder,
         vocab_size=policy.vocab_size,
@@ -152,9 +153,4 @@ def initial_critic_state(
     """Return the critic's initial state, with a copy of its parameters if the algorithm blends in their values (`blended`)."""
     params = critic.function.init(jax.random.fold_in(jax.random.key(seed), 1), policy)
     pretrained = jax.tree.map(jax.numpy.copy, params) if blended else None
-    return CriticState(params, optimizer.init(critic.learned(params)), pretrained)
-
-
-def critic_folder(run: Path) -> Path:
-    """Return the folder of a run's pretrained critic."""
-    return run / FOLDER
+    return CriticState(params, optimizer.init(critic.trained_params(params)), pretrained)

@@ -1,4 +1,4 @@
-"""Optimizers from Optax with a linear warm-up and gradient clipping: AdamW, Adafactor and Muon. You can also pass your own.
+"""Optimizers from Optax with a linear warm-up and gradient clipping (AdamW, Adafactor, Muon), and frozen parameters.
 
 Frozen parameters have no gradients and no moments.
 """
@@ -62,21 +62,16 @@ def check_freeze(config: TrainConfig, policy: Policy) -> None:
         )
 
 
-def with_frozen(policy: Policy, patterns: tuple[str, ...]) -> Policy:
-    """Return the policy with gradients stopped at the parameters that the patterns match.
-
-    Args:
-        policy: the model.
-        patterns: patterns of the frozen parameters; if empty, the policy is returned unchanged.
-    """
+def stop_frozen_gradients(policy: Policy, patterns: tuple[str, ...]) -> Policy:
+    """Return the policy with gradients stopped at the parameters that the patterns match; unchanged if there are no patterns."""
     if not patterns:
         return policy
     names = [name for name in ("score", "features", "supervised_score") if getattr(policy, name) is not None]
-    return policy._replace(**{name: _with_frozen(getattr(policy, name), patterns) for name in names})
+    return policy._replace(**{name: _stop_frozen_gradients(getattr(policy, name), patterns) for name in names})
 
 
 @cache_results
-def _with_frozen(function: Callable, patterns: tuple[str, ...]) -> Callable:
+def _stop_frozen_gradients(function: Callable, patterns: tuple[str, ...]) -> Callable:
     """Wrap a function of a policy. Caching the policy itself would keep any parameters that its `init` refers to in memory."""
 
     def frozen(params: Params, *inputs: Any) -> Any:
@@ -89,13 +84,8 @@ def _with_frozen(function: Callable, patterns: tuple[str, ...]) -> Callable:
 
 
 @cache_results
-def without_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ...]) -> optax.GradientTransformation:
-    """Return an optimizer that leaves the parameters that match the patterns unchanged and has no state for them.
-
-    Args:
-        optimizer: the optimizer for the other parameters.
-        patterns: patterns of the frozen parameters; if empty, the optimizer is returned unchanged.
-    """
+def skip_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ...]) -> optax.GradientTransformation:
+    """Let an optimizer skip the parameters that the patterns match: they get neither an update nor an optimizer state."""
     if not patterns:
         return optimizer
 
@@ -134,8 +124,8 @@ def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.
 
 
 @cache_results
-def falling_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
-    """Multiply a linear rise over `warmup` updates (from a rate above 0) by a quarter cosine that is 0 after `total` updates."""
+def quarter_cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
+    """A linear rise over `warmup` updates, from a rate above 0, times a quarter cosine that is 0 after `total` updates."""
     total_steps = max(total, warmup + 1) + 1
     return lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=total_steps)
 
@@ -145,17 +135,14 @@ SCHEDULES = MappingProxyType(
         "constant": lambda peak, warmup, total: constant_schedule(peak, warmup),
         "linear": partial(decay_to_zero, shape="linear"),
         "cosine": partial(decay_to_zero, shape="cosine"),
-        "quarter_cosine": falling_schedule,
+        "quarter_cosine": quarter_cosine_schedule,
     }
 )
 """Name of a schedule -> function of (peak, warm-up, number of updates in the run) -> learning rate of each update."""
 
 
-def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Make an optimizer run under JAX's standard dtype promotion, whichever promotion is set.
-
-    Optax needs standard promotion, because it raises decay rates to the power of an integer count.
-    """
+def with_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Make an optimizer run under JAX's standard dtype promotion, which Optax needs for decay rates to the power of a count."""
 
     def init(params: Params) -> optax.OptState:
         with jax.numpy_dtype_promotion("standard"):
@@ -193,10 +180,10 @@ def adamw(
     constant = ("b1", "b2", "eps", "eps_root", "weight_decay", "mu_dtype")
     inner = optax.inject_hyperparams(optax.adamw, static_args=constant)
     rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay, mu_dtype=np.dtype(moments_dtype))
-    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+    return with_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
 
 
-def _factored(
+def _rescale_adafactor(
     learning_rate: float | Float[Array, ""], b1: float, weight_decay: float, moments_dtype: str
 ) -> optax.GradientTransformation:
     """Adafactor with a first moment, decoupled weight decay, and a learning rate that is not scaled by the parameters' size."""
@@ -210,7 +197,7 @@ def _factored(
 
 
 @cache_results
-def factored(
+def adafactor(
     schedule: optax.Schedule, *, b1: float, weight_decay: float, max_grad_norm: float, moments_dtype: str = "float32"
 ) -> optax.GradientTransformation:
     """Clip the gradient by its global norm, then divide it by a factored second moment.
@@ -220,12 +207,12 @@ def factored(
 
     Source: Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, algorithm 4 with the decay 1 - t^-0.8.
     """
-    inner = optax.inject_hyperparams(_factored, static_args=("b1", "weight_decay", "moments_dtype"))
+    inner = optax.inject_hyperparams(_rescale_adafactor, static_args=("b1", "weight_decay", "moments_dtype"))
     rescaled = inner(learning_rate=schedule, b1=b1, weight_decay=weight_decay, moments_dtype=moments_dtype)
-    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+    return with_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
 
 
-def _matrices(params: Params) -> PyTree:
+def _matrix_axes(params: Params) -> PyTree:
     """Return the input and output axes of each layer's matrices, for Muon; None for all other parameters."""
 
     def axes(path: tuple, parameter: Array) -> optax.contrib.MuonDimensionNumbers | None:
@@ -247,7 +234,7 @@ def _muon(
         adam_b1=b1,
         adam_b2=b2,
         adam_weight_decay=weight_decay,
-        muon_weight_dimension_numbers=_matrices,
+        muon_weight_dimension_numbers=_matrix_axes,
         consistent_rms=1.0,
     )
 
@@ -264,8 +251,8 @@ def muon(
 ) -> optax.GradientTransformation:
     """Clip the gradient by its global norm, then orthogonalize the momentum of each layer's matrices.
 
-    The momentum's decay is 0.95. The root mean square of a matrix update is about the learning rate, which is also the largest
-    possible with Adam. The other parameters (embedding, norms, biases, adapter factors, or all of a policy with other names)
+    The momentum's decay is 0.95. The root mean square of a matrix update is about the learning rate, which is the largest value
+    that Adam can reach. The other parameters (embedding, norms, biases, adapter factors, or all of a policy with other names)
     use AdamW with Nesterov momentum. See `adamw` for the arguments and for the learning rate in the state.
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", https://kellerjordan.github.io/posts/muon;
@@ -273,7 +260,7 @@ def muon(
     """
     inner = optax.inject_hyperparams(_muon, static_args=("b1", "b2", "weight_decay", "moments_dtype"))
     rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay, moments_dtype=moments_dtype)
-    return in_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+    return with_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
 
 
 def learning_rate_of(opt_state: optax.OptState) -> float | None:
@@ -310,7 +297,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params | Py
         jax.eval_shape(_trial(optimizer), params, state)
     except Exception as error:  # user code, as above
         raise InputError(
-            "optimizer.update: a function of gradient, state and parameters is needed, which returns updates of the parameters and "
+            "optimizer.update: expected a function of gradient, state and parameters that returns updates of the parameters and "
             f"the new state; got {one_line(error):.200}"
         ) from error
 
@@ -331,7 +318,7 @@ def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     updates = _rl_updates(optimization)
     make = SCHEDULES[optimization.schedule]
     schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
-    return without_frozen(_optimizer(optimization, schedule), optimization.freeze)
+    return skip_frozen(_optimizer(optimization, schedule), optimization.freeze)
 
 
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
@@ -342,7 +329,7 @@ def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
         built_in = muon(schedule, b2=config.optimization.adam_b2, **_shared_settings(config.optimization))
     else:
         built_in = _optimizer(config.optimization, schedule)
-    return without_frozen(built_in, config.optimization.freeze)
+    return skip_frozen(built_in, config.optimization.freeze)
 
 
 def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
@@ -394,7 +381,7 @@ def _optimizer(config: OptimizationConfig, schedule: optax.Schedule) -> optax.Gr
     """Return the optimizer with the settings that all phases share."""
     settings = _shared_settings(config)
     return (
-        factored(schedule, **settings)
+        adafactor(schedule, **settings)
         if config.second_moment == "factored"
         else adamw(schedule, b2=config.adam_b2, **settings)
     )

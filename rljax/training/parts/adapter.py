@@ -87,10 +87,10 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
         config: the settings.
         policy: the model.
         mesh: the devices.
-        is_own: whether the caller passed a policy of their own.
+        is_own: whether the policy was passed to `train`.
 
     Raises:
-        InputError: the policy is not the built-in transformer, or a matrix cannot be adapted as the settings require.
+        InputError: the policy was passed to `train`, or a matrix cannot be adapted as the settings require.
     """
     adapter = config.adapter
     if adapter.rank is None:
@@ -134,7 +134,7 @@ def with_stored_adapter(config: TrainConfig) -> TrainConfig:
 
 
 def initial_adapter(config: TrainConfig, base: Base) -> Adapter:
-    """Return the adapter that training begins with: the stored one, or a fresh one."""
+    """Return the adapter with which training begins: the stored adapter if there is one, else a fresh adapter."""
     if config.adapter.start is None:
         return fresh_adapter(config, base)
     shape = read_config(locate(required(config.model.path, "model")))
@@ -151,7 +151,7 @@ def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
     """Return the entry of config.json with the base's fingerprint; empty without an adapter. Every process must call this.
 
     Random weights are identified by their shapes, by the mean of their absolute values to three digits, and by random integers
-    from their seed, because the weights themselves may be rounded differently on another kind of device.
+    generated from their seed, because another kind of device may round the weights differently.
     """
     if base is None:
         return {}
@@ -165,7 +165,7 @@ def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
 
 
 def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
-    """Reject a run whose adapter was trained on a different base from the one that its settings now name.
+    """Reject a run whose adapter was trained on a base that differs from the model that its settings now name.
 
     Args:
         run: folder of the run.

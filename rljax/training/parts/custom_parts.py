@@ -1,4 +1,4 @@
-"""Parts that a user can pass in place of the built-in ones, and checks that run before anything is built."""
+"""Parts that a user can pass to `train` in place of the built-in ones, and their checks, which run before anything is built."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -44,7 +44,6 @@ ROWS_PLACEHOLDER = "rows passed to train()"
 """Name of the dataset in the settings of a run whose rows were passed to `train`."""
 
 BUILT_IN = CustomParts()
-"""Built-in parts only."""
 
 
 def read_saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str, ...]]:
@@ -54,7 +53,7 @@ def read_saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str,
         InputError: the file has a setting that this version does not know, or a name is not an argument of `train`.
     """
     settings = dict(raw)
-    names = settings.pop("seams", ())  # the name of this entry in config.json, which older runs have as well
+    names = settings.pop("seams", ())  # an old name, which the entry keeps so that older runs can be read
     settings.pop("base_fingerprint", None)
     if not isinstance(names, list | tuple) or not set(map(str, names)) <= set(CustomParts._fields):
         raise InputError(
@@ -64,22 +63,14 @@ def read_saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str,
 
 
 def check_same_parts(needed: Sequence[str], custom: CustomParts) -> None:
-    """Check that the parts passed to resume a run are those that were passed to `train` when it was started.
-
-    Raises:
-        InputError: the arguments differ; the message names them.
-    """
+    """Raise an `InputError` unless the parts passed to resume a run are the parts with which it was started."""
     refuse_missing(set(needed) - set(custom.names()))
     if extra := sorted(set(custom.names()) - set(needed)):
         raise InputError(f"The run was started without {', '.join(extra)}; omit these arguments, or start a new run.")
 
 
 def refuse_missing(missing: Collection[str]) -> None:
-    """Raise an error if arguments that were passed to `train` when the run was started are missing.
-
-    Raises:
-        InputError: some arguments are missing; the message names them.
-    """
+    """Raise an `InputError` that names arguments that were passed to `train` when the run was started, but are now missing."""
     if missing:
         raise InputError(
             f"The run was started with {', '.join(sorted(missing))} passed to train(); pass the same arguments."
@@ -105,20 +96,16 @@ def check_parts(custom: CustomParts) -> None:
         check_environment(custom.environment)
         if custom.reward is not None:
             raise InputError(
-                "environment: the rewards come from its steps, so no reward may be passed as well; leave one of them out."
+                "environment: its steps return the rewards, so a reward must not be passed too; leave one of the two out."
             )
     if custom.problems is not None:
         check_problems(custom.problems)
         if custom.dataset is not None:
-            raise InputError("problems and dataset are two ways to pass problems; leave one of them out.")
+            raise InputError("problems and dataset are two ways to pass problems; leave one of the two out.")
 
 
 def check_problems(problems: tuple[Sequence[Problem], Sequence[Problem]]) -> None:
-    """Reject anything but a pair of lists of problems.
-
-    Raises:
-        InputError: the argument is something else.
-    """
+    """Raise an `InputError` for anything but a pair of lists of problems."""
     parts = list(problems) if isinstance(problems, Sequence) else []
     listed = len(parts) == 2 and all(isinstance(part, Sequence) and not isinstance(part, str) for part in parts)
     if not (listed and all(isinstance(problem, Problem) for part in parts for problem in part)):

@@ -15,7 +15,7 @@ from rljax.models.huggingface import locate
 from rljax.models.model_folder import DEFAULT_SHARD_BYTES, GENERATION, read_json, with_token_ids, write_json, write_model
 from rljax.parallel import fetch, fetch_once, is_first, run_on_first, run_together
 from rljax.training.config import SamplingConfig, TrainConfig
-from rljax.training.parts.tokenizer import all_ends
+from rljax.training.parts.tokenizer import all_end_tokens
 
 
 class Companions(NamedTuple):
@@ -24,7 +24,7 @@ class Companions(NamedTuple):
     tokenizer: Tokenizer
     """Tokenizer of the model."""
     source: Path | None
-    """Folder of the model that training started from, if any; its generation_config.json is kept."""
+    """Folder of the model that training started from, whose generation_config.json is kept; None for random weights."""
     sampling: SamplingConfig | None
     """Sampling settings of training, which become the defaults of `generate` if the source has none."""
     ends: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class Companions(NamedTuple):
 def companions(config: TrainConfig, tokenizer: Tokenizer) -> Companions:
     """Return the files and settings that accompany the weights of a run's models."""
     source = None if config.model.path is None else locate(config.model.path)
-    return Companions(tokenizer, source, config.sampling, all_ends(config.model, tokenizer, config.sampling.stop_ids))
+    return Companions(tokenizer, source, config.sampling, all_end_tokens(config.model, tokenizer, config.sampling.stop_ids))
 
 
 def save_model(
@@ -47,7 +47,7 @@ def save_model(
     quantize: str | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
 ) -> None:
-    """Write weights tensor by tensor, the tokenizer and generation_config.json. Every process must call this; the first writes.
+    """Write the weights (tensor by tensor), tokenizer and generation_config.json. Every process must call this; the first writes.
 
     Args:
         folder: folder of the model.
@@ -64,7 +64,9 @@ def save_model(
     if model.contents is None:
         for name, value in {"dtype": dtype, "quantize": quantize}.items():
             if value is not None:
-                raise InputError(f"{name}={value!r} cannot be used with a policy that writes its own folder; leave it out.")
+                raise InputError(
+                    f"{name}={value!r} cannot be used with a policy that writes its own folder; leave {name} out."
+                )
         host = fetch(params)
         run_on_first(lambda: model.save(host, folder))
         return
@@ -84,7 +86,9 @@ def save_model(
 def weights_writer(config: TrainConfig, policy: Policy, tokenizer: Tokenizer) -> Callable[[Path, Params], None]:
     """Return the function that writes a run's policy as a model folder, in the dtype of the learner's matrix products."""
     files, dtype = companions(config, tokenizer), None if policy.contents is None else config.model.dtype
-    return lambda folder, params: atomically(folder, lambda part: save_model(part, policy, params, files, dtype=dtype))
+    return lambda folder, params: write_atomically(
+        folder, lambda part: save_model(part, policy, params, files, dtype=dtype)
+    )
 
 
 def write_companions(folder: Path, extras: Companions, *, is_policy: bool = True) -> None:
@@ -95,10 +99,10 @@ def write_companions(folder: Path, extras: Companions, *, is_policy: bool = True
 
 
 def generation_config(extras: Companions) -> dict[str, Any]:
-    """Return the contents of generation_config.json: the source model's settings, or else those of training, with token ids.
+    """Return the contents of generation_config.json: the source model's settings, or else the training's, with token ids.
 
     Args:
-        extras: the tokenizer, source folder and sampling settings.
+        extras: the tokenizer, the source model's folder, and the sampling settings of training.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -127,7 +131,7 @@ def _with_token_ids(raw: Mapping[str, Any], extras: Companions) -> dict[str, Any
     return with_token_ids(raw, bos=tokenizer.bos_token_id, **ids, more=extras.ends)
 
 
-def atomically(folder: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a folder under a temporary name and then rename it, so that it is complete or absent. Every process must call this.
 
     An existing folder is renamed first, and deleted after the new folder has its name.

@@ -57,13 +57,13 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
         return sub_policies(policy, marker=marker, rank=config.sub_policies)
     if config.calculator is None:
         return policy
-    from rljax.models.calculator_rules import with_calculator  # noqa: PLC0415  few runs have a calculator
+    from rljax.models.calculator import with_calculator  # noqa: PLC0415  few runs have a calculator
 
     return with_calculator(policy, tokenizer.encode, share=config.calculator, rate=config.calculator_rate)
 
 
 def choose_policy(config: TrainConfig, custom: CustomParts, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
-    """Return the policy that was passed, or make the built-in one.
+    """Return the policy that was passed to `train`, or else make the built-in policy.
 
     Raises:
         InputError: a setting cannot be used with the policy or engine that was passed; or the built-in policy cannot be made.

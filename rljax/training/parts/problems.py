@@ -19,7 +19,7 @@ from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
 
-COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
+REFERENCE_REWARDS = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
 """Rewards that need a reference answer."""
 
 
@@ -33,7 +33,7 @@ class Problems(NamedTuple):
     faults: Sequence[Fault] = ()
     """Bad rows of the dataset."""
     omissions: Sequence[str] = ()
-    """Messages about good rows that are not used: how many, and why."""
+    """Messages about valid rows that are not used: how many, and why."""
 
 
 def make_problems(
@@ -63,7 +63,7 @@ def make_problems(
     }
     loaded = read_problems(required(data.dataset, "config.data.dataset") if rows is None else rows, **options)
     rewards = config.reward.names if needs_answers and config.reward.environment is None else ()
-    comparing = [name for name in rewards if name.removeprefix("brier:") in COMPARING]
+    comparing = [name for name in rewards if name.removeprefix("brier:") in REFERENCE_REWARDS]
     if comparing and not any(problem.answer for problem in loaded.problems):
         raise InputError(
             f"The reward {comparing[0]!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
@@ -74,8 +74,8 @@ def make_problems(
         omissions = note_omission(len(loaded.problems) - len(train) - len(heldout), "same prompt as a held-out problem")
         if len(heldout) < data.heldout_problems:
             omissions.append(
-                f"{counted(len(heldout), 'problem')} held out, not heldout_problems={data.heldout_problems}: at most a tenth of "
-                "the prompts, but at least one; use --heldout-dataset to hold out more"
+                f"{counted(len(heldout), 'problem')} held out instead of heldout_problems={data.heldout_problems}: the limit is a "
+                "tenth of the prompts, but at least one; use --heldout-dataset to hold out more"
             )
         return Problems(train, heldout, loaded.faults, omissions)
     separate = read_problems(data.heldout_dataset, split="test", **options)
@@ -105,7 +105,7 @@ def note_omission(count: int, reason: str) -> list[str]:
 
 
 def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Hold out `count` random prompts, but at most a tenth of all; problems with equal prompts stay on one side of the split."""
+    """Hold out `count` random prompts, but at most a tenth of all. Problems with equal prompts stay on one side of the split."""
     prompts = sorted({problem.prompt for problem in problems})
     if len(prompts) < 2:
         raise InputError("The dataset has a single prompt, so none can be held out; pass --heldout-dataset.")
@@ -117,7 +117,7 @@ def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[li
     return train, heldout[:count]
 
 
-def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStream:
+def make_prompt_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStream:
     """Order the training problems: each once per epoch, in the task's stages, or sampled by length if `length_weights` is set.
 
     Raises:
@@ -167,7 +167,7 @@ def training_problems(run: Path | None, source: str | Path, *, flag: str = "--da
 
 
 def problems_of_run(config: TrainConfig, custom: CustomParts) -> Problems:
-    """Return the problems of a run: those passed to `train`, or from rows passed to `train`, or from the settings."""
+    """Return the problems of a run, from the problems or the rows passed to `train`, or else from the settings."""
     if custom.problems is not None:
         return Problems(*custom.problems)
     needs_answers = custom.reward is None and custom.environment is None
@@ -187,6 +187,6 @@ def check_images(config: ModelConfig, problems: Sequence[Problem]) -> None:
         check_complete_images(problem.prompt, height=height, width=width)
         if has_patch(problem.demonstration or ""):
             raise InputError(
-                f"the demonstration {problem.demonstration!r:.60} contains an image patch, and the model never generates patches; "
-                "leave it out."
+                f"the demonstration {problem.demonstration!r:.60} contains an image patch, but the model never generates patches; "
+                "remove the patch."
             )

@@ -19,7 +19,7 @@ from rljax.tracking.start_records import digest_of_parts
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import Problems
 
-NO_CODE = (*REWARD_FAMILIES, MODEL_PREFIX.removesuffix(":"))
+DATA_ONLY_PREFIXES = (*REWARD_FAMILIES, MODEL_PREFIX.removesuffix(":"))
 """Prefixes of rewards that are built from a file without executing code in it."""
 
 
@@ -57,7 +57,7 @@ def has_tests(problem: Problem) -> bool:
 
 
 def notes_on_reward(config: TrainConfig, problems: Sequence[Problem]) -> list[str]:
-    """Report how many problems cannot be judged: they have no tests, or their reference answer is prose."""
+    """Report how many problems cannot be judged because they have no tests or because their reference answer is prose."""
     without, names = sum(not has_tests(problem) for problem in problems), {*config.reward.names}
     programs = sorted(names & {*RUN_PROGRAMS}) if without else []
     notes = [f"{without} of {len(problems)} problems have no tests, so {name} will not judge them" for name in programs]
@@ -69,7 +69,7 @@ def notes_on_reward(config: TrainConfig, problems: Sequence[Problem]) -> list[st
 
 
 def digest_of_reward(config: TrainConfig, argument: Callable | Sequence[Callable | str] | None) -> str | None:
-    """Return a digest of the rewards' source code: of the rewards passed to `train`, otherwise of those that the settings name."""
+    """Return a digest of the source code of the rewards passed to `train`, or else of the rewards that the settings name."""
     several = [argument] if callable(argument) or isinstance(argument, str) else argument
     return digest_of_parts(config.reward.names if several is None else several, BY_NAME)
 
@@ -82,7 +82,11 @@ def custom_reward_names(config: TrainConfig) -> tuple[str, ...]:
         (('mine.py:judge',), ())
     """
     names = (name.removeprefix("brier:") for name in config.reward.names)
-    own = [name for name in names if name not in BY_NAME and name.partition(":")[0] not in NO_CODE and is_custom(name)]
+    own = [
+        name
+        for name in names
+        if name not in BY_NAME and name.partition(":")[0] not in DATA_ONLY_PREFIXES and is_custom(name)
+    ]
     return (*own, *custom_environment_names(config))
 
 
@@ -90,7 +94,7 @@ def custom_environment_names(config: TrainConfig) -> tuple[str, ...]:
     """Return the names of the environment and of the functions in its options, if they are loaded from a file or module."""
     options = config.reward.environment_options
     names = (config.reward.environment or "", *(functions_in(options) if options else ()))
-    return tuple(name for name in names if name.partition(":")[0] not in NO_CODE and is_custom(name))
+    return tuple(name for name in names if name.partition(":")[0] not in DATA_ONLY_PREFIXES and is_custom(name))
 
 
 def custom_part_names(config: TrainConfig) -> tuple[str, ...]:
@@ -152,12 +156,13 @@ def make_step_reward(
     if not algorithm.needs("step_rewards"):
         if step_reward is not None:
             raise InputError(
-                f"{name} does not learn from steps; leave step_reward={step_reward!r} out, or choose grpo_process or mt_grpo."
+                f"{name} does not learn from rewards of steps; leave step_reward={step_reward!r} out, or choose grpo_process or "
+                "mt_grpo."
             )
         return None
     if environment is not None:
         if step_reward is not None:
-            raise InputError(f"step_reward={step_reward!r}: an environment rewards its own turns; leave step_reward out.")
+            raise InputError(f"step_reward={step_reward!r}: the environment rewards its own turns; leave step_reward out.")
         return None
     if step_reward is None and config.generated_task is not None:
         step_reward = config.generated_task.step_reward
@@ -166,6 +171,6 @@ def make_step_reward(
             f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "
             f"({', '.join(STEP_REWARDS)}, model:FOLDER, or your own file.py:function), or an environment, whose turns are steps."
         )
-    from rljax.preference.step_reward import named_step_reward  # noqa: PLC0415  most runs have none
+    from rljax.preference.step_reward import find_step_reward  # noqa: PLC0415  most runs have none
 
-    return named_step_reward(step_reward, problems, devices=config.devices, dtype=config.model.dtype)
+    return find_step_reward(step_reward, problems, devices=config.devices, dtype=config.model.dtype)

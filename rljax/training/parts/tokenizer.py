@@ -20,12 +20,12 @@ from rljax.training.config import ModelConfig, TrainConfig
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
-    """Load the tokenizer of the settings, or else the model's, or else the generated task's, or else the byte tokenizer.
+    """Load the tokenizer that is set, or else the model's, or else the generated task's, or else the byte tokenizer.
 
     Raises:
         InputError: the tokenizer cannot be found or read, or 'ids' is chosen for a model whose folder names no end token.
     """
-    return configured(_load(config), config.model)
+    return configure_tokenizer(_load(config), config.model)
 
 
 def with_chat(config: TrainConfig, *, is_used: bool) -> TrainConfig:
@@ -34,7 +34,7 @@ def with_chat(config: TrainConfig, *, is_used: bool) -> TrainConfig:
     return config.replace(chat=is_used, **others)
 
 
-def configured(tokenizer: Tokenizer, model: ModelConfig) -> Tokenizer:
+def configure_tokenizer(tokenizer: Tokenizer, model: ModelConfig) -> Tokenizer:
     """Apply the settings of chats and special tokens to a tokenizer.
 
     Raises:
@@ -44,8 +44,8 @@ def configured(tokenizer: Tokenizer, model: ModelConfig) -> Tokenizer:
         return tokenizer.with_settings(model.chat_format(), keeps_special=model.keep_special_tokens)
     if model.keep_special_tokens:
         raise InputError(
-            f"keep_special_tokens: a {type(tokenizer).__name__} has no special tokens to keep; leave it out, or use "
-            "a model's tokenizer."
+            f"keep_special_tokens: a {type(tokenizer).__name__} has no special tokens to keep; leave keep_special_tokens out, or "
+            "use a model's tokenizer."
         )
     return tokenizer
 
@@ -94,7 +94,7 @@ def check_stop_ids(stop_ids: Sequence[int], tokenizer: Tokenizer) -> None:
         raise InputError(f"stop_ids has {wrong}, but there is no such token; ids are 0 to {tokenizer.vocab_size - 1}.")
 
 
-def all_ends(model: ModelConfig, tokenizer: Tokenizer, stop_ids: Sequence[int] = ()) -> tuple[int, ...]:
+def all_end_tokens(model: ModelConfig, tokenizer: Tokenizer, stop_ids: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the tokens that end a response, each once.
 
     These are the tokenizer's end token; with chat on, the token with which the template ends a turn; the end tokens of the model's

@@ -19,7 +19,7 @@ from rljax.tracking.start_records import explain_changed_inputs, list_accepted_c
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality, restore_params
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import schedules
-from rljax.training.parts.model_folder import atomically, companions, save_model
+from rljax.training.parts.model_folder import companions, save_model, write_atomically
 from rljax.training.parts.reward import custom_reward_names
 from rljax.training.run import Run, resume_command
 
@@ -69,7 +69,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     rows = [row for row in read_metrics(folder.metrics) if row["phase"] == "rl"]
     run.display.finish(
         [
-            *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
+            *describe_outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
             *describe_sets(folder.read_further_heldout()),
             *explain_changed_inputs(list_accepted_changes(folder)),
             *describe_progress(kinds_of(answers, problems)),
@@ -93,7 +93,9 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
         run.display.commands("To train longer:", [f"{resume_command(folder, config)}{more}"])
 
 
-def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, accuracy: str, count: int) -> list[str]:
+def describe_outcome(
+    before: Quality, after: Quality, comparison: Comparison | None, *, accuracy: str, count: int
+) -> list[str]:
     """Describe the held-out evaluations before and after RL in words.
 
     Args:
@@ -105,7 +107,7 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
 
     Example:
         >>> same = Quality(0.5, 0.5)
-        >>> outcome(same, Quality(0.75, 0.75), Comparison(2, 1, 1, 0, []), accuracy="accuracy", count=4)[0]
+        >>> describe_outcome(same, Quality(0.75, 0.75), Comparison(2, 1, 1, 0, []), accuracy="accuracy", count=4)[0]
         'Held-out accuracy: 50.0% before RL, 75.0% after (4 problems, greedy answers).'
     """
     if math.isnan(before.accuracy) or math.isnan(after.accuracy):
@@ -125,7 +127,7 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
 
 
 def write_final_models(run: Run, checkpoint: Checkpoint) -> list[Path]:
-    """Write the models that the settings select, replacing earlier ones; all processes call it together.
+    """Write the models that the settings select, replacing earlier models; all processes call it together.
 
     None are written if the user's policy writes only folders of its own format. An adapter is merged into its model. If the disk
     is full, the run waits for room, as it does for a checkpoint.
@@ -146,5 +148,5 @@ def _write_model(run: Run, checkpoint: Checkpoint, kind: str) -> Path:
         trained = restore_params(run.folder.checkpoints / BEST, abstract_arrays(trained))
     extras = companions(run.config, setup.tokenizer)
     save = partial(save_model, model=setup.policy, params=setup.full_params(trained), extras=extras)
-    run.disk.attempt_together("the model", lambda: atomically(folder, save))
+    run.disk.attempt_together("the model", lambda: write_atomically(folder, save))
     return folder

@@ -95,12 +95,14 @@ class TrainConfig:
         if prompts % minibatches:
             raise InputError(f"minibatches={minibatches} does not divide prompts={prompts}; choose a divisor.")
         if self.warm_start.optimizer == "muon" and self.optimization.second_moment == "factored":
-            raise InputError("second_moment='factored' cannot be used with warm_start_optimizer='muon'; choose one.")
+            raise InputError(
+                "second_moment='factored' cannot be used with warm_start_optimizer='muon'; leave one of the two out."
+            )
         split_axis = next((name for name in ("tensor", "context") if (getattr(self.devices, name) or 1) > 1), None)
         if self.model.calculator is not None and split_axis:
             raise InputError(
                 f"{split_axis}={getattr(self.devices, split_axis)} cannot be combined with calculator={self.model.calculator}, "
-                "which needs full distributions over the tokens; leave one of them out."
+                "which needs full distributions over the tokens; leave one of the two out."
             )
         steps, delay = self.optimization.steps, self.sampling.lag
         if delay and 0 < steps <= delay:
@@ -112,12 +114,12 @@ class TrainConfig:
         if self.model.images is not None and (split_axis or self.adapter.rank is not None):
             raise InputError(
                 f"{split_axis or 'lora_rank'} cannot be combined with images={self.model.images}, whose patch embedding is "
-                "replicated on every device and is trained in full; leave one of them out."
+                "replicated on every device and is trained in full; leave one of the two out."
             )
         if self.algorithm.anchor is not None and self.adapter.rank is not None:
             raise InputError(
                 f"anchor={self.algorithm.anchor} cannot be used with an adapter (lora_rank={self.adapter.rank}): one of its "
-                "factors starts at 0, so the Fisher information of the other is 0; leave one of them out."
+                "factors starts at 0, so the Fisher information of the other is 0; leave one of the two settings out."
             )
 
     @property
@@ -127,7 +129,7 @@ class TrainConfig:
 
     @property
     def generated_task(self) -> TaskConfig | None:
-        """The task whose problems are generated; None with a dataset."""
+        """The task whose problems are generated; None if the run uses a dataset."""
         return SumsConfig() if self.task is None and self.data.dataset is None else self.task
 
     @classmethod
@@ -223,7 +225,7 @@ class TrainConfig:
         Raises:
             InputError: this version has no such group or setting, or a value has the wrong type.
         """
-        _refuse_unknown(set(raw) - {"task", *GROUPS})
+        _check_known(set(raw) - {"task", *GROUPS})
         groups: dict[str, Any] = {name: GROUPS[name](**_read(GROUPS[name], raw[name])) for name in GROUPS if name in raw}
         if raw.get("task") is None:
             return cls(**groups)
@@ -234,10 +236,10 @@ class TrainConfig:
         return cls(task=replace(task, **_read(type(task), settings)), **groups)
 
 
-def _refuse_unknown(names: set[str]) -> None:
-    if names:
+def _check_known(unknown: set[str]) -> None:
+    if unknown:
         raise InputError(
-            f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(names))}. Runs of another "
+            f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(unknown))}. Runs of another "
             "version cannot be opened; train again, or install the version that wrote the run."
         )
 
@@ -245,7 +247,7 @@ def _refuse_unknown(names: set[str]) -> None:
 def _read(group: type, raw: Any) -> dict[str, Any]:
     """Return the settings of one group; JSON's lists become tuples again."""
     flat, hints = flat_names(group), hints_of(group)
-    _refuse_unknown(set(raw) - set(flat) if isinstance(raw, Mapping) else {str(raw)})
+    _check_known(set(raw) - set(flat) if isinstance(raw, Mapping) else {str(raw)})
     values = {}
     for name, value in raw.items():
         try:
