@@ -189,7 +189,7 @@ class StepRunner:
             thread.join(max(0.0, limit - time.monotonic()))
 
     def start(self, calls: Sequence[Call]) -> CallBatch:
-        """Start calls; `wait` of the result returns their outcomes."""
+        """Start calls; the method `wait` of the returned batch returns their outcomes."""
         return CallBatch(self, calls)
 
     def loop(self) -> asyncio.AbstractEventLoop:

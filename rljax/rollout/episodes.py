@@ -223,7 +223,10 @@ def _play_turns(
                     episodes[index] = _with_turn(episodes[index], response, is_own=sampler is samplers[0])
             acting = [index for index in responses if _is_played_here(index) and episodes[index].failure is None]
             with chdir("."):  # restores the working directory if the environment changes it
-                batch = context.runner.start([_step_call(context, episodes[index]) for index in acting])
+                step, played = context.environment.step, [episodes[index] for index in acting]
+                batch = context.runner.start(
+                    [partial(step, episode.state, _turn_text(context, episode)) for episode in played]
+                )
             running.append((list(responses), acting, batch))
         while running and (not any(sampler.turns for sampler in samplers) or len(running) > context.settings.waits):
             indices, acting, batch = running.popleft()
@@ -454,11 +457,6 @@ def _with_turn(episode: _Episode, turn: Response, *, is_own: bool) -> _Episode:
     """Append a turn of the trained policy, or of the other policy, to an episode."""
     others = episode.others if is_own else (*episode.others, len(episode.pieces))
     return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1, others=others)
-
-
-def _step_call(context: EpisodeContext, episode: _Episode) -> Callable[[], Any]:
-    """Return the call of the environment's `step` for the last turn of an episode."""
-    return partial(context.environment.step, episode.state, _turn_text(context, episode))
 
 
 def _reply_to_turns(

@@ -321,7 +321,8 @@ class PagedDialogue(TurnQueue):
         lengths = np.asarray(fetch(self.decoding.rows.state.pages.lengths))
         while True:
             (_, own), of_row = fetch(count_pages(self.decoding.rows.state, self.devices))
-            running = [self._running_on(device) for device in range(self.devices)]
+            rows = np.flatnonzero(self.running)
+            running = [rows[rows * self.devices // len(self.row_tokens) == device] for device in range(self.devices)]
             steps = [steps_for(lengths[rows], int(free), self.budget) for rows, free in zip(running, own, strict=True)]
             chosen = [
                 row
@@ -334,10 +335,6 @@ class PagedDialogue(TurnQueue):
             for row in chosen:
                 self._clear(row, pages)
             self._pause()
-
-    def _running_on(self, device: int) -> Int[np.ndarray, "R"]:
-        rows = np.flatnonzero(self.running)
-        return rows[rows * self.devices // len(self.row_tokens) == device]
 
     def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
         """Choose the row that returns its pages: the latest row between two turns, or else the latest of several running rows."""
