@@ -3,8 +3,10 @@
     python experiments/benchmarks/accelerator_cycles.py
 
 Needs the package libtpu of `pip install 'jax[tpu]'`, but no TPU: programs are compiled, not run. The compiler estimates no
-cycles for some operations, such as sorts; none of these programs has one. The clock rate is 1.5 GHz. Each computation is
-compiled in its earlier and in its current form. Writes accelerator_cycles.json and accelerator_cycles.md next to this file.
+cycles for some operations, such as sorts; none of these programs has one. The times assume a clock rate of 1.5 GHz. Each
+computation is compiled in its earlier and in its current form.
+
+Writes accelerator_cycles.json and accelerator_cycles.md next to this file.
 """
 
 import json

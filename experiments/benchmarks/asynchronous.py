@@ -3,8 +3,8 @@
     python experiments/benchmarks/asynchronous.py --rounds 3 --result experiments/benchmarks/asynchronous.json
 
 The server has one core and the learner the other, as if each had its own accelerator; each simulates two devices. The two
-kinds of runs alternate. A step with perfect overlap takes as long as the longer of its two halves; without overlap it takes
-as long as their sum. The benchmark needs Linux, because cores are assigned with `taskset`.
+kinds of runs alternate. A step with perfect overlap takes as long as the longer of its two halves, sampling and learning;
+without overlap it takes as long as their sum. The benchmark needs Linux, because cores are assigned with `taskset`.
 """
 
 import argparse

@@ -10,8 +10,8 @@ of this script, on one device, with blockwise attention and micro-batches of 16 
 
 The layers have the widths of Qwen3-0.6B. The step is the one in `what_fits.py`: GRPO on 64 responses of 512 tokens after
 prompts of 512 tokens, in bfloat16 with full recomputation; `v5e:2x2` with `--fsdp 4 --attention splash`, `h100x1` with
-`--attention cudnn`. With `--scan-layers`, updates and the processing of prompts loop over the layers; decoding does not. A
-v5e's clock rate is 1.5 GHz. Writes compile_times.json and compile_times.md next to this file.
+`--attention cudnn`. With `--scan-layers`, updates and the processing of prompts loop over the layers; decoding does not. The
+estimated times assume the v5e's clock rate of 1.5 GHz. Writes compile_times.json and compile_times.md next to this file.
 """
 
 import json

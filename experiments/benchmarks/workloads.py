@@ -3,7 +3,7 @@
 Each side's process imports this file, so the file needs only the standard library.
 
 A response ends at the end token, whose probability at each position is about 1/64, because the weights are random and there
-are 64 tokens. So lengths range from a few tokens to the limit, with the same distribution on every side.
+are 64 tokens. So lengths range from a few tokens to the limit, with the same distribution for every library.
 """
 
 import json

@@ -38,7 +38,7 @@ def test_an_invalid_search_is_refused():
     setting = make_candidates()[1]
     with pytest.raises(ValueError, match="number must be area or success, got 'speed'"):
         tune([setting], number="speed")
-    with pytest.raises(ValueError, match="got 0, 4 and 8"):
+    with pytest.raises(ValueError, match="got 0 settings, 4 rates and 8 seeds"):
         tune([])
 
 
