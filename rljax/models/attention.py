@@ -88,8 +88,8 @@ def attend(
 
         softmax(q k / √H + log visible) v        with scores and softmax at least in float32
 
-    With a `cap` c, the scores s = q k / √H become c tanh(s / c). With `sinks`, each head's softmax has one more score, the head's
-    sink, whose weight is dropped (arXiv:2309.17453, in the learned form of GPT-OSS).
+    With a `cap` c, the scores s = q k / √H become c tanh(s / c). With `sinks`, each head's softmax includes one more score, the
+    head's sink, and the sink's weight is then dropped (arXiv:2309.17453, in the learned form of GPT-OSS).
     """
     scores = jnp.einsum("BKQH,BKSH->BKQS", _scale_and_merge(query), keys, preferred_element_type=sum_dtype(query))
     return _average_values(soft_cap(scores, cap), values, visible, query, sinks)
@@ -197,7 +197,7 @@ def _average_values(
 
 
 def _softmax(scores: Float[Array, "B N T S"], sinks: Float[Array, "K G"] | None) -> Float[Array, "B N T S"]:
-    """Softmax over the slots, without the sinks' weights; for a single token, the axes N and T may instead be K and G."""
+    """Compute the softmax over the slots, without the sinks' weights; for a single token, axes N and T may instead be K and G."""
     if sinks is None:
         return jax.nn.softmax(scores, axis=-1)
     per_head = sinks.reshape(scores.shape[1], -1, 1)

@@ -54,16 +54,16 @@ STATE_AXES = MappingProxyType(
     }
     | {"owners": ("rows", "slots"), "first": ("rows",), "page": ("rows",)}
 )
-"""Array of a decode state -> its logical axes."""
+"""Name of an array in a decode state -> the array's logical axes."""
 
 
 class Model(NamedTuple):
-    """A decoder without its parameters."""
+    """The configuration and the mesh of a decoder, without its parameters."""
 
     config: TransformerConfig
     """Configuration of the decoder."""
     mesh: Mesh | None = None
-    """Mesh that rows and parameters are divided over; None: one device, or the compiler decides."""
+    """Mesh that rows and parameters are divided over; None: one device, or whatever the compiler chooses."""
 
     def module(self, params: Params) -> Transformer:
         """Build the Flax module with these parameters."""
@@ -177,7 +177,7 @@ def score_tokens(
     return Scores(*(to_batch(part, packed) for part in scores))
 
 
-def reads_shared_prompts(score: object) -> bool:
+def supports_shared_prompts(score: object) -> bool:
     """Return True if a policy's `score` is correct for rows in which several sequences share a prompt's prefix.
 
     `score` must be `score_tokens` itself, because a function that wraps it may rely on complete sequences. The model's attention
@@ -190,7 +190,7 @@ def reads_shared_prompts(score: object) -> bool:
 
 
 class DecodeState(NamedTuple):
-    """The state of a decode.
+    """The state of rows that are being decoded.
 
     The slots form a ring buffer. All rows write their next token to the same slot, so a row that joins later has its prompt in the
     slots just before that slot. Slots are added at the end, and only before the ring wraps around.
@@ -220,9 +220,9 @@ def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
 def decode_weights(model: Model, params: Params) -> Params:
     """Cast matrices to the precision of the products, and gather them over the devices that share the width.
 
-    A decode reads all weights for each token, so casting and gathering them once, in advance, saves doing both for every token.
-    Norms are computed in float32, and a matrix that is already prepared or quantized is returned unchanged. If the mesh has an axis
-    `split` (see `rljax.models.axes.sampler_mesh`), matrices are not gathered, but sharded along other axes.
+    Decoding reads all weights for every token, so they are cast and gathered only once, in advance. Norms stay in float32, and
+    matrices that are already prepared, or quantized, are not cast. If the mesh has an axis `split` (see
+    `rljax.models.axes.sampler_mesh`), matrices are not gathered, but sharded along other axes.
     """
     mesh, dtype = model.mesh, model.config.compute_dtype
     is_split = mesh is not None and SPLIT in mesh.axis_names
@@ -310,7 +310,7 @@ def _read_in_chunks(
 ) -> tuple[Float[Array, "B D"], Cache]:
     """Read tokens into a cache, from `slot` on; return the hidden state at index `end` of each row's tokens, and the cache.
 
-    All chunks have the same length, so the last two may overlap; tokens that are read twice give the same values twice.
+    All chunks have the same length, so the last two may overlap; the tokens in both are read twice, with the same result.
     """
     module, length = model.module(params), tokens.shape[1]
     chunks = -(-length // PREFILL_TOKENS)

@@ -74,7 +74,7 @@ def compute_memories(
 def mixed_logits(
     rules: Rules, logits: Float[Array, "*N V"], memory: Int[Array, "*N F"], share: Number
 ) -> Float[Array, "*N V"]:
-    """Log-probabilities of the mixture, or of the network alone where the rules abstain; float32.
+    """Compute the log-probabilities of the mixture, or of the network alone where the rules abstain, in float32 at least.
 
     Args:
         rules: the state machine.

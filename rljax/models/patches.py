@@ -201,7 +201,7 @@ def count_earlier_patches(is_patch: Bool[Array, "R S"], segments: Int[Array, "R 
 def position_offsets(
     reader: PatchModel, params: Params, tokens: Int[Array, "R S"], segments: Int[Array, "R S"]
 ) -> Float[Array, "R S D"]:
-    """Offset added to each token embedding: the position embedding of a patch in its image, 0 for other tokens.
+    """Compute the offset of each token embedding: the position embedding of a patch in its image, 0 for other tokens.
 
     ::
 
@@ -223,7 +223,7 @@ def position_offsets(
 
 
 def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Features:
-    """Hidden states and head from which the logits of the scored tokens are computed; the head has no rows for patches."""
+    """Compute the factors of the scored tokens' logits: the hidden states, and the head, which has no rows for patches."""
     tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
     offset = position_offsets(reader, params[PATCHES], tokens, segments)
     full = with_full_table(reader, params)
@@ -236,7 +236,7 @@ def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Featur
 def score_with_patches(
     reader: PatchModel, params: Params, packed: Packed, temperature: float = 1.0, *, chunk: int | None = None
 ) -> Scores:
-    """Log-probability (-inf for a patch) and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`."""
+    """Compute the log-probability (-inf for a patch) and entropy of a batch's tokens; see `language_model.score_tokens`."""
     features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
     chunk = choose_chunk(chunk, reader.model.config.vocab_size, reader.model.mesh)
     head_rows = jnp.asarray(reader.text_row)[tokens]

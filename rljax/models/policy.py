@@ -371,7 +371,7 @@ def refuse_to_save(params: HostParams, folder: Path) -> None:
 
 
 def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature: float) -> Scores:
-    """Log-probability and entropy of a batch's tokens, computed from the logits of every slot.
+    """Compute the log-probability and entropy of a batch's tokens from the logits of every slot.
 
     ::
 
@@ -390,7 +390,7 @@ def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature:
 
 
 def scores_of_distributions(logp: Float[Array, "R K V"], packed: Packed) -> Scores:
-    """The same as `scores_of_logits`, from the log-probabilities of the full vocabulary at each scored token.
+    """Compute the same as `scores_of_logits`, but from log-probabilities of the full vocabulary at each scored token.
 
     A token of probability 0 adds nothing to the entropy, nor to its gradient.
     """

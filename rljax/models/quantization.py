@@ -209,7 +209,7 @@ def quantize_params(params: Params, *, kind: str, dtype: Any) -> Params:
 
 
 def matrix_shapes(params: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
-    """Shapes of the parameters; a quantized matrix has the shape of the matrix that it represents."""
+    """Return the shapes of the parameters; a quantized matrix has the shape of the matrix that it represents."""
 
     def shape(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, jnp.float32 if is_quantized(leaf) else leaf.dtype)

@@ -197,7 +197,7 @@ def resize_records(state: RecordedState, length: int) -> RecordedState:
 
 
 def recorded_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
-    """Mesh axes of an array of a recorded state."""
+    """Return the mesh axes of an array of a recorded state."""
     return state_spec(path, shape) if path[0] == "decode" else spec_of(("rows",))
 
 

@@ -26,16 +26,16 @@ HEAD = ("vocab_parts", "features")
 """Logical axes of the logits, and of the head."""
 
 LOGITS_AT_ONCE = 40_000_000
-"""Number of logits in a CPU's memory at once, by default: 160 MB."""
+"""Default number of logits in a CPU's memory at once; they take 160 MB."""
 ACCELERATOR_LOGITS = 320_000_000
-"""Number of logits in an accelerator's memory at once, by default: 1.28 GB, a twelfth of the 16 GB of a TPU v5e."""
+"""Default number of logits in an accelerator's memory at once; they take 1.28 GB, a twelfth of the 16 GB of a TPU v5e."""
 ACCELERATOR_TOKENS = 4_096
-"""Largest number of tokens in a chunk on accelerators, by default. Each chunk reads and writes the gradient of the head, which
+"""Default limit on the number of tokens in a chunk on accelerators. Each chunk reads and writes the gradient of the head, which
 takes as long as the products of about 420 tokens on a TPU v5e, so a longer chunk would gain less than a tenth."""
 
 
 def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
-    """Default number of tokens whose logits are in a device's memory at once.
+    """Return the default number of tokens whose logits are in a device's memory at once.
 
     Args:
         vocab_size: number of logits per token.
@@ -60,7 +60,7 @@ class TokenChunks(NamedTuple):
     """The tokens of all rows, one row after the other, in chunks that are each divided among the copies of the parameters."""
 
     chunks: Array
-    """Entries of the tokens, `[chunks, N, C, ...]`; the last chunk is padded with zeros."""
+    """One entry per token, `[chunks, N, C, ...]`; the last chunk is padded with zeros."""
     shape: tuple[int, int]
     """R and K, number of rows and tokens per row."""
 
@@ -113,7 +113,7 @@ def token_scores(
     chunk: int,
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
-    """Log-probability of each token, and entropy of the distribution that the token was sampled from.
+    """Compute the log-probability of each token, and the entropy of the distribution that the token was sampled from.
 
     ::
 
@@ -157,7 +157,7 @@ def score_features(
     chunk: int,
     mesh: Mesh | None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
-    """Log-probability and entropy of each token, from `Features`; see `token_scores`."""
+    """Compute the log-probability and entropy of each token from `Features`; see `token_scores`."""
     hidden, head, copy, cap = features
     options = {"temperature": temperature, "chunk": chunk, "mesh": mesh}
     return token_scores(hidden, head, tokens, copy=copy, cap=cap, kept=kept, **options)

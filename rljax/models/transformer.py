@@ -65,7 +65,7 @@ KEYS_BY_TOKEN = ("stream_rows", "tokens", "kv_heads", "head_dim")
 
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
-    """Rotation of each pair of a head's features, in radians per position."""
+    """Return the rotation of each pair of a head's features, in radians per position."""
     features = config.head_dim if config.rotated is None else config.rotated
     exponents = jnp.arange(0, features, 2, dtype=jnp.float32) / features
     frequencies = config.rope_theta**-exponents
@@ -77,8 +77,9 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
 
 
 def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> RotaryAngles:
-    """Angles of the tokens, for all layers. Without the barrier, the compiler recomputes the angles in each head of each layer."""
+    """Compute the angles of the tokens, for all layers."""
     angle = positions[:, :, None].astype(jnp.float32) * rope_frequencies(config)[None, None, :]
+    # without the barrier, the compiler would recompute the angles in each head of each layer
     cos, sin = jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle)))
     amplitude = 1.0 if config.rope_scaling is None else config.rope_scaling.amplitude
     return RotaryAngles(cos, sin) if amplitude == 1 else RotaryAngles(amplitude * cos, amplitude * sin)
@@ -87,7 +88,7 @@ def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> Ro
 def angles_by_layer(
     positions: Int[Array, "B T"], config: TransformerConfig, windows: list[int | None]
 ) -> list[RotaryAngles | None]:
-    """Angles of the tokens in each layer, which may depend on the layer's window; None for a layer without rotary positions."""
+    """Compute the angles of the tokens in each layer, with or without a window; None for a layer without rotary positions."""
     far = near = rotary_angles(positions, config)
     if config.window_rope_theta is not None:
         near = rotary_angles(positions, replace(config, rope_theta=config.window_rope_theta, rope_scaling=None))
@@ -151,7 +152,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 class RMSNorm(nnx.Module):
-    """Scale to unit root mean square, then by `offset + scale`, computed in float32 at least."""
+    """Scale the last axis to unit root mean square, then multiply it by `offset + scale`; computed in float32 at least."""
 
     def __init__(self, features: int, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.offset, self.eps = config.norm_offset, config.norm_eps
@@ -432,7 +433,7 @@ class Transformer(nnx.Module):
         return constrain_sharding(x, ("copy_rows", "tokens", "fsdp_width"), self.mesh)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Logits after every token, before any temperature, float32 at least."""
+        """Compute the logits after every token, before any temperature, in float32 at least."""
         weight, hidden = cast_parameter(self._head, hidden.dtype), self.before_head(hidden)
         logits = jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
         return soft_cap(logits, self.config.logit_cap)

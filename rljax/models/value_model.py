@@ -67,7 +67,7 @@ def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | Non
 
 
 def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Array, "B T N"]:
-    """Outputs of the value head at the slot before each token of a batch.
+    """Compute the outputs of the value head at the slot before each token of a batch.
 
     If the model reads log-probabilities, its input for response token a_t is ::
 

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float32, Int, Int16, Int32
 
 from rljax.data.prompts import Demonstrations
 from rljax.models import Packed
-from rljax.models.language_model import reads_shared_prompts
+from rljax.models.language_model import supports_shared_prompts
 from rljax.models.packed import SEGMENTS_PER_PROMPT
 from rljax.records import required
 from rljax.rollout.groups import Groups
@@ -388,7 +388,7 @@ class Chunk(NamedTuple):
 
 def layout_for(score: object, teacher: object | None) -> Callable[..., Layout]:
     """Return the layout function of an update: `lay_out_shared` if `score` supports it and there is no teacher, else `lay_out`."""
-    return lay_out_shared if teacher is None and reads_shared_prompts(score) else lay_out
+    return lay_out_shared if teacher is None and supports_shared_prompts(score) else lay_out
 
 
 def full_responses_per_row(prompt: int, response: int, size: int, rows: int) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from rljax.models import Model, TransformerConfig, init_params, score_tokens, transformer_policy
 from rljax.models.attention import attend, attend_within
-from rljax.models.language_model import reads_shared_prompts
+from rljax.models.language_model import supports_shared_prompts
 from rljax.models.packed import SEGMENTS_PER_PROMPT, visible_slots
 from rljax.parallel import make_mesh, put_rows
 from rljax.rollout import Sequences, lay_out, pack_one_per_row
@@ -174,11 +174,11 @@ def test_tokens_attend_to_the_prompt_and_their_own_response():
 
 def test_wrapped_or_windowed_scores_do_not_read_shared_prompts():
     policy = transformer_policy(replace(CONFIG, compute_dtype="float32"), eos=1)
-    assert reads_shared_prompts(policy.score)
-    assert not reads_shared_prompts(lambda params, packed, temperature: policy.score(params, packed, 2 * temperature))
-    assert not reads_shared_prompts(partial(len, []))
+    assert supports_shared_prompts(policy.score)
+    assert not supports_shared_prompts(lambda params, packed, temperature: policy.score(params, packed, 2 * temperature))
+    assert not supports_shared_prompts(partial(len, []))
     windowed = transformer_policy(replace(CONFIG, compute_dtype="float32", window=4), eos=1)
-    assert not reads_shared_prompts(windowed.score)
+    assert not supports_shared_prompts(windowed.score)
 
 
 @pytest.mark.parametrize("axes", [(1, 1), (2, 2, 2), (8, 1)])
