@@ -63,7 +63,7 @@ class _Episode(NamedTuple):
     """Sum of each part of the reward over the turns, by name."""
     metrics: Mapping[str, float] = MappingProxyType({})
     """Sum of each metric over the turns, by name."""
-    others: tuple[int, ...] = ()
+    other_turns: tuple[int, ...] = ()
     """Indices of the pieces that are turns of another policy."""
     failure: Failed | None = None
     """The environment's failure in this episode, if there was one."""
@@ -293,10 +293,10 @@ def _with_own_turns_only(episode: _Episode) -> _Episode:
 
     An episode in which the trained policy has no turn has no verdict; the metric `episode_no_turn` counts such episodes.
     """
-    if not episode.others:
+    if not episode.other_turns:
         return episode
     turns = [index for index, piece in enumerate(episode.pieces) if piece.mask.any()]
-    if not {*turns} - {*episode.others}:
+    if not {*turns} - {*episode.other_turns}:
         return episode._replace(
             pieces=tuple(observe(piece, piece.tokens.tolist()) for piece in episode.pieces),
             rewards=(),
@@ -306,14 +306,14 @@ def _with_own_turns_only(episode: _Episode) -> _Episode:
     rewards_before_first: list[float] = []
     for index, reward in zip(turns, episode.rewards, strict=False):  # a failed episode lacks the last reward
         earned = [] if reward is None else [reward]
-        if index not in episode.others:
+        if index not in episode.other_turns:
             rewards.append([*rewards_before_first, *earned])
             rewards_before_first = []
         else:
             (rewards[-1] if rewards else rewards_before_first).extend(earned)
     return episode._replace(
         pieces=tuple(
-            observe(piece, piece.tokens.tolist()) if index in episode.others else piece
+            observe(piece, piece.tokens.tolist()) if index in episode.other_turns else piece
             for index, piece in enumerate(episode.pieces)
         ),
         rewards=tuple(sum(each) if each else None for each in rewards),
@@ -455,8 +455,8 @@ def _sample_turns(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[i
 
 def _with_turn(episode: _Episode, turn: Response, *, is_own: bool) -> _Episode:
     """Append a turn of the trained policy, or of the other policy, to an episode."""
-    others = episode.others if is_own else (*episode.others, len(episode.pieces))
-    return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1, others=others)
+    other_turns = episode.other_turns if is_own else (*episode.other_turns, len(episode.pieces))
+    return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1, other_turns=other_turns)
 
 
 def _reply_to_turns(
@@ -488,8 +488,8 @@ def _reply_to_turn(context: EpisodeContext, episode: _Episode, outcome: object) 
     observation = _encode_observation(context, episode, step.observation)
     if len(observation) >= episode.room:
         return step.state, reply._replace(finish="length", metrics=_add_numbers(reply.metrics, {"overflow": 1.0}))
-    others = _is_others_turn(context, step.state)
-    return step.state, reply._replace(observation=[*map(int, observation)], done=False, is_others_turn=others)
+    is_others_turn = _is_others_turn(context, step.state)
+    return step.state, reply._replace(observation=[*map(int, observation)], done=False, is_others_turn=is_others_turn)
 
 
 def _advance(episode: _Episode, state: object, reply: _Reply) -> _Episode:
@@ -544,4 +544,4 @@ def _encode_observation(context: EpisodeContext, episode: _Episode, observation:
 
 def _join_pieces(episode: _Episode) -> Response:
     """Join the pieces of an episode into one response."""
-    return episode.pieces[-1]._replace(turns=episode.turns - len(episode.others), **join_arrays(episode.pieces))
+    return episode.pieces[-1]._replace(turns=episode.turns - len(episode.other_turns), **join_arrays(episode.pieces))

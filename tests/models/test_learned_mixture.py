@@ -15,7 +15,7 @@ from rljax.data.prompts import left_pad
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.calculator import calculator_of, with_calculator
+from rljax.models.calculator_rules import calculator_of, with_calculator
 from rljax.models.learned_mixture import Mixture, learned_mixture
 from rljax.models.mixed_policy import mixed_policy
 from rljax.parallel import make_mesh

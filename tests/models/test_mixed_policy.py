@@ -9,7 +9,7 @@ from rljax.data.prompts import left_pad
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.calculator import CHARACTERS, calculator_of
+from rljax.models.calculator_rules import CHARACTERS, calculator_of
 from rljax.models.mixed_policy import compute_memories, mixed_policy
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack_one_per_row

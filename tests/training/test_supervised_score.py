@@ -11,7 +11,7 @@ import rljax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Scores
-from rljax.models.calculator import calculator_of
+from rljax.models.calculator_rules import calculator_of
 from rljax.models.mixed_policy import mixed_policy
 from rljax.rollout import pack_one_per_row, sequences_of_demonstrations
 from rljax.tracking.rows import read_metrics

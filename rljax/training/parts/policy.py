@@ -57,7 +57,7 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
         return sub_policies(policy, marker=marker, rank=config.sub_policies)
     if config.calculator is None:
         return policy
-    from rljax.models.calculator import with_calculator  # noqa: PLC0415  few runs have a calculator
+    from rljax.models.calculator_rules import with_calculator  # noqa: PLC0415  few runs have a calculator
 
     return with_calculator(policy, tokenizer.encode, share=config.calculator, rate=config.calculator_rate)
 
