@@ -9,7 +9,7 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rollout.environment import Step
 
-SCRIPTED = ("perfect", "random")
+SCRIPTED_PLAYERS = ("perfect", "random")
 """Players that are not models."""
 
 
@@ -53,7 +53,7 @@ class Nim:
             raise InputError(
                 "environment_options: other_policy is empty; write 'perfect', 'random', 'past' or a model folder."
             )
-        self.script = other_policy if other_policy in SCRIPTED else None
+        self.script = other_policy if other_policy in SCRIPTED_PLAYERS else None
         self.other_policy = None if self.script else other_policy
         self.refresh_every, self.take, self.largest, self.max_turns = refresh_every, take, largest, largest
 

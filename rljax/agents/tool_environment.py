@@ -21,7 +21,7 @@ from rljax.data.tool_calls import EPISODE_STATE, ToolCall, Turn, keeps_state, na
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.reward_call import has_failed
-from rljax.rewards.reward_scores import call_reward, scores_of
+from rljax.rewards.reward_scores import call_reward, combine_scores
 from rljax.rollout.environment import Step
 from rljax.text import one_line
 
@@ -166,7 +166,7 @@ def judge_answer(reward: Callable, problem: Problem, answer: str) -> tuple[float
     """
     columns, chats = reward_columns([problem]), [problem.messages]
     results = call_reward(reward, [problem.prompt], [answer], columns, max_failure_share=1.0, chats=chats)
-    scores = scores_of(reward, results, max_failure_share=1.0)
+    scores = combine_scores(reward, results, max_failure_share=1.0)
     if has_failed(scores.failed)[0]:
         reason = next(result.reason for result in results if has_failed(result.failed)[0])
         raise RuntimeError(f"the reward failed on the answer {answer!r:.80}: {reason}")

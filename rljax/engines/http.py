@@ -11,7 +11,7 @@ import httpx
 
 from rljax.errors import InputError, ServerLostError
 
-TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
+TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed."""
 MOST_WAIT_SECONDS = 5.0
 """Longest wait between two tries, in seconds."""
@@ -61,7 +61,7 @@ class Http:
             except httpx.TransportError as error:
                 fault = f"{type(error).__name__}: {error}"
             else:
-                if answer.status_code not in TEMPORARY:
+                if answer.status_code not in TEMPORARY_STATUSES:
                     self._report(is_lost=False)
                     return self._read(answer, path)
                 fault = _describe_error(answer)

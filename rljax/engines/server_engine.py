@@ -26,9 +26,9 @@ from rljax.records import required
 from rljax.rollout.engine_protocols import Request, Response, Sampling
 from rljax.text import counted
 
-CONNECTIONS = 16
+MOST_CONNECTIONS = 16
 """Maximum number of requests that are sent at once."""
-RESPONSES = 16
+MOST_RESPONSES = 16
 """Maximum number of responses per request."""
 MOST_REPUBLISHES = 5
 """How often one sampling call may republish the weights to a server that has lost them; after that, the run ends."""
@@ -47,7 +47,7 @@ class PublishedWeights(NamedTuple):
     version: int
     """Version of the weights on the server."""
     losses: int
-    """`Http.losses` when the weights were published."""
+    """The value of `Http.losses` when the weights were published."""
 
 
 class ServerEngine:
@@ -89,7 +89,7 @@ class ServerEngine:
         self._publishing = threading.Lock()
         self.dialect: Dialect = dialect_of(server)
         # OpenAI's clients take an address with /v1, but the servers have paths outside it, such as /weights.
-        self.http = Http(url.rstrip("/").removesuffix("/v1"), key=key, patience=patience, connections=CONNECTIONS)
+        self.http = Http(url.rstrip("/").removesuffix("/v1"), key=key, patience=patience, connections=MOST_CONNECTIONS)
         self._save, self._vocabulary, self._folder = save, vocabulary, folder
         self._published: PublishedWeights | None = None
         found: list[Status] = []
@@ -158,14 +158,14 @@ class ServerEngine:
 
     def _send(self, requests: Sequence[Request], waiting: Sequence[int]) -> Iterator[tuple[list[int], list[Reply]]]:
         """Send the waiting requests, combining requests with the same prompt, and yield request indices and replies in order."""
-        most = min(RESPONSES, self._status.max_responses or RESPONSES) if self.dialect.samples_groups else 1
+        most = min(MOST_RESPONSES, self._status.max_responses or MOST_RESPONSES) if self.dialect.samples_groups else 1
         calls: list[list[int]] = []
         groups: dict[tuple[tuple[int, ...], Sampling], list[int]] = {}
         for index in waiting:
             groups.setdefault((requests[index].prompt_tokens, requests[index].sampling), []).append(index)
         for indices in groups.values():
             calls += [indices[start : start + most] for start in range(0, len(indices), most)]
-        pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rljax-engine")
+        pool = ThreadPoolExecutor(MOST_CONNECTIONS, thread_name_prefix="rljax-engine")
         try:
             yield from zip(
                 calls, pool.map(lambda indices: self._ask([requests[index] for index in indices]), calls), strict=True

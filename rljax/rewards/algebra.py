@@ -142,7 +142,7 @@ def _same_number(reference: str, left: Any, answer: str, right: Any) -> bool:
 
 
 def _evaluate_at_points(expressions: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Evaluate expressions at the test points where all have a value; from the third point on, only where all values are real."""
+    """Evaluate expressions at the test points where all have a value; at the third point and later, complex values do not count."""
     names = sorted({symbol.name for expression in expressions for symbol in expression.free_symbols})
     found = []
     for position, point in enumerate(_POINTS):

@@ -21,7 +21,7 @@ SECONDS = 2.0
 """Time limit of one pattern on one response."""
 _MEMORY_BYTES = 2 * 2**30
 _TEXT = "tag:yaml.org,2002:str"
-SETTINGS = frozenset({"weight", "users"})
+OPTIONAL_KEYS = frozenset({"weight", "users"})
 """Optional keys of a rule, in addition to the required key, which names the kind of rule."""
 ViolationTest = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
 """(texts, progress) -> whether each text breaks a rule, or `Failed` if that could not be decided."""
@@ -62,7 +62,7 @@ def _build_model_test(value: object) -> ViolationTest:
     return _negate(yes_or_no(value["question"], value["at"], value.get("model")))
 
 
-KINDS: Mapping[str, Callable[[object], ViolationTest]] = MappingProxyType(
+RULE_KINDS: Mapping[str, Callable[[object], ViolationTest]] = MappingProxyType(
     {
         "must": lambda value: _negate(_build_occurrence_test(value)),
         "must_not": _build_occurrence_test,
@@ -168,16 +168,20 @@ class _Loader(yaml.SafeLoader):
 
 def _read_rule(name: str, rule: object) -> tuple[Callable, float]:
     """Return a rule's reward and weight."""
-    if not isinstance(rule, Mapping) or len(kinds := rule.keys() & KINDS.keys()) != 1 or rule.keys() - KINDS - SETTINGS:
+    if (
+        not isinstance(rule, Mapping)
+        or len(kinds := rule.keys() & RULE_KINDS.keys()) != 1
+        or rule.keys() - RULE_KINDS - OPTIONAL_KEYS
+    ):
         raise InputError(
-            f"the rule {name!r} is {rule!r}; a rule has exactly one of {', '.join(KINDS)}, and may have `weight` and `users`."
+            f"the rule {name!r} is {rule!r}; a rule has exactly one of {', '.join(RULE_KINDS)}, and may have `weight` and `users`."
         )
     (kind,) = kinds
     weight = rule.get("weight", 1.0)
     if not is_finite_number(weight) or weight < 0:
         raise InputError(f"the weight of the rule {name!r} is {weight!r:.80}; it must be a number, 0 or more.")
     try:
-        violates = KINDS[kind](rule[kind])
+        violates = RULE_KINDS[kind](rule[kind])
     except (TypeError, re.error, OverflowError, RecursionError) as error:
         raise InputError(
             f"the rule {name!r} has {kind}: {reprlib.repr(rule[kind])} ({one_line(error)}); correct it."

@@ -22,6 +22,7 @@ from rljax.rewards.pool import shared_pool
 from rljax.rewards.quantity import same_quantity
 
 SECONDS = 2.0
+"""Time limit of one comparison."""
 _MEMORY_BYTES = 2 * 2**30
 _STATED_FORM = (
     r"the last `\boxed{...}`, else `<answer>...</answer>`, else the text after `####` or after the words `the answer is`"

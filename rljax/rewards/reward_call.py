@@ -26,7 +26,7 @@ from rljax.text import counted, one_line
 
 Progress = Callable[[int, int], None]
 """Progress callback; its arguments are the number of items done and the total number of items."""
-LARGEST = 1e18
+LARGEST_REWARD = 1e18
 """Largest absolute value of a reward, chosen so that squares of rewards fit into 32-bit floats."""
 
 
@@ -372,7 +372,7 @@ def _check_range(value: numbers.Real) -> float | Failed:
         number = float(value)
     except OverflowError:
         number = math.inf
-    if abs(number) <= LARGEST:  # False for NaN
+    if abs(number) <= LARGEST_REWARD:  # False for NaN
         return number
     return Failed("out_of_range", f"it returned {reprlib.repr(value)}, which is not a number from -1e18 to 1e18")
 

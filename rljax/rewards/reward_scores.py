@@ -323,7 +323,7 @@ def judge(
     results = call_reward(
         reward, prompts, completions, columns, max_failure_share=max_failure_share, progress=progress, chats=chats
     )
-    return scores_of(reward, results, max_failure_share=max_failure_share)
+    return combine_scores(reward, results, max_failure_share=max_failure_share)
 
 
 def call_reward(
@@ -339,8 +339,8 @@ def call_reward(
 ) -> list[CallResult]:
     """Call each part of a reward once, at whatever depth it is, and read what it returns.
 
-    The arguments are those of `judge`, plus `seconds`, the time limit per call.
-    The results of several calls can be joined (`rljax.rewards.reward_call.join_results`) before `scores_of` counts their failures.
+    The arguments are those of `judge`, plus `seconds`, the time limit per call. The results of several calls can be joined
+    (`rljax.rewards.reward_call.join_results`) before `combine_scores` counts their failures.
 
     Raises:
         ValueError: in the same cases as for `judge`.
@@ -353,7 +353,9 @@ def call_reward(
             raise ValueError(f"{name} must have one entry per prompt, got {len(column)} for {len(prompts)} prompts")
     parts = _leaf_rewards(reward)
     in_chat = [chats is not None and any(chats) and not reads_text(part) for part in parts]
-    chat_prompts, chat_completions = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
+    chat_prompts, chat_completions = (
+        (prompts, completions) if chats is None else convert_to_messages(prompts, completions, chats)
+    )
     returned = wait_for(
         [
             call_function(
@@ -379,7 +381,7 @@ def call_reward(
     return results
 
 
-def scores_of(
+def combine_scores(
     reward: Callable, results: Sequence[CallResult], *, max_failure_share: float | int = MAX_FAILURE_SHARE
 ) -> Scores:
     """Combine the results of a reward's parts into one number per completion.
@@ -510,7 +512,7 @@ def reads_text(reward: Callable) -> bool:
     return getattr(reward, "reads_text", qualified_name(reward).startswith("rljax."))
 
 
-def as_messages(
+def convert_to_messages(
     prompts: Sequence[str], completions: Sequence[str], chats: Sequence[Messages | None]
 ) -> tuple[list[Any], list[Any]]:
     """Convert the prompts that are conversations to lists of messages, and their completions to lists of one message.
@@ -524,7 +526,7 @@ def as_messages(
         N prompts and N completions. Every message is a new dict, because a reward may change its arguments.
 
     Example:
-        >>> as_messages(["1+1", "2+2"], ["2", "4"], [[{"role": "user", "content": "1+1"}], None])
+        >>> convert_to_messages(["1+1", "2+2"], ["2", "4"], [[{"role": "user", "content": "1+1"}], None])
         ([[{'role': 'user', 'content': '1+1'}], '2+2'], [[{'role': 'assistant', 'content': '2'}], '4'])
     """
     chat_prompts = [

@@ -12,11 +12,11 @@ from rljax.rewards.correctness import Failed
 from rljax.rewards.reward_call import Progress
 from rljax.text import one_line
 
-CONNECTIONS = 16
-"""Number of questions in flight at once."""
+MOST_CONNECTIONS = 16
+"""Maximum number of questions in flight at once."""
 SECONDS = 120.0
 """Time limit per question."""
-KEY = "RLJAX_JUDGE_KEY"
+KEY_VARIABLE = "RLJAX_JUDGE_KEY"
 """Name of the environment variable that contains the server's API key."""
 QUESTION = "Text:\n\n{text}\n\nQuestion about the text: {question}\nAnswer with yes or no only."
 
@@ -41,12 +41,12 @@ def yes_or_no(
         raise InputError(f"the judge's address is {url!r:.80}; give one such as http://127.0.0.1:8000.")
 
     def ask_all(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
-        key = os.environ.get(KEY)
+        key = os.environ.get(KEY_VARIABLE)
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         found: list[bool | Failed] = []
         with (
             httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=SECONDS, trust_env=False) as client,
-            ThreadPoolExecutor(CONNECTIONS) as threads,
+            ThreadPoolExecutor(MOST_CONNECTIONS) as threads,
         ):
             try:
                 named = _find_first_model(client) if model is None else model

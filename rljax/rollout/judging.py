@@ -218,7 +218,7 @@ class Judge(NamedTuple):
             InputError: the reward failed on too many responses.
         """
         results = [join_results(parts) for parts in zip(*(output.results for output in outputs), strict=True)]
-        scores = reward_scores.scores_of(self.reward, results, max_failure_share=self.max_failure_share)
+        scores = reward_scores.combine_scores(self.reward, results, max_failure_share=self.max_failure_share)
         parts = scores.parts if len(scores.parts) > 1 else None
         verdicts = Verdicts(scores.total, scores.valid, scores.failed, parts, scores.correct)
         if self.step_reward is None:

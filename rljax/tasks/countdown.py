@@ -24,7 +24,7 @@ from rljax.rewards.extract import final_answer
 from rljax.settings.checks import check_at_least
 from rljax.tasks.task import TaskConfig
 
-LARGEST = 99
+LARGEST_TARGET = 99
 """Largest target."""
 _APPLY = {"+": operator.add, "-": operator.sub}
 _EXPRESSION = re.compile(r"[1-9](?:[+*-][1-9])*")
@@ -118,7 +118,7 @@ class CountdownConfig(TaskConfig):
     def _generate(self, random: Random) -> Problem:
         digits = "".join(random.choice("123456789") for _ in range(self.numbers))
         found = expressions("".join(sorted(digits)))
-        targets = sorted({value for value in found.values() if 1 <= value <= LARGEST})
+        targets = sorted({value for value in found.values() if 1 <= value <= LARGEST_TARGET})
         target = random.choice(targets)
         right = sorted(text for text, value in found.items() if value == target)
         wrong = sorted(text for text, value in found.items() if value != target)

@@ -10,7 +10,7 @@ from served_model import NAME, make_model, serving
 from rljax.rewards.constitution import constitution
 from rljax.rewards.correctness import Failed
 from rljax.rewards.reward_scores import judge
-from rljax.rewards.served_judge import KEY, yes_or_no
+from rljax.rewards.served_judge import KEY_VARIABLE, yes_or_no
 
 
 @contextmanager
@@ -56,7 +56,7 @@ REPLIES = {"please": " Yes.", "perhaps": "Maybe", "unsure": "Not sure", "crash":
 
 
 def test_answers_are_read_in_order(monkeypatch):
-    monkeypatch.setenv(KEY, "secret")
+    monkeypatch.setenv(KEY_VARIABLE, "secret")
     progress = []
     with serve_judge(reply_to) as (url, bodies, keys):
         outcomes = yes_or_no("Is it polite?", url)(

@@ -32,7 +32,7 @@ class LauncherError(OSError):
 
 
 class Service:
-    """The connection to the fork server, which is started when it is first needed, and again if it has died.
+    """The client of the fork server. It starts the server on first use, and again if the server has died.
 
     Any number of threads may have programs judged at once. While any program is judged, the user's other processes cannot inspect
     this process, because the tests are in its memory.

@@ -111,7 +111,7 @@ class Peer:
         """True if the other end may perform this action on an object of this end."""
         return True
 
-    def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
+    def trusts(self, reference: Reference, action: str, operands: tuple) -> bool:
         """True if an object of the other end is trusted to decide the result of this action."""
         return True
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rljax.rewards.sandbox.actions import ACTIONS, ARITHMETIC, COMPARISONS, MUTABLE, PREDICATES
 
-_PUBLIC = frozenset(
+_PUBLIC_SPECIAL_NAMES = frozenset(
     (
         *("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__dict__"),
         *("__bases__", "__mro__", "__defaults__", "__wrapped__", "__members__"),
@@ -29,7 +29,7 @@ class Connection(Protocol):
         """Have the other process perform an action on its object number `number`."""
         ...
 
-    def admits(self, reference: "Reference", action: str, operands: tuple) -> bool:
+    def trusts(self, reference: "Reference", action: str, operands: tuple) -> bool:
         """True if the object is trusted to decide the result of this action."""
         ...
 
@@ -85,10 +85,10 @@ class Remote:
     __slots__ = ("__weakref__", "_reference")
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__") and name not in _PUBLIC:
+        if name.startswith("__") and name not in _PUBLIC_SPECIAL_NAMES:
             raise AttributeError(name)
         reference = object.__getattribute__(self, "_reference")
-        if name in PREDICATES and not reference.peer.admits(reference, "get", (name,)):
+        if name in PREDICATES and not reference.peer.trusts(reference, "get", (name,)):
             return reference.peer.refuse(reference, name)
         return _ask(self, "get", name)
 
@@ -111,7 +111,7 @@ class Derived:
     _reference: Reference
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__") and name not in _PUBLIC:
+        if name.startswith("__") and name not in _PUBLIC_SPECIAL_NAMES:
             raise AttributeError(name)
         return _ask(self, "get", name)
 
@@ -288,7 +288,7 @@ def _remote_or_native(action: str, native: Callable | None) -> Callable:
 
     def method(proxy: object, other: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")
-        if reference.peer.admits(reference, action, (other,)):
+        if reference.peer.trusts(reference, action, (other,)):
             return reference.peer.ask(action, reference.number, other)
         if native is None and action == "__contains__":
             raise TypeError("the value does not support `in`")
@@ -305,7 +305,7 @@ def _action_method(action: str) -> Callable:
         if action in _TWO_OPERANDS or action in ("__bool__", "__hash__"):
             if operands == (None,) and action in ("__eq__", "__ne__"):
                 return action == "__ne__"
-            if not reference.peer.admits(reference, action, operands):
+            if not reference.peer.trusts(reference, action, operands):
                 return reference.peer.refuse(reference, action)
         return reference.peer.ask(action, reference.number, *operands)
 
@@ -331,7 +331,7 @@ async def _asynchronous_exit(proxy: object, kind: object, error: object, trace: 
 def _contains(proxy: Any, value: object) -> bool:
     """Ask the object whether it contains a value if it is trusted to decide that; otherwise compare its entries here."""
     reference = object.__getattribute__(proxy, "_reference")
-    if "__contains__" in reference.abilities and reference.peer.admits(reference, "__contains__", (value,)):
+    if "__contains__" in reference.abilities and reference.peer.trusts(reference, "__contains__", (value,)):
         return reference.peer.ask("__contains__", reference.number, value)
     if "__iter__" not in reference.abilities:
         return reference.peer.refuse(reference, "__contains__")

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from rljax.rewards.sandbox import syscall_commands
 
+# Calls that are always allowed.
 _ALWAYS = """
     read 0 63, write 1 64, close 3 57, mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, brk 12 214, madvise 28
     233, futex 202 98, clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, gettimeofday
@@ -32,12 +33,14 @@ _ALWAYS = """
     -, setitimer 38 103, getitimer 36 102, statfs 137 43, fstatfs 138 44, getcpu 309 168, membarrier 324 283, eventfd2 290
     19, fadvise64 221 223, fsync 74 82, fdatasync 75 83, pause 34 -
 """
+# Calls that are allowed only if files may be changed.
 _WRITING = """
     creat 85 -, mkdir 83 -, mkdirat 258 34, unlink 87 -, unlinkat 263 35, rmdir 84 -, rename 82 -, renameat 264 38,
     renameat2 316 276, symlink 88 -, symlinkat 266 36, link 86 -, linkat 265 37, truncate 76 45, ftruncate 77 46, chmod 90
     -, fchmod 91 52, fchmodat 268 53, utimensat 280 88, flock 73 32, fallocate 285 47, copy_file_range 326 285, sendfile 40
     71
 """
+# Calls that are allowed only with some arguments.
 _CONDITIONAL = """
     open 2 -, openat 257 56, clone 56 220, prlimit64 302 261, ioctl 16 29, fcntl 72 25
 """

@@ -16,7 +16,10 @@ _CLOSED = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.GeneratorType),
     *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
 )
-_USES = frozenset({"call", "__await__", "__iter__", "__next__", "__anext__", "__aiter__", "__bool__", "__hash__", "__eq__"})
+# What the program may do with such objects.
+_ACTIONS_ON_CLOSED = frozenset(
+    {"call", "__await__", "__iter__", "__next__", "__anext__", "__aiter__", "__bool__", "__hash__", "__eq__"}
+)
 
 
 class Link(NamedTuple):
@@ -79,9 +82,9 @@ class Judge(Peer):
             return not hidden and (own or (action == "get" and not isinstance(subject, BaseException)))
         if isinstance(subject, type):
             return action == "call"
-        return action in (_USES if closed else ACTIONS)
+        return action in (_ACTIONS_ON_CLOSED if closed else ACTIONS)
 
-    def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
+    def trusts(self, reference: Reference, action: str, operands: tuple) -> bool:
         """True if an object of the program is trusted to decide the result of this action."""
         if action == "__bool__":
             return True
