@@ -87,7 +87,7 @@ class GymnasiumEnvironment:
         self._check_spaces(game.observation_space)
         game.close()
         self.names = self._check_names(actions)
-        self.rules = self._default_rules() if rules is None else rules
+        self.rules = f"You act in {self.name}. {self._instruction()}" if rules is None else rules
         self.max_turns: Any = self.spec.max_episode_steps if max_turns is None else max_turns
         self.solved_at = self.spec.reward_threshold if solved_at is None else solved_at
         if self.max_turns is None:
@@ -172,9 +172,6 @@ class GymnasiumEnvironment:
             return f"Answer with a text of {self.space.min_length} to {self.space.max_length} characters."
         first, last = int(self.space.start), int(self.space.start + self.space.n - 1)
         return f"Answer with one action: {', '.join(self.names) if self.names else f'a number from {first} to {last}'}."
-
-    def _default_rules(self) -> str:
-        return f"You act in {self.name}. {self._instruction()}"
 
     def _read(self, completion: str) -> Any:
         """Return the action that a turn names; None if it names no valid action."""

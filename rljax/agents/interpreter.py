@@ -41,8 +41,8 @@ class PythonInterpreter(ToolEnvironment):
     """An environment whose only tool runs Python code.
 
     Each call first runs the code of the episode's earlier calls again, with hidden output, and then the new code. Variables
-    therefore last without a process between calls, and a resumed run has them as well. The limits apply to all of this code
-    together; the code of a call that exceeds them, or ends the process, is left out of later calls.
+    therefore last although no process runs between calls, and a resumed run continues exactly as before. The limits apply to all
+    of this code together; the code of a call that exceeds them, or ends the process, is left out of later calls.
 
     Args:
         reward: see `ToolEnvironment`.

@@ -87,7 +87,7 @@ def _openai_status(http: Http) -> Status:
     """Read the first model of `/v1/models`."""
     models = _get_field(http.get("/v1/models"), "data")
     if not isinstance(models, list) or not models:
-        raise InputError(f"the server {http.url} lists no model.")
+        raise InputError(f"the server {http.url} lists no model at /v1/models; start it with a model.")
     entry = models[0]
     numbers = [entry.get(name) for name in ("max_model_len", "max_tokens", "weights_version", "max_responses")]
     return Status(str(_get_field(entry, "id")), *(value if isinstance(value, int) else None for value in numbers))

@@ -90,9 +90,7 @@ def read_letter(text: str) -> str | None:
     return (found[1] or found[2]).upper()
 
 
-@reads(
-    "yes, no, true or false as the answer that a response states, else as its first word, with or without a reason after it"
-)
+@reads("yes, no, true or false: the answer that a response states, else its first word, with or without a reason after it")
 @verifier
 def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     """Give 1 for a completion whose yes or no agrees with the reference, else 0 (StrategyQA).
@@ -120,9 +118,7 @@ def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence,
     return _score_answers(read_yes_no, "yes or no", completions, answer)
 
 
-@reads(
-    "the letter of a choice as the answer that a response states, else at its beginning, such as `B`, `(B)` or `B: Rome`"
-)
+@reads("the letter of a choice, such as `B`, `(B)` or `B: Rome`: the answer that a response states, else its beginning")
 @verifier
 def multiple_choice(
     prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence

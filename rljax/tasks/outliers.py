@@ -83,8 +83,8 @@ class OutliersConfig(TaskConfig):
         """Generate distinct problems; the held-out problems have no outliers."""
         train, held = sample_parts(_generate, train=self.train_problems, heldout=heldout, seed=seed)
         noise = {"outlier_share": self.outlier_share, "outlier_size": self.outlier_size}
-        return [_set_columns(problem, noise) for problem in train], [
-            _set_columns(problem, dict.fromkeys(noise, 0.0)) for problem in held
+        return [replace(problem, columns=noise) for problem in train], [
+            replace(problem, columns=dict.fromkeys(noise, 0.0)) for problem in held
         ]
 
 
@@ -92,7 +92,3 @@ def _generate(random: Random) -> Problem:
     left, right = (random.randint(1, 99) for _ in range(2))
     answer = (left + right) % 10
     return Problem(f"{left}+{right}=", str(answer), f"#{answer}")
-
-
-def _set_columns(problem: Problem, columns: dict[str, float]) -> Problem:
-    return replace(problem, columns=columns)

@@ -39,7 +39,7 @@ def version() -> int:
 
 
 def make_rules(readable: list[str], writable: list[str]) -> int | None:
-    """Make rules that let a process read some files and folders, read and change others, and open nothing else.
+    """Make rules that let a process read some files and folders, read and change others, and open no other files.
 
     Args:
         readable: folders or files to read.

@@ -38,7 +38,9 @@ def judge(connection: int, folder: str) -> None:
         confine.adopt_orphans()
         confine.hide_memory()
         os.mkdir(folder, 0o711)
-        may_leave_files_outside = first["level"] == "rlimits"  # at other levels, a program can change only its own folder
+        may_leave_files_outside = (
+            first["level"] == "rlimits"
+        )  # at other levels, a program leaves nothing outside its folder
         end = _run_both(first, connection, folder, users, started)
     except wire.WireError:  # the trainer has ended
         end = None

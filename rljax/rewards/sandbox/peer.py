@@ -1,7 +1,7 @@
 """One end of the connection between the two processes of the sandbox.
 
-Each end asks the other to perform actions on the other's objects. While an end waits for an answer, it performs the actions that
-the other requests, so a function that the tests pass to the program runs in the tests' process.
+Each end can ask the other end to perform actions on the objects there. While an end waits for an answer, it performs the actions
+that the other end requests, so a function that the tests pass to the program runs in the tests' process.
 """
 
 import contextlib

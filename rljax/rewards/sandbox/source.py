@@ -193,7 +193,9 @@ def find_oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable
             if _ORACLE.fullmatch(name) is None and not (others & used or _encloses(trees, name, set(known) - {name})):
                 del found[name]
     return {
-        name: module for name, module in found.items() if _is_package(module) <= _has_attribute_use(name, [setup, *tests])
+        name: module
+        for name, module in found.items()
+        if module not in _PACKAGES or _has_attribute_use(name, [setup, *tests])
     }
 
 
@@ -228,10 +230,6 @@ def _find_origin(name: str) -> str | None:
         return _ALIASES.get(name, name)
     standard = next((module.__name__ for module in _STANDARD if name in vars(module) and not name.startswith("_")), None)
     return "" if standard is None and _ORACLE.fullmatch(name) else standard
-
-
-def _is_package(module: str) -> bool:
-    return module in _PACKAGES
 
 
 def _has_attribute_use(name: str, trees: Sequence[ast.Module]) -> bool:
