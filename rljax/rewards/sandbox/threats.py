@@ -155,13 +155,13 @@ def machine() -> Machine:
     return Machine(os.geteuid() == 0 != confine.choose_unused_user(0), landlock.version())
 
 
-def is_prevented(threat: Threat, level: str, where: Machine) -> bool:
+def is_prevented(threat: Threat, level: str, host: Machine) -> bool:
     """Return whether a level prevents a threat on a machine.
 
     Args:
         threat: the threat.
         level: one of `LEVELS`.
-        where: properties of the machine.
+        host: properties of the machine.
 
     Example:
         >>> is_prevented(Threat("reach a network", (), rlimits=()), "rlimits", Machine(True, 7))
@@ -169,19 +169,19 @@ def is_prevented(threat: Threat, level: str, where: Machine) -> bool:
     """
     fulfilled = {
         ALWAYS: True,
-        OWN_USER: where.own_user,
-        LANDLOCK: where.landlock > 0,
-        LANDLOCK_SIGNALS: where.landlock >= 6,
+        OWN_USER: host.own_user,
+        LANDLOCK: host.landlock > 0,
+        LANDLOCK_SIGNALS: host.landlock >= 6,
     }
     return any(fulfilled[condition] for condition in getattr(threat, level))
 
 
-def describe_exposure(level: str, where: Machine) -> str:
+def describe_exposure(level: str, host: Machine) -> str:
     """Describe in one sentence the threats that a level does not prevent on a machine.
 
     Args:
         level: one of `LEVELS`.
-        where: properties of the machine.
+        host: properties of the machine.
 
     Returns:
         The sentence; empty if every threat is prevented.
@@ -190,7 +190,7 @@ def describe_exposure(level: str, where: Machine) -> str:
         >>> describe_exposure("seccomp", Machine(True, 0))
         'a hostile program can read files that everyone on this machine can read, including data sets with tests.'
     """
-    attempts = [threat.attempt for threat in THREATS if not is_prevented(threat, level, where)]
+    attempts = [threat.attempt for threat in THREATS if not is_prevented(threat, level, host)]
     return f"a hostile program can {'; '.join(attempts)}." if attempts else ""
 
 
