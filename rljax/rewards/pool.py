@@ -64,8 +64,8 @@ class Pool:
         seconds: wall-clock time limit of one item, positive.
         workers: number of processes; None means one per core, at most 8.
         memory: limit on the address space of a worker in bytes (Linux only); None means no limit.
-        begin: a function without arguments that each worker calls once, before its first item, in the notation of `function`. The
-            call does not count against the time limit.
+        initializer: a function without arguments that each worker calls once, before its first item; it is named in the same form
+            as `function`. The call does not count against the time limit.
         confined: if True, results arrive as lines of JSON that are checked, never as pickles, and each worker permanently drops
             some privileges before its first item: to open files for writing, to read files outside Python's path, to start
             processes and to open connections. Privileges are dropped only on Linux, as far as the kernel allows
@@ -88,7 +88,7 @@ class Pool:
         seconds: float | int,
         workers: int | None = None,
         memory: int | None = None,
-        begin: str | None = None,
+        initializer: str | None = None,
         confined: bool = False,
     ):
         if not seconds > 0:
@@ -99,7 +99,7 @@ class Pool:
         self.seconds = seconds
         self.count = _default_count() if workers is None else workers
         self.memory = memory
-        self.begin = begin
+        self.initializer = initializer
         self.confined = confined
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -246,7 +246,7 @@ def shared_pool(
     seconds: float | int,
     workers: int | None = None,
     memory: int | None = None,
-    begin: str | None = None,
+    initializer: str | None = None,
     confined: bool = False,
 ) -> Pool:
     """Return this process's pool for these arguments, which is created by the first call with them.
@@ -256,7 +256,7 @@ def shared_pool(
         seconds: as in `Pool`.
         workers: as in `Pool`.
         memory: as in `Pool`.
-        begin: as in `Pool`.
+        initializer: as in `Pool`.
         confined: as in `Pool`.
 
     Returns:
@@ -269,7 +269,7 @@ def shared_pool(
         >>> shared_pool("math:sqrt", seconds=1.0) is shared_pool("math:sqrt", seconds=1.0)
         True
     """
-    options = {"seconds": seconds, "workers": workers, "memory": memory, "begin": begin, "confined": confined}
+    options = {"seconds": seconds, "workers": workers, "memory": memory, "initializer": initializer, "confined": confined}
     return _cached_pool(os.getpid(), function, **options)
 
 
@@ -284,7 +284,7 @@ def _start(pool: Pool) -> _Worker:
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         f"from rljax.rewards.pool_worker import main\n"
-        f"main({theirs.fileno()}, {pool.function!r}, {pool.memory!r}, {pool.begin!r}, {pool.confined!r})"
+        f"main({theirs.fileno()}, {pool.function!r}, {pool.memory!r}, {pool.initializer!r}, {pool.confined!r})"
     )
     with theirs:
         process = subprocess.Popen(

@@ -35,14 +35,15 @@ class _Channel(NamedTuple):
     """Sends a message."""
 
 
-def main(descriptor: int, name: str, memory: int | None, begin: str | None = None, confined: bool = False) -> None:
+def main(descriptor: int, name: str, memory: int | None, initializer: str | None = None, confined: bool = False) -> None:
     """Judge items until the connection is closed.
 
     Args:
         descriptor: the open file descriptor of the connection.
         name: the function to call, in a form that `rljax.rewards.resolve` accepts.
         memory: limit on the address space in bytes, or None. Linux only; macOS does not enforce it.
-        begin: a function to call once, without arguments, before any privileges are dropped, in the same form as `name`; or None.
+        initializer: a function to call once, without arguments, before any privileges are dropped; it is named in the same form as
+            `name`. None if there is no such function.
         confined: whether to drop the privileges that judging does not need (`rljax.rewards.sandbox.confine.drop_rights`), and to
             send results as lines of JSON.
     """
@@ -60,8 +61,8 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
     channel = lines if confined else pickles
     try:
         function = _load(name)
-        if begin is not None:
-            _load(begin)()
+        if initializer is not None:
+            _load(initializer)()
         if confined:
             confine.drop_rights(sys.path)
     except BaseException as error:  # importing runs user code

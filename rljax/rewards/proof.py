@@ -50,7 +50,7 @@ def proof(
     positions = [position for position, statement in enumerate(answer) if statement is not None]
     items = [{"statement": answer[position], "proof": skip_reasoning(completions[position])} for position in positions]
     module = f"{__name__}:"
-    pool = shared_pool(f"{module}judge", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{module}load", confined=True)
+    pool = shared_pool(f"{module}judge", seconds=SECONDS, memory=MEMORY_BYTES, initializer=f"{module}load", confined=True)
     verdicts: list[Any] = [None] * len(completions)
     for position, verdict in zip(positions, pool.map(items, progress), strict=True):
         if verdict == UNREADABLE_STATEMENT:

@@ -64,7 +64,7 @@ def reasoning_gym(
     judged = [position for position, problem in enumerate(reasoning_gym) if problem is not None]
     items = [{"problem": reasoning_gym[position], "answer": read_answer(completions[position])} for position in judged]
     module = f"{__name__}:"
-    pool = shared_pool(f"{module}score", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{module}load", confined=True)
+    pool = shared_pool(f"{module}score", seconds=SECONDS, memory=MEMORY_BYTES, initializer=f"{module}load", confined=True)
     scores: list[Any] = [None] * len(completions)
     for position, score_of_answer in zip(judged, pool.map(items, progress), strict=True):
         scores[position] = count_timeout_as_wrong(score_of_answer)

@@ -369,7 +369,7 @@ def test_a_confined_worker_can_only_judge(judges, tmp_path):
     secret.write_text("s")
     items = [{"kind": "began"}, {"kind": "value", "value": 3}]
     items += [{"kind": "write", "value": str(tmp_path / "new")}, {"kind": "fork"}, {"kind": "socket"}]
-    with Pool(f"{judges}:act", seconds=10, workers=1, begin=f"{judges}:begin", confined=True) as pool:
+    with Pool(f"{judges}:act", seconds=10, workers=1, initializer=f"{judges}:begin", confined=True) as pool:
         began, value, *refused = pool.map(items)
         assert (began, value) == (1, 3)
         assert all(isinstance(outcome, Failed) for outcome in refused), refused

@@ -52,13 +52,13 @@ class SpawnedProcess(NamedTuple):
 
 
 def spawn(
-    body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int
+    body: Callable[[], None], files: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int
 ) -> SpawnedProcess:
     """Run a function in a new confined process, and return as soon as the function begins.
 
     Args:
         body: the function.
-        keep: the file descriptors that the function needs; all others are closed.
+        files: the file descriptors that the function needs; all others are closed.
         level: `namespaces`, `seccomp` or `rlimits`.
         bounds: the resources that the process may use.
         folder: an empty folder, which becomes the working folder or, with `namespaces`, the root's mount point.
@@ -79,7 +79,7 @@ def spawn(
         code = 1
         state = theirs.fileno()
         try:
-            _confine((*keep, state), level, bounds, folder, user)
+            _confine((*files, state), level, bounds, folder, user)
             os.write(state, _READY)
             os.close(state)
             state = -1  # the number may be reused by the time the function raises
@@ -164,13 +164,13 @@ def _may_change_users() -> bool:
     return all(int(capabilities, 16) >> number & 1 for number in _USER_CAPABILITIES)
 
 
-def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> None:
+def _confine(files: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> None:
     """Give up, in this order: the terminal, open files, the environment, files, resources, the user and system calls."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
-    _close_all_but(keep)
+    _close_all_but(files)
     os.environ.clear()
     as_root = os.geteuid() == 0 != user
     rules = None
@@ -178,9 +178,9 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         _die_with_parent()
         _prctl(_DUMPABLE, 1)  # otherwise the user ids of the new namespace could not be written
         as_root = namespaces.unshare() and as_root
-        _continue_in_child(keep)  # the child is the namespace's first process: when it ends, the kernel kills the others
+        _continue_in_child(files)  # the child is the namespace's first process: when it ends, the kernel kills the others
         namespaces.enter(folder, bounds.file_bytes)
-        _continue_in_child(keep)
+        _continue_in_child(files)
     else:
         _enter_folder(folder, user if as_root else None)
         if as_root:
@@ -214,22 +214,22 @@ def _enter_folder(folder: str, user: int | None) -> None:
         raise FolderError(str(error)) from error
 
 
-def _continue_in_child(keep: tuple[int, ...]) -> None:
+def _continue_in_child(files: tuple[int, ...]) -> None:
     """Continue in a child process. The parent waits for it to end and then exits."""
     pid = os.fork()
     if pid == 0:
         _die_with_parent()
         return
     _prctl(_DUMPABLE, 0)
-    for file in keep:
+    for file in files:
         os.close(file)
     os.waitpid(pid, 0)
     os._exit(0)
 
 
-def _close_all_but(keep: tuple[int, ...]) -> None:
+def _close_all_but(files: tuple[int, ...]) -> None:
     first = 3
-    for file in sorted(keep):
+    for file in sorted(files):
         os.closerange(first, file)
         first = file + 1
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))

@@ -81,9 +81,9 @@ def _run_both(
         work(job, driver.Link(questions_write, answers_read), connection)
         os.write(done_write, b".")
 
-    keep = (questions_write, answers_read, connection, done_write)
+    files = (questions_write, answers_read, connection, done_write)
     try:
-        tests = confine.spawn(run_tests, keep, first["level"], bounds, _make_folder(folder, "tests"), users[1])
+        tests = confine.spawn(run_tests, files, first["level"], bounds, _make_folder(folder, "tests"), users[1])
     except confine.FolderError as error:  # only the program can have caused this, so the program has failed
         return {
             "ended": "died",

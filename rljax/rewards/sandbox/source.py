@@ -372,7 +372,7 @@ def instrument(tree: ast.Module) -> ast.Module:
     """Change the source of a test so that it reports how it handles exceptions, types and arguments.
 
     An exception handler first calls `__handled__()`. The object of a `with` statement becomes `__guarded__(..., asserts)`, where
-    `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function becomes
+    `asserts` is True if the body of the statement contains an assertion. A call of `assertRaises` with a function becomes
     `__settled__(__unhandled__(), ...)`: `__unhandled__()` lists the exceptions that the test has yet to handle, and
     `__settled__` forgets the exceptions that the call adds. The condition of an assertion becomes `__answer__(...)`. `type(x)` and
     `x.__class__` become `__type__(x)`. A variable that is passed to a function and then compared with a constant is passed as
