@@ -24,7 +24,7 @@ class ShopState(NamedTuple):
     shelf: Mapping[int, Mapping[str, str]]
     """Number of each article -> its qualities."""
     wish: Mapping[str, str]
-    """Quality -> the value that the customer wants; the first one is stated at once."""
+    """Quality -> the value that the customer wants; the customer begins by stating the first value."""
     turns: int = 0
     """Number of turns so far."""
 

@@ -216,8 +216,8 @@ def read_assignment(text: str) -> tuple[str, str] | None:
 def read_quantity(text: str) -> str | None:
     r"""Return the value that an equation states for a quantity built from points, vectors, sets, roots, functions or unknowns.
 
-    An equation in x or y, such as `x+y=6`, or in one unknown may itself be the answer, so it states no value, unless its left side
-    is a ratio of two names.
+    An equation in x or y, such as `x+y=6`, or in a single unknown may itself be the answer. It states no value, unless its left
+    side is a ratio of two names.
 
     Returns:
         The right side of the equation, if it is a number or a set in braces; None for anything else.

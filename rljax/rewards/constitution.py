@@ -1,4 +1,4 @@
-"""A constitution: rules that responses have to follow, read from a file, each with a penalty for breaking it."""
+"""A constitution: rules that responses must follow, read from a file, each with a penalty for breaking it."""
 
 import re
 import reprlib
@@ -84,7 +84,7 @@ def constitution(rules: object) -> Weighted:
     Args:
         rules: a mapping from a name to a rule. A rule is a mapping with exactly one of these keys: `must` or `must_not` (a regular
             expression that must or must not occur), `max_characters` or `max_words` (the most that is allowed), or `judged` (a
-            mapping of `question` and `at`: the model on the server at this address has to answer yes to the question about the
+            mapping of `question` and `at`: the model on the server at this address must answer yes to the question about the
             response; see `rljax.rewards.served_judge`). Optional keys are `weight`, by default 1, and `users`, a list of names. A
             rule with `users` applies only if the data's column `user` has one of the names; other responses do not break it. A
             pattern is searched for in the full response, for at most two seconds, in a worker process.

@@ -259,7 +259,7 @@ def forms_of(reward: Callable) -> dict[str, str]:
 
 
 def needs_all_hosts(reward: Callable | None) -> bool:
-    """Decide whether every host of a run has to judge all completions.
+    """Decide whether every host of a run must judge all completions.
 
     A reward must set its attribute `on_all_hosts` if it computes on the devices of all hosts, or compares completions with each
     other. Every host then judges all completions, and the first host's answer counts. For any other reward, each host judges its

@@ -7,8 +7,8 @@ continue their numbers. A statement, and the two steps of its proof:
     3. (< x 3) by 1, 2
     4. (< x 4) by 3
 
-Z3 could prove many goals in one step. So that a proof has to spell out its steps, a step may use at most two earlier lines. Nor may
-a step be longer than the statement's longest formula, so premises cannot be collected in one long conjunction.
+Z3 could prove many goals in one step. A proof must spell out its steps, so a step may use at most two earlier lines. A step must
+also not be longer than the statement's longest formula, so premises cannot be collected in one long conjunction.
 """
 
 import operator

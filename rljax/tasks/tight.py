@@ -3,7 +3,7 @@
 A problem is `7593=`, a sum of single digits. The long way writes every step, `7+5=12;12+9=21;21+3=24;#24`, and the short way
 only the running sums, `12;21;24;#24`. Within 32 tokens the long way reaches the answer for up to four digits, the short way for
 up to seven. Only demonstrations with few digits show the short way, and a warm start omits demonstrations that the limit would
-truncate. So RL has to discover that the short way also works with more digits.
+truncate. RL must therefore discover that the short way works with more digits, too.
 """
 
 from collections.abc import Sequence
