@@ -39,7 +39,8 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     heldout = [folder.read_heldout() for folder in folders]
     summaries = [summarize(folder) for folder in folders]
     settings = [settings_of(folder) for folder in folders]
-    differences = [paired_difference(heldout[0], rows) for rows in heldout[1:]]
+    last = [last_answers(rows, has_rl=each.flat.get("steps") != 0) for rows, each in zip(heldout, settings, strict=True)]
+    differences = [paired_difference(last[0], answers) for answers in last[1:]]
     names = [summary.name for summary in summaries]
     names = names if len(set(names)) == len(names) else [str(summary.path) for summary in summaries]
     return {
@@ -50,7 +51,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
         "differences": [None, *(None if each is None else plain_estimate(each) for each in differences)],
         "settings": settings_that_differ([each.flat for each in settings]),
         "curves": read_curves(folders),
-        "answers": read_answers(heldout, samples),
+        "answers": choose_answers(last, samples),
     }
 
 
@@ -89,9 +90,8 @@ def read_curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
     return {step: [run.get(step) for run in by_step] for step in sorted({step for run in by_step for step in run})}
 
 
-def read_answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
+def choose_answers(last: Sequence[Mapping[tuple[int, str], Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
     """Return each run's last answer to `count` problems; problems on which the runs disagree come first."""
-    last = [last_answers(rows) for rows in heldout]
     shared = [key for key in last[0] if all(key in run for run in last)]
 
     def agreement(key: tuple[int, str]) -> tuple[bool, bool]:

@@ -132,30 +132,35 @@ def describe_measure(rows: Iterable[Row]) -> str:
     return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"
 
 
-def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
-    """Return the rows of the latest evaluation by problem and prompt; empty until an RL step has been evaluated."""
+def last_answers(rows: Sequence[Row], *, has_rl: bool = True) -> dict[tuple[int, str], Row]:
+    """Return the rows of a run's latest evaluation by problem and prompt.
+
+    Args:
+        rows: rows of the run's `heldout.jsonl`.
+        has_rl: whether the run has RL steps: the result is then empty until one was evaluated. A run of `rljax sft` has none, and
+            its rows at step 0 are its last answers.
+    """
     last = max((row["step"] for row in rows), default=0)
-    return {(row["problem"], row["prompt"]): row for row in rows if row["step"] == last and last}
+    return {(row["problem"], row["prompt"]): row for row in rows if row["step"] == last and (last or not has_rl)}
 
 
-def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | None:
+def paired_difference(first: Mapping[tuple[int, str], Row], second: Mapping[tuple[int, str], Row]) -> Estimate | None:
     """Compute the second run's accuracy minus the first run's on the same problems, with a 95 % score interval.
 
     Args:
-        rows: rows of the first run's `heldout.jsonl`.
-        others: rows of the second run's `heldout.jsonl`.
+        first: the first run's `last_answers`.
+        second: the second run's `last_answers`.
 
     Returns:
         The difference over the problems for which both runs have a judged answer in their last evaluation; None if there are none.
 
     Example:
         >>> row = dict(step=9, problem=0, prompt="1+1=", completion="2", answer="2", reward=1.0)
-        >>> paired_difference([row | {"reward": 0.0}], [row]).value
+        >>> paired_difference(last_answers([row | {"reward": 0.0}]), last_answers([row])).value
         1.0
     """
-    first, second = last_answers(rows), last_answers(others)
     pairs = [(first[key], second[key]) for key in first if key in second]
-    is_judged = make_is_judged([*rows, *others])
+    is_judged = make_is_judged([*first.values(), *second.values()])
     judged = np.array([tuple(map(row_is_right, pair)) for pair in pairs if all(map(is_judged, pair))], bool)
     return paired_share_difference(*judged.T) if len(judged) else None
 

@@ -339,6 +339,27 @@ class Policy(NamedTuple):
     a mixture with rules. None: `score`."""
 
 
+def check_policy(policy: Policy) -> None:
+    """Reject a policy whose fields do not have the right types.
+
+    Raises:
+        InputError: the message names the field.
+    """
+    size = policy.vocab_size
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InputError(f"policy.vocab_size: a positive integer is needed; got {size!r:.80}.")
+    if not isinstance(policy.decoder, Decoder | None):
+        raise InputError(f"policy.decoder: an rljax.Decoder or None is needed; got {policy.decoder!r:.80}.")
+    functions = policy._asdict()
+    del functions["vocab_size"], functions["decoder"]
+    for name, function in functions.items():
+        is_optional = name in Policy._field_defaults
+        if not callable(function) and not (is_optional and function is None):
+            raise InputError(
+                f"policy.{name}: a function{' or None' if is_optional else ''} is needed; got {function!r:.80}."
+            )
+
+
 def path_names(path: KeyPath) -> tuple[str, ...]:
     """Return the names along the path of a leaf.
 

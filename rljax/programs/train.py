@@ -133,6 +133,11 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
             f"changes a built-in algorithm, but your own algorithm {passed}",
         ),
         (
+            custom.policy is not None,
+            ("attention", "scan_layers", "cache_dtype"),
+            f"applies to the built-in transformer, but a policy {passed}",
+        ),
+        (
             has_environment,
             ("reward_messages", "reward_weights", "reward_combine"),
             "applies to a reward, but an environment judges the responses",

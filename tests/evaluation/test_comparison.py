@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljax.evaluation.comparison import answer_rows, compare, describe_measure, interval_of, paired_difference
+from rljax.evaluation.comparison import answer_rows, compare, describe_measure, interval_of, last_answers, paired_difference
 from rljax.evaluation.statistics import Estimate, wilson_interval
 
 
@@ -50,6 +50,11 @@ def with_verdicts(rows, correct):
     return [{**row, "correct": found} for row, found in zip(rows, correct, strict=True)]
 
 
+def difference_of(one, other):
+    """The paired difference of two runs with RL steps, from all their rows."""
+    return paired_difference(last_answers(one), last_answers(other))
+
+
 def test_compare_uses_verdicts():
     before = with_verdicts(rows(0, [0.2, 0.2, 0.2]), (False, None, True))
     after = with_verdicts(rows(2, [1.2, 0.0, 0.2]), (True, True, False))
@@ -57,7 +62,7 @@ def test_compare_uses_verdicts():
     assert found is not None
     assert found[:4] == (1, 1, 0, 0)
     assert [(row["correct_before"], row["correct_after"]) for row in found.shown] == [(False, True), (True, False)]
-    difference = paired_difference(before + after, [{**row, "step": 2} for row in before])
+    difference = difference_of(before + after, [{**row, "step": 2} for row in before])
     assert difference is not None
     assert (difference.value, difference.problems) == (0.0, 2)
     assert interval_of(0.5, before + after).problems == 2
@@ -95,13 +100,19 @@ def test_interval_of_judged_problems():
 
 def test_paired_difference():
     one, other = rows(0, [1, 1, 1, 1]) + rows(3, [0, 0, 1, 1, 1]), rows(9, [1, 1, 0, 1, None])
-    found = paired_difference(one, other)
+    found = difference_of(one, other)
     assert found.problems == 4, "the last problem has no verdict in the other run"
     assert found.value == (1 + 1 - 1 + 0) / 4
     assert found.low < found.value < found.high
-    same = paired_difference(one, one)
+    same = difference_of(one, one)
     assert same.low < same.value == 0 < same.high, "equal answers do not prove that the models are equally accurate"
-    assert paired_difference(other, one).value == -found.value
-    assert paired_difference(one, rows(0, [1, 1])) is None, "the other run has no evaluation after RL"
+    assert difference_of(other, one).value == -found.value
+    assert difference_of(one, rows(0, [1, 1])) is None, "the other run has no evaluation after RL"
     elsewhere = [row | {"prompt": "another"} for row in other]
-    assert paired_difference(one, elsewhere) is None
+    assert difference_of(one, elsewhere) is None
+
+
+def test_the_last_answers_of_a_run_without_rl_are_at_step_0():
+    assert not last_answers(rows(0, [1, 0]))
+    one, other = (last_answers(rows(0, rewards), has_rl=False) for rewards in ([1, 0, 0], [1, 1, 0]))
+    assert paired_difference(one, other).value == pytest.approx(1 / 3)

@@ -348,6 +348,16 @@ INVALID_POLICIES = {
         with_decoder(begin=lambda params, tokens: None),
         "^policy.decoder.begin: the decoder needs a function .*; got TypeError: .*takes 2 positional arguments",
     ),
+    "a vocabulary size that is text": (
+        GRU._replace(vocab_size="20"),
+        "^policy.vocab_size: a positive integer is needed; got '20'",
+    ),
+    "no initial parameters": (GRU._replace(init=None), "^policy.init: a function is needed; got None"),
+    "a value function that is a number": (
+        GRU._replace(value_function=3),
+        "^policy.value_function: a function or None is needed; got 3",
+    ),
+    "a decoder that is a number": (GRU._replace(decoder=3), "^policy.decoder: an rljax.Decoder or None is needed; got 3"),
     "a small vocabulary": (gru_policy(5), f"tokenizer has ids up to {VOCABULARY - 1}, but the model has only 5"),
     "a module": (jnp.tanh, "^policy: expected an rljax.Policy; got "),
 }
@@ -458,6 +468,11 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
             {"paged_cache": 0.5},
             {"engine": SimpleNamespace(generate=print)},
             r"^paged_cache=0\.5 applies to the built-in engine",
+        ),
+        (
+            {"cache_dtype": "int8"},
+            {"policy": GRU},
+            r"^cache_dtype='int8' applies to the built-in transformer, but a policy",
         ),
         ({"paged_cache": 1.0}, {"engine": SimpleNamespace(generate=print)}, r"^paged_cache=1\.0 applies to the built-in"),
         (

@@ -9,6 +9,7 @@ from rljax.algorithms import Algorithm
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Policy
+from rljax.models.policy import check_policy
 from rljax.rollout import Engine, Environment
 from rljax.rollout.engine_protocols import check_engine
 from rljax.rollout.environment import check_environment
@@ -90,6 +91,8 @@ def check_parts(custom: CustomParts) -> None:
     ):
         if (part := custom._asdict()[name]) is not None and not isinstance(part, kind):
             raise InputError(f"{name}: expected {needed}; got {part!r:.80}.")
+    if custom.policy is not None:
+        check_policy(custom.policy)
     if custom.engine is not None:
         check_engine(custom.engine)
     if custom.environment is not None:
