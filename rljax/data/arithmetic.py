@@ -246,7 +246,7 @@ def unfinished(
     Args:
         problems: problems with complete demonstrations and the column `operands`.
         share: fraction of the longer problems whose demonstration loses its final answer, in [0, 1].
-        operands: problems with at least this many operands are the longer ones.
+        operands: problems with at least this many operands count as longer problems.
         never: problems with at least this many operands never keep the final answer; None sets no such limit.
 
     Returns:

@@ -96,8 +96,7 @@ def add_errors(problems: Sequence[Problem], *, share: float | int) -> list[Probl
 
     Args:
         problems: problems that `sample_problems` returned.
-        share: used twice: the fraction of those steps that get an error, and the fraction of these errors left uncorrected,
-            in [0, 1].
+        share: the fraction of those steps that get an error, and the fraction of these errors that stay uncorrected, in [0, 1].
 
     Returns:
         The problems in their original order. Only a hash of the prompt and the step decides where the errors are.
@@ -148,7 +147,7 @@ def _problem(first: int, second: int, steps: int) -> Problem:
 def _demonstration(
     first: int, second: int, steps: int, *, wrong: Collection[int] = (), uncorrected: Collection[int] = ()
 ) -> str:
-    """Write the lines of a chain and its result, with a mark at the wrong steps and no sum at the uncorrected ones."""
+    """Write the lines of a chain and its result, with a mark at wrong steps, and without the sum at uncorrected steps."""
     left, right = second, (first + second) % 10
     lines = []
     for k in range(steps, 0, -1):

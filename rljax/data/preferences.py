@@ -124,7 +124,7 @@ def read_preferences(
         split: the split of a folder or hub dataset; a single file is read completely.
         prompt_column: the column with the prompt, text or chat messages. None takes the first of `prompt`, `question`,
             `problem`, `text`; if there is none, the prompt is the beginning that both responses share.
-        chosen_column: the column with the preferred response, text or chat messages; a dot selects a nested one.
+        chosen_column: the column with the preferred response, text or chat messages; `outer.inner` is a nested column.
         rejected_column: the column with the other response.
         gold_column: the column with a third response, better than both, for losses that imitate it; it needs a prompt column.
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows.
@@ -165,7 +165,7 @@ def _choose_columns(first: Mapping[str, object], prompt: str | None, chosen: str
         if lookup(first, name) is MISSING:
             raise BadRowError(
                 f"there is no column {name!r} for the {role} ({columns_of(first)})",
-                "set chosen_column and rejected_column to the right ones",
+                "set chosen_column and rejected_column to the names of the right columns",
             )
     if prompt is not None:
         require(first, prompt)
@@ -323,7 +323,7 @@ def split_pairs(examples: Sequence[Example], count: int, *, seed: int) -> tuple[
         seed: the seed of the random choice.
 
     Returns:
-        The pairs to train on and the held-out ones. Further pairs of the held-out prompts are in neither list.
+        The pairs to train on, and the held-out pairs. Further pairs of the held-out prompts are in neither list.
 
     Raises:
         InputError: there is only one prompt, or `count` is below 1.

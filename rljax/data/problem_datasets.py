@@ -58,11 +58,12 @@ def load_problems(
         path_or_id: a `.jsonl`, `.json` (one list of objects) or `.parquet` file; a folder that contains one of them, named
             after the split; or the id of a dataset on the hub, `name` or `name:configuration`.
         split: the split of a folder or hub dataset; a single file is read completely.
-        prompt_column: the column with the question. None: the recognized format's column, or the first of `prompt`, `question`,
-            `problem`, `text`.
-        answer_column: the column with the answer; a dot selects a nested one. None: the recognized format's column, or the first
-            of `answer`, `final_answer`, `expected_answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
-        demonstration_column: the column with a worked response. None: the recognized format's column, or `demonstration` if
+        prompt_column: the column with the question. None takes the recognized format's column, or the first of `prompt`,
+            `question`, `problem`, `text`.
+        answer_column: the column with the answer; `outer.inner` is a nested column. None takes the recognized format's column,
+            or the first of `answer`, `final_answer`, `expected_answer`, `solution`, `ground_truth`, `target`,
+            `reward_model.ground_truth`.
+        demonstration_column: the column with a worked response. None takes the recognized format's column, or `demonstration` if
             a row has it. It may be the answer column.
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` drops only rows with a bad
             prompt. Other bad rows are kept without their demonstration; if their answer is bad, it becomes empty.

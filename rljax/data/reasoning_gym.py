@@ -49,7 +49,7 @@ def reasoning_gym(
         options: settings of the generator by name: numbers, strings or booleans; a list is a string with commas.
 
     Returns:
-        The training problems and the held-out ones. The prompt is the generator's question; the demonstration is its answer, if
+        The training problems and the held-out problems. The prompt is the generator's question; the demonstration is its answer, if
         it has one. The column `reasoning_gym` contains what the reward of that name needs.
 
     Raises:

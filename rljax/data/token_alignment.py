@@ -10,7 +10,7 @@ class Span(NamedTuple):
     ours: tuple[int, int]
     """Token range of the first tokenizer: first index, and end index (exclusive)."""
     theirs: tuple[int, int]
-    """Token range of the second tokenizer, likewise."""
+    """Token range of the second tokenizer, in the same form."""
 
 
 def token_ends(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> list[int | None]:

@@ -147,7 +147,7 @@ def generate_rows(
         seed: seed of the sampling.
         batch: maximum number of answers per call.
         vote: function that extracts the final answer from a response, for majority votes; None if there is no answer.
-        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; equal to those saved with `out`, if any.
+        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; must equal those saved with `out`.
         out: where the answers are saved, see `sample_files`; None keeps them only in memory.
         values: functions that score the answers, by the name of the chooser that uses the scores.
         watch: function that iterates over the calls and shows the progress.

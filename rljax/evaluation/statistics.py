@@ -127,7 +127,8 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
 
     Args:
         right: whether an answer is right, `[P, N]`.
-        judged: mask of the judged answers; n is their number for a problem, and c is the number of right ones among these.
+        judged: mask of the judged answers; for a problem, n is the number of judged answers, and c is the number of these that are
+            right.
         k: number of attempts.
 
     Returns:
@@ -264,7 +265,7 @@ def ratio_over_problems(
         θ = Σ_p totals_p / Σ_p counts_p
 
     Args:
-        totals: sum over the answers to each problem, such as the number of right ones, `[P]`.
+        totals: sum over the answers to each problem, such as the number of right answers, `[P]`.
         counts: number of answers to each problem, `[P]`; a problem without answers is ignored.
         seed: seed of the bootstrap; the same seed gives the same interval.
         resamples: number of resamples of the bootstrap.

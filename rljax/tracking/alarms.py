@@ -66,7 +66,7 @@ class Alarm(NamedTuple):
     remedy: Remedy
     """What to change."""
     needed: tuple[tuple[str, ...], ...] | None = None
-    """Sets of metrics; the alarm can be raised only if a run measures all metrics of one set. None: all of `metrics`."""
+    """Sets of metrics; the alarm can be raised only if a run measures all metrics of one set. None means all of `metrics`."""
     phase: Literal["rl", "eval"] = "rl"
     """Phase of the rows that the metrics are in: RL steps, or held-out evaluations."""
 

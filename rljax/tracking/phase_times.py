@@ -52,7 +52,7 @@ class Stopwatch:
     The stopwatch measures only the thread that created it (the training loop's thread); phases in other threads are ignored.
 
     Args:
-        clock: returns the time in seconds.
+        clock: a function that returns the time in seconds.
 
     Example:
         >>> times = iter([0.0, 1.0, 3.0, 4.0])
@@ -146,7 +146,7 @@ def watch_compilation(tell: Callable[[str | None], None]) -> Generator[None]:
     """Report when the compilation of a function begins, and when it has ended.
 
     Args:
-        tell: receives the name of the function at the beginning, and None at the end.
+        tell: called with the name of the function when its compilation begins, and with None when it has ended.
 
     Example:
         >>> names = []

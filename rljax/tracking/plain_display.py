@@ -38,7 +38,7 @@ class PlainDisplay:
         stream: where to write.
         quiet: write only phases, warnings, a line for each tenth of a phase, and the outcome.
         is_log: also write samples, all metrics, and every step of phases other than the warm start.
-        clock: returns the time in seconds.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class LoggedDisplay:
     Args:
         screen: the display on the screen.
         path: the file; lines are appended.
-        clock: returns the time.
+        clock: a function that returns the time.
     """
 
     def __init__(self, screen: Display, path: Path, *, clock: Callable[[], datetime] = datetime.now):

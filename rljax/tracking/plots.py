@@ -349,8 +349,8 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None, name: st
     Args:
         rows: all rows of a run in file order, because an `eval` row belongs to the training row before it.
         name: name of an additional held-out set; None means the problems that every run holds out.
-        warm_scale: width of a warm-start step on the axis, in RL steps; warm-start steps are to the left of 0. None: omit the
-            evaluations of the warm start except the last one, which is at RL step 0.
+        warm_scale: width of a warm-start step on the axis, in RL steps; warm-start steps are to the left of 0. With None, the
+            evaluations of the warm start are omitted, except the last, which is at RL step 0.
 
     Returns:
         Steps in rising order; RL steps start at 0.

@@ -44,7 +44,7 @@ class RichDisplay:
 
     Args:
         console: the terminal.
-        clock: returns the time in seconds.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = monotonic):

@@ -92,7 +92,7 @@ def read_rows(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
 
     Args:
         path: the file.
-        check: returns what is wrong with a row, or None.
+        check: a function that returns what is wrong with a row, or None.
 
     Raises:
         InputError: a row cannot be read; the message names the file and the line.
