@@ -169,6 +169,6 @@ def test_evaluations_do_not_affect_the_remedies():
         row = {"phase": "rl", "step": step, "entropy": max(0.01, 1 - step / 20), "kl": 0.2 * (step > 30), "reward": 1.0}
         evaluated, _ = evaluated.after_row({"phase": "eval", "step": step - 1, "accuracy": 1 - step / 40})
         (alone, _), (evaluated, _) = alone.after_row(row), evaluated.after_row(row)
-        assert alone.seen & {*ADJUSTMENTS} == evaluated.seen & {*ADJUSTMENTS}
-        seen |= alone.seen
+        assert alone.active & {*ADJUSTMENTS} == evaluated.active & {*ADJUSTMENTS}
+        seen |= alone.active
     assert {"entropy_collapse", "large_steps"} <= seen
