@@ -213,7 +213,7 @@ def test_turn_decoder_decodes_single_turn_responses():
     [
         ({"sampling": SAMPLING._replace(temperature=0.5)}, "all turns must have the same sampling settings"),
         ({"prompt_tokens": (2,) * 9}, "68 with its context; episode 3 needs 60 and 69"),
-        ({"sampling": SAMPLING._replace(max_tokens=61)}, "a turn may have 60 tokens"),
+        ({"sampling": SAMPLING._replace(max_tokens=61)}, "a turn can have at most 60 tokens"),
         ({}, "the turn of episode 3 has not ended"),
     ],
 )
