@@ -168,16 +168,16 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
     except Interrupted:
         note("The same command resumes this tuning run.")
         return INTERRUPTED
-    won = tuning.winner(trials)
-    line = shlex.join(["rljax", "train", *words[won]])
+    winner = tuning.winner(trials)
+    line = shlex.join(["rljax", "train", *words[winner]])
     plan = tuning.plan_of(configs, seeds, rungs)
-    tuning.write_trials(command.out, {**plan, "winner": won, "command": line}, trials)
+    tuning.write_trials(command.out, {**plan, "winner": winner, "command": line}, trials)
     picture = command.out / "tuning.png"
-    draw_trials(trials, won, picture)
+    draw_trials(trials, winner, picture)
     if command.json:
         print((command.out / tuning.FILE).read_text(encoding="utf-8"), end="")
         return 0
-    print(tuning_text(trials, rungs, won, width=columns_of(sys.stdout)))
+    print(tuning_text(trials, rungs, winner, width=columns_of(sys.stdout)))
     print(f"\nPlot: {picture}\nCommand of the winner:\n\n    {line}")
     return 0
 
@@ -199,7 +199,7 @@ def report_trial(trial: "Trial") -> None:
     )
 
 
-def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *, width: int) -> str:
+def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", winner: str, *, width: int) -> str:
     """Format the results: each rung with its candidates, best first."""
     from rljax.programs.tuning import score_candidates  # noqa: PLC0415  --help need not wait for JAX
 
@@ -207,9 +207,9 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
     blocks = []
     for number, rung in enumerate(rungs):
         is_last = number + 1 == len(rungs)
-        kept, mark = ({won}, "wins") if is_last else ({name for name, _ in ranked[number + 1]}, "kept")
+        marked, mark = ({winner}, "wins") if is_last else ({name for name, _ in ranked[number + 1]}, "kept")
         rows = [
-            f"    {f'{accuracy:.1%}' if accuracy >= 0 else 'failed':>7}  {mark if name in kept else '':<7}  {name}"
+            f"    {f'{accuracy:.1%}' if accuracy >= 0 else 'failed':>7}  {mark if name in marked else '':<7}  {name}"
             for name, accuracy in ranked[number]
         ]
         blocks.append("\n".join([f"Rung {number + 1}: held-out accuracy after {counted(rung.steps, 'RL step')}", *rows]))
@@ -224,7 +224,7 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
     return "\n\n".join([*blocks, wrap(about, width)])
 
 
-def draw_trials(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
+def draw_trials(trials: "Sequence[Trial]", winner: str, picture: Path) -> None:
     """Plot the candidates that did not fail."""
     from rljax.tracking.tuning_plot import plot_tuning  # noqa: PLC0415  --help need not wait for matplotlib
 
@@ -235,4 +235,4 @@ def draw_trials(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
         curves[name] = [(0, mean(trial.before for trial in mine if trial.before is not None))]
         for steps in dict.fromkeys(trial.steps for trial in mine):
             curves[name].append((steps, mean(trial.accuracy or 0.0 for trial in mine if trial.steps == steps)))
-    plot_tuning(curves, picture, winner=won, title="Successive halving")
+    plot_tuning(curves, picture, winner=winner, title="Successive halving")

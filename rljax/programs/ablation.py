@@ -20,7 +20,7 @@ from rljax.training.config import TrainConfig
 
 NUMBERS, PICTURE, WARM_START, MODEL = "ablation.json", "ablation.png", "warm-start", "model"
 """Names in the folder of an ablation: results, plot, folder of the warm starts; in the run of a warm start: the exported model."""
-Train = Callable[[TrainConfig], Any]
+TrainRun = Callable[[TrainConfig], Any]
 """Function that begins or resumes the run in the folder that its settings name."""
 
 
@@ -69,8 +69,8 @@ def run_ablation(
     seeds: Sequence[int],
     folder: Path,
     *,
-    train: Train,
-    fine_tune: Train,
+    train: TrainRun,
+    fine_tune: TrainRun,
     tell: Callable[[str], None],
 ) -> list[ArmResult]:
     """Train all arms with all seeds; finished runs are not trained again.

@@ -61,7 +61,7 @@ def label_responses(target: str | Path, out: str | Path, settings: PairSettings 
     run, _ = find_run(target, settings.checkpoint)
     problems = training_problems(run, target) if settings.dataset is None else None
     opened, worker = open_sampler(target, settings, temperature=settings.temperature, problems=problems)
-    rows, counts = _label(opened, worker, settings)
+    rows, counts = _label_problems(opened, worker, settings)
     if not rows:
         known = "all are right" if counts.right == 1 else f"{counts.right:.0%} are right"
         known = "no response has a verdict" if np.isnan(counts.right) else known
@@ -73,7 +73,9 @@ def label_responses(target: str | Path, out: str | Path, settings: PairSettings 
     return counts
 
 
-def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) -> tuple[list[dict[str, Any]], LabelCounts]:
+def _label_problems(
+    opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings
+) -> tuple[list[dict[str, Any]], LabelCounts]:
     """Make the rows of the pairs, and the counts."""
     problems, seed = worker.prompts.problems, settings.seed
     chosen = np.random.default_rng(seed).permutation(len(problems))[: settings.prompts].tolist()

@@ -133,8 +133,10 @@ def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, score
     layers = forward_flops(shape, tokens, slots, scored=0)
     head = forward_flops(shape, 0, slots, scored=scored)
     products = 2.0 * tokens * shape.layers * matrix_sizes(shape)
-    again = {"none": 0.0, "full": layers, "dots": 0.0, "dots_no_batch": layers - products, "sqrt": 2 * layers}[shape.remat]
-    return 3 * layers + again + 4 * head
+    recomputed = {"none": 0.0, "full": layers, "dots": 0.0, "dots_no_batch": layers - products, "sqrt": 2 * layers}[
+        shape.remat
+    ]
+    return 3 * layers + recomputed + 4 * head
 
 
 class StepMemory(NamedTuple):

@@ -75,8 +75,8 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
     searches = [search_once(count) for count in settings.samples]
     if settings.demonstrations is not None:
         write_demonstrations(settings.demonstrations, worker, searches)
-    report = search_report(sampled, settings.value, [found.row for found in searches])
-    answers = [result for found in searches for result in found.results]
+    report = search_report(sampled, settings.value, [each.row for each in searches])
+    answers = [result for each in searches for result in each.results]
     all_unfinished = all(is_open(answer.best.prefix, worker.sampling.max_tokens) for answer in answers)
     has_steps = all_unfinished or any(answer.depth > 1 for answer in answers)
     return report._replace(dropped=worker.prompts.dropped, has_steps=has_steps)

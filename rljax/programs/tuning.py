@@ -61,7 +61,7 @@ class Trial(NamedTuple):
     """Why the run failed; empty if it did not fail."""
 
 
-Train = Callable[[TrainConfig], tuple[float, float]]
+TrainCandidate = Callable[[TrainConfig], tuple[float, float]]
 """A function that starts or resumes the run in the settings' folder, and returns held-out accuracy before RL and at its end."""
 
 
@@ -147,7 +147,7 @@ def tune(
     seeds: Sequence[int],
     rungs: Sequence[Rung],
     folder: Path,
-    train: Train,
+    train: TrainCandidate,
     on_trial: Callable[[Trial], None],
     drop_failed: bool = False,
 ) -> list[Trial]:
@@ -190,7 +190,7 @@ def _tune(
     seeds: Sequence[int],
     rungs: Sequence[Rung],
     folder: Path,
-    train: Train,
+    train: TrainCandidate,
     on_trial: Callable[[Trial], None],
     *,
     drop_failed: bool,
@@ -238,7 +238,7 @@ def folder_of(folder: Path, configs: Mapping[str, TrainConfig], name: str, seed:
     return folder / "runs" / f"{list(configs).index(name)}-{seed}"
 
 
-def _run_trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
+def _run_trial(rung: int, name: str, config: TrainConfig, train: TrainCandidate) -> Trial:
     """Train to the end of a rung. A run that fails is resumed; if it fails `ATTEMPTS` times, the trial records the reason."""
     start, seed, steps, reason = time.monotonic(), config.run.seed, config.optimization.steps, ""
     for _ in range(ATTEMPTS):
