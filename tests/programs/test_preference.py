@@ -59,7 +59,7 @@ def train_with(tmp_path_factory):
         if name not in results:
             folder = tmp_path_factory.mktemp("models") / name
             loss = BY_NAME[name]()
-            pairs = DATA_WITH_MARGINS if loss.margin else DATA_WITH_GOLD if loss.gold else DATA
+            pairs = DATA_WITH_MARGINS if loss.reads_margin else DATA_WITH_GOLD if loss.reads_gold else DATA
             results[name] = train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=pairs)
         return results[name]
 
