@@ -181,7 +181,9 @@ def run_serve(command: Serve) -> int:
         from rljax.errors import InputError  # noqa: PLC0415
         from rljax.programs.serving import ExtensionSettings, ServeSettings, serve  # noqa: PLC0415
 
-    key = None if command.api_key_file is None else command.api_key_file.read_text(encoding="utf-8").strip()
+    key = (
+        None if command.api_key_file is None else command.api_key_file.read_text(encoding="utf-8", errors="replace").strip()
+    )
     if key == "":
         raise InputError(f"the file {str(command.api_key_file)!r} is empty; write the API key into it.")
     shared = {name: getattr(command, name) for name in ServeSettings._fields if hasattr(command, name)}

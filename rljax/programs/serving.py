@@ -20,6 +20,7 @@ from rljax.rollout.sampling import decode_weights
 from rljax.serving.batching import Batcher
 from rljax.serving.decoding_rows import RowDecoder, contiguous_rows, round_up_rows
 from rljax.serving.protocol import Limits
+from rljax.settings.checks import YEAR
 from rljax.text import counted
 from rljax.tracking.start_records import digest_of, text_inputs
 
@@ -96,6 +97,37 @@ class ServeSettings(NamedTuple):
     """Seconds that responses in progress may take after SIGTERM."""
 
 
+def check_settings(settings: ServeSettings) -> None:
+    """Reject settings that cannot work, before the model is loaded.
+
+    Raises:
+        InputError: a limit is out of range, or the API key cannot be sent in a header.
+    """
+    if (
+        settings.rows < 1
+        or settings.queue < 1
+        or not settings.context >= 2
+        or not 1 <= settings.max_response_tokens < settings.context
+    ):
+        raise InputError(
+            f"rows={settings.rows}, queue={settings.queue}, context={settings.context}, max_response_tokens="
+            f"{settings.max_response_tokens} cannot be served: rows and queue must be positive, and a response must be shorter "
+            "than the context."
+        )
+    if settings.body_bytes < 1:
+        raise InputError(f"--max-body-bytes is {settings.body_bytes}; it must be at least 1.")
+    if settings.version < 0:
+        raise InputError(f"--version is {settings.version}; it must not be negative.")
+    if not 0 <= settings.grace_seconds <= YEAR:
+        raise InputError(f"--grace-seconds is {settings.grace_seconds}; it must be a number of seconds, not negative.")
+    key = settings.api_key
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise InputError(
+            "the API key contains a line break or another character that cannot be sent in a header; use ASCII letters, "
+            "digits and signs."
+        )
+
+
 def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
     """Open a policy, for chats if its tokenizer has a chat template; load a run's held-out problems if `drift` needs them."""
     needs_problems = settings.extensions.drift is not None and find_run(target, settings.which)[0] is not None
@@ -121,22 +153,11 @@ def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
     """Make the decoder of the server's rows.
 
     Raises:
-        InputError: the model cannot be decoded row by row, or a limit is out of range.
+        InputError: the model cannot be decoded row by row, or has no room for the context.
     """
     engine = opened.worker.engine
     if not isinstance(engine, DecodingEngine) or engine.decoder.turns is None or jax.process_count() > 1:
         raise InputError("a server needs the built-in engine, in one process, and a model whose decoder has `turns`.")
-    if (
-        settings.rows < 1
-        or settings.queue < 1
-        or not settings.context >= 2
-        or not 1 <= settings.max_response_tokens < settings.context
-    ):
-        raise InputError(
-            f"rows={settings.rows}, queue={settings.queue}, context={settings.context}, max_response_tokens="
-            f"{settings.max_response_tokens} cannot be served: rows and queue must be positive, and a response must be shorter "
-            "than the context."
-        )
     check_context(opened, settings.context)
     rows = round_up_rows(settings.rows, opened.mesh)
     if settings.paged_cache is None:
@@ -265,6 +286,7 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
         from rljax.serving.app import make_app  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InputError(f"the package {error.name} is missing; type `pip install -e '.[serve]'`.") from error
+    check_settings(settings)
     listener = listen(settings.host, settings.port)
     try:
         served = make_server_parts(settings, open_policy(settings, settings.target), report)

@@ -56,6 +56,18 @@ def test_invalid_settings_are_rejected(folder, tmp_path, capsys):
     refused(capsys, "a response must be shorter than the context", "serve", str(folder), "--port", "0", "--context", "100")
     (tmp_path / "key").write_text("\n")
     refused(capsys, "is empty", "serve", str(folder), "--port", "0", "--api-key-file", str(tmp_path / "key"))
+    for content in (b"one\ntwo", b"\xff\xfe", "sécret".encode()):
+        (tmp_path / "key").write_bytes(content)
+        refused(
+            capsys, "character that cannot be sent in a header", "serve", "nowhere", "--api-key-file", str(tmp_path / "key")
+        )
+    for flag, value in (
+        ("--grace-seconds", "nan"),
+        ("--grace-seconds", "-1"),
+        ("--max-body-bytes", "0"),
+        ("--version", "-1"),
+    ):
+        refused(capsys, f"{flag} is {value}.*; it must", "serve", "nowhere", flag, value)
 
 
 def test_missing_package_error_names_the_package(folder, monkeypatch, capsys):
