@@ -86,7 +86,7 @@ def write_page(file: Path, command: str, caption: str, report: str, *, machine: 
 
 
 def format_percent(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -> str:
-    """Format the mean of a fraction over seeds in percent, with its 95 % t interval if there are enough seeds.
+    """Format the mean of a fraction over seeds in percent, with its 95 % t interval if there are enough seeds and they differ.
 
     Args:
         shares: seed -> fraction, for example an accuracy.
@@ -96,14 +96,17 @@ def format_percent(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -
         >>> format_percent({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5}), format_percent({0: 0.1, 1: 0.2})
         ('30.0 % (10.4 to 49.6)', '15.0 %')
     """
-    value, low, high, _ = over_seeds([*shares.values()], fewest=fewest)
+    interval = over_seeds([*shares.values()], fewest=fewest)
+    value, low, high, _ = interval
     if math.isnan(value):
         return "-"
-    return f"{100 * value:.1f} %" if math.isnan(low) else f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{100 * value:.1f} %" + (f" ({100 * low:.1f} to {100 * high:.1f})" if interval.has_width else "")
 
 
 def format_points(one: Mapping[int, float], other: Mapping[int, float]) -> str:
-    """Format the mean difference of two fractions in percentage points, paired by seed, with its 95 % t interval if seeds suffice.
+    """Format the mean difference of two fractions in percentage points, paired by seed, with its 95 % t interval.
+
+    The interval is left out if there are too few seeds, or if all differences are equal.
 
     Args:
         one: seed -> fraction.
@@ -115,10 +118,11 @@ def format_points(one: Mapping[int, float], other: Mapping[int, float]) -> str:
         >>> format_points({seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)})
         '+30.0 (+10.4 to +49.6)'
     """
-    value, low, high, _ = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+    interval = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+    value, low, high, _ = interval
     if math.isnan(value):
         return "-"
-    return f"{100 * value:+.1f}" if math.isnan(low) else f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+    return f"{100 * value:+.1f}" + (f" ({100 * low:+.1f} to {100 * high:+.1f})" if interval.has_width else "")
 
 
 class Comparison(NamedTuple):

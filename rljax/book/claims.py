@@ -32,16 +32,21 @@ class Interval(NamedTuple):
     seeds: int
     """Number of seeds."""
 
+    @property
+    def has_width(self) -> bool:
+        """Whether there are enough seeds for an interval, and their values differ: equal values say nothing about the spread."""
+        return self.high - self.low > 1e-9
+
     def text(self) -> str:
-        """Format the interval.
+        """Format the mean, with its interval if it has a width.
 
         Example:
-            >>> Interval(0.12, 0.1, 0.14, 8).text(), Interval(0.12, math.nan, math.nan, 1).text()
-            ('0.12 (0.1 to 0.14)', '0.12')
+            >>> Interval(0.12, 0.1, 0.14, 8).text(), Interval(0.12, math.nan, math.nan, 1).text(), Interval(1.0, 1.0, 1.0, 8).text()
+            ('0.12 (0.1 to 0.14)', '0.12', '1')
         """
         if math.isnan(self.value):
             return "-"
-        interval = "" if math.isnan(self.low) else f" ({self.low:.3g} to {self.high:.3g})"
+        interval = f" ({self.low:.3g} to {self.high:.3g})" if self.has_width else ""
         return f"{self.value:.3g}{interval}"
 
 

@@ -178,12 +178,16 @@ def _read_value(path: Path, name: str, node: yaml.Node) -> Any:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}:{_line_of(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
     kinds = known_settings() | dict.fromkeys(NOT_IN_GROUPS, str | None) | dict(RUN_ENTRIES)
+    shown = "null" if value is None else f"{value!r:.80}"
     if name not in kinds:  # a group without a mapping of settings
-        raise InputError(f"{path}:{_line_of(node)}: {name} is a group of settings; write them below it as `name: value`.")
+        raise InputError(
+            f"{path}:{_line_of(node)}: {name} is {shown}, but it is a group of settings; write them below it as `name: value`, or "
+            f"leave {name} out."
+        )
     try:
         return fit_value(value, kinds[name])
     except ValueError as error:
-        raise InputError(f"{path}:{_line_of(node)}: {name} is {value!r:.80}, but {error}.") from error
+        raise InputError(f"{path}:{_line_of(node)}: {name} is {shown}, but {error}.") from error
 
 
 def experiment_files() -> list[Path]:

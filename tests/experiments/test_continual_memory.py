@@ -89,7 +89,7 @@ def test_report_pairs_arms_by_seed():
             replayed = ARMS[arm].replayed
             rows.append({"arm": arm, "seed": seed, "before": {"+": 0.9, "-": 0.0}, "after": after, "replayed": replayed})
     found = report(rows)
-    assert "| before the second run | | 90.0 % (90.0 to 90.0) | 0.0 % (0.0 to 0.0) | | |" in found
-    assert "| replay 256 | 256 to 256 | 40.0 % (20.4 to 59.6) | 50.0 % (50.0 to 50.0) | +20.0 (+20.0 to +20.0) |" in found
+    assert "| before the second run | | 90.0 % | 0.0 % | | |" in found
+    assert "| replay 256 | 256 to 256 | 40.0 % (20.4 to 59.6) | 50.0 % | +20.0 |" in found
     assert sum("holds here" in line for line in found.splitlines()) == 6
     assert len(list(claims(rows))) == 6
