@@ -373,7 +373,7 @@ def _fixed_state(part: Any) -> Mapping[str, Any] | None:
     if isinstance(part, tuple) and hasattr(part, "_asdict"):
         return part._asdict()  # pyright: ignore[reportAttributeAccessIssue]
     is_frozen = is_dataclass(part) and not isinstance(part, type) and part.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
-    return {field.name: getattr(part, field.name) for field in fields(part)} if is_frozen else None
+    return {field.name: getattr(part, field.name) for field in fields(part)} if is_frozen else None  # pyright: ignore[reportArgumentType]
 
 
 def _code_of(part: Any) -> Any:
