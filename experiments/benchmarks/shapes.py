@@ -1,4 +1,4 @@
-"""Shapes of the models that are measured or planned, from their config.json."""
+"""Configurations of the models whose speed is measured or whose memory is estimated, from their config.json."""
 
 from dataclasses import replace
 
@@ -29,9 +29,9 @@ LLAMA_8B = replace(
     qk_norm=False,
     tied_head=False,
 )
-"""Llama-3.1-8B, without its scaling of rotations, which affects no figure."""
+"""Llama-3.1-8B without RoPE scaling, which does not affect any of the measurements or estimates."""
 SMOLLM2_135M = TransformerConfig(
     vocab_size=49_152, width=576, layers=30, heads=9, kv_heads=3, head_dim=64, hidden=1536, rope_theta=1e5
 )
 TOY = replace(QWEN_0_6B, vocab_size=512, width=64, layers=2, heads=4, kv_heads=2, head_dim=16, hidden=128)
-"""A tiny shape to try a command on a CPU."""
+"""A tiny model for trying out a command on a CPU."""

@@ -48,7 +48,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.01, 0.03, 0.1, 0.3)),
     statistic=difference("success", "clip_cov", "grpo"),
-    unit="pass rate at the end of Clip-Cov, minus that of GRPO",
+    unit="final pass rate of Clip-Cov minus that of GRPO",
     margin=0.01,
     seeds=64,
     first_look=Interval(-0.0174, -0.074, 0.0392, 16),

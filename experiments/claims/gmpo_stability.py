@@ -42,7 +42,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "gmpo", "grpo"),
-    unit="pass rate at the end of GMPO, minus that of GRPO",
+    unit="final pass rate of GMPO minus that of GRPO",
     margin=0.01,
     pilot=(
         "At first both arms had one fixed rate of 0.2, which is large for GRPO; GMPO then ended 0.19 ahead, and the claim spoke of "

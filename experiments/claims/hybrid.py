@@ -66,7 +66,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=lead,
-    unit="pass rate at the end of the mixture, minus that of the parent which is better on the other half of the seeds",
+    unit="final pass rate of the mixture minus that of the parent that is better on the other half of the seeds",
     margin=0.01,
     condition=still_learning("mixed", "vapo", "grpo"),
     pilot=RATES_AFTER_PILOT + " The condition was added after the first results.",

@@ -55,7 +55,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.01, 0.03, 0.1, 0.3, 1.0)),
     statistic=difference("success", "lite_ppo", "dapo"),
-    unit="pass rate at the end of Lite PPO, minus that of DAPO",
+    unit="final pass rate of Lite PPO minus that of DAPO",
     margin=0.01,
     condition=still_learning("lite_ppo", "dapo"),
     pilot="A first run gave DAPO four times the responses of the others, and no rate below 0.03; Lite PPO finished behind. The "

@@ -50,7 +50,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=WIDE_RATES),
     statistic=difference("success", "sapo", "grpo"),
-    unit="pass rate at the end of SAPO, minus that of GRPO",
+    unit="final pass rate of SAPO minus that of GRPO",
     margin=0.01,
     first_seed=16,
     pilot=ERRORS_AFTER_PILOT

@@ -11,7 +11,7 @@ from pathlib import Path
 import document_errata
 
 from book_site.docstrings import escape_text, header, label, markdown, source, table
-from book_site.extension import RESULTS, label_of
+from book_site.extension import TABLES_WITH_PAGES, label_of
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.equations import Equation, by_role, equations, public_ops
@@ -227,7 +227,7 @@ def papers_page() -> str:
 def results_pages() -> dict[str, str]:
     """The tables of measurements in experiments/, unchanged."""
     pages = {}
-    for name in RESULTS:
+    for name in TABLES_WITH_PAGES:
         table_of_runs = (EXPERIMENTS / f"{name}.md").read_text(encoding="utf-8")
         title = f"({label_of(name)})=\n# {name.split('/')[-1].replace('_', ' ').capitalize().replace('cpu', 'CPU')}"
         pages[f"results/{name}"] = f"{title}\n\n{table_of_runs}"

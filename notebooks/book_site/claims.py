@@ -5,7 +5,7 @@ from pathlib import Path
 
 from book_site.book import HIDDEN
 from book_site.docstrings import escape_text, table
-from book_site.extension import RESULTS
+from book_site.extension import TABLES_WITH_PAGES
 from lab.claim_plots import plot_all
 from rljax.book.claims import VERDICTS, ClaimResult, Verdict, claim_names, read_claim
 from rljax.book.claims_summary import SUMMARY
@@ -65,7 +65,7 @@ def claims_pages() -> dict[str, str]:
         if rows:
             heads = ("claim", "mean (95 % interval)", "experiment")
             text.append(f"## {verdict.capitalize()}\n\n{MEANING[verdict]}\n\n{table(heads, rows)}")
-    children = [*(f"claims/{claim.name}" for claim in claims), *(f"results/{name}" for name in RESULTS)]
+    children = [*(f"claims/{claim.name}" for claim in claims), *(f"results/{name}" for name in TABLES_WITH_PAGES)]
     text.append(HIDDEN.format("\n".join(children)))
     return {"claims": "\n\n".join(text)} | {f"claims/{claim.name}": _page(claim) for claim in claims}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the tests make the pages without Sphinx
     from sphinx.application import Sphinx
 
-RESULTS = (
+TABLES_WITH_PAGES = (
     "adaptation",
     "algorithm_by_phase",
     "arithmetic_algorithms",
@@ -44,7 +44,7 @@ RESULTS = (
     "turn_credit",
     "whole_episodes",
 )
-"""Tables in experiments/ that have a page of their own; `algorithms_slots` is missing because the algorithms page contains it."""
+"""Tables in experiments/ that have a page of their own; `algorithms_slots` is left out because the algorithms page contains it."""
 
 
 def write_generated_pages(app: "Sphinx") -> None:
@@ -62,9 +62,9 @@ def label_of(table: str) -> str:
 
 
 def rewrite_links(app: "Sphinx", name: str, source: list[str]) -> None:
-    """Make links to tables in experiments/, which work in the repository, point to the site's pages of these tables."""
+    """Make links to tables in experiments/, which work in the repository, point to the site's pages for these tables."""
     text = source[0].replace("../experiments/algorithms_slots.md", "#page-algorithms")
-    for table in RESULTS:
+    for table in TABLES_WITH_PAGES:
         text = text.replace(f"../experiments/{table}.md", f"#{label_of(table)}")
     source[0] = text
 

@@ -68,7 +68,7 @@ def score_right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Floa
 
 
 def score_by_cosine(rewards: Array, outcome: Array, lengths: Array, **hyperparameters: Number) -> Float[Array, "P G"]:
-    """Reward that follows half a cosine period over the response's length, with separate bounds for right and wrong responses."""
+    """Reward that follows half a cosine period as the length grows, with separate bounds for right and wrong responses."""
     return cosine_length_reward(outcome > 0, lengths, **hyperparameters).astype(rewards.dtype)
 
 
@@ -115,7 +115,7 @@ def falling_lambda_gae(
     alpha: Number,
     max_length: Number,
 ) -> Float[Array, "P G T"]:
-    """GAE whose λ falls with the offset to the TD error."""
+    """GAE whose λ falls with the distance to the TD error."""
     errors = td_errors(rewards, values, mask, gamma=gamma, bootstrap=bootstrap)
     return offset_decayed_gae(errors, mask, gamma=gamma, lambda_base=lambda_base, alpha=alpha, max_length=max_length)
 
@@ -143,7 +143,7 @@ def complexity_lambda_gae(
     max_length: Number,
     beta: Number,
 ) -> Float[Array, "P G T"]:
-    """GAE whose λ falls with the offset to the TD error, and with the policy's relative entropy at that error."""
+    """GAE whose λ falls with the distance to the TD error, and with the policy's relative entropy at that error."""
     errors = td_errors(rewards, values, mask, gamma=gamma, bootstrap=bootstrap)
     return complexity_weighted_gae(
         errors,

@@ -1,4 +1,4 @@
-"""Exchangeable parts of algorithms: equations that each fill one slot of an algorithm's record, and extra loss terms."""
+"""Exchangeable parts of algorithms: equations that each fill one slot (a field) of an `Algorithm`, and extra loss terms."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ TERM = "term"
 
 
 class Part(NamedTuple):
-    """One or more equations for one slot of an algorithm's record, or an extra term of its loss."""
+    """An equation for one slot of an `Algorithm`, or extra terms of its loss."""
 
     slot: str
     """The slot: a field of `Algorithm`, or `critic.` and a field of `Critic`; `TERM` for a term."""
@@ -65,7 +65,7 @@ class Part(NamedTuple):
     summary: str
     """What the part does, in one line."""
     credit: Credit | None = None
-    """The `Credit` that lists the rollout fields that the function reads, if the slot does not pass them all; else None."""
+    """A `Credit` listing the rollout fields that the function needs, if they are not the ones that the slot passes by default."""
 
     @property
     def spec(self) -> str:
@@ -102,7 +102,7 @@ PARTS: tuple[Part, ...] = (
         "outcome_reward",
         "cosine",
         score_by_cosine,
-        "Reward along half a cosine period over the length; favors short correct and long wrong responses (Yeo et al.)",
+        "Reward that follows half a cosine period as the length grows; favors short correct and long wrong responses (Yeo et al.)",
         **{"max_length": 1024.0, "correct_short": 2.0, "correct_long": 1.0},
         **{"wrong_short": -10.0, "wrong_long": 0.0, "cut_off": -10.0},
     ),
@@ -137,14 +137,14 @@ PARTS: tuple[Part, ...] = (
         "advantage",
         "pass_at_k_credit",
         pass_at_k_credit,
-        "Contribution to the best reward of k, without a baseline (PKPO)",
+        "Contribution to the best reward among k responses, without a baseline (PKPO)",
         k=2,
     ),
     _part(
         "advantage",
         "pass_at_k_leave_one_out",
         pass_at_k_leave_one_out,
-        "Contribution to the best reward of k, with a leave-one-out baseline (PKPO)",
+        "Contribution to the best reward among k responses, with a leave-one-out baseline (PKPO)",
         k=2,
     ),
     _part(
@@ -230,7 +230,7 @@ PARTS: tuple[Part, ...] = (
         "critic.advantage",
         "offset_decayed",
         falling_lambda_gae,
-        "GAE whose λ falls with the offset to the TD error",
+        "GAE whose λ falls with the distance to the TD error",
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0},
     ),
     _part(
@@ -239,27 +239,27 @@ PARTS: tuple[Part, ...] = (
         Credit(
             complexity_lambda_gae, needs=("token_rewards", "values", "mask", "behaviour_entropy"), optional=("bootstrap",)
         ),
-        "GAE whose λ falls with the offset, and with the policy's entropy at the TD error",
+        "GAE whose λ falls with the distance to the TD error, and with the policy's entropy there",
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0, "beta": 0.1},
     ),
     _part(
         "critic.blend",
         "pretrained_value",
         blend_pretrained_value,
-        "Pretrained critic's values, with a weight that falls during training and as the critic's explained variance rises",
+        "Pretrained critic's values, with a weight that falls during training and as the trained critic explains more variance",
         **{"initial": 0.8, "decay": 2.0, "eta": 1.0},
     ),
     _part(
         "teacher_divergence",
         "sorted",
         sorted_probability_distance,
-        "Differences of sorted probabilities, for a teacher with any vocabulary (ULD)",
+        "Differences between sorted probabilities, for a teacher with any vocabulary (ULD)",
     ),
     _part(
         "teacher_divergence",
         "matched",
         matched_vocabulary_distance,
-        "JSD of the tokens that both vocabularies have, and differences of the others' sorted probabilities (GOLD)",
+        "JSD of the tokens that both vocabularies have, and differences between sorted probabilities of the others (GOLD)",
         beta=0.5,
     ),
     _part(TERM, "entropy", entropy_bonus, "Entropy of the policy, added to the objective", coefficient=0.01),
@@ -289,7 +289,7 @@ PARTS: tuple[Part, ...] = (
         coefficient=0.1,
     ),
 )
-"""All parts. Defaults that no paper or design document states are ours; `rljax equations` prints each equation's documentation."""
+"""All parts. Defaults are ours unless a paper or design document gives them. `rljax equations` prints each equation's docstring."""
 
 
 SLOTS_THAT_NEED_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})
@@ -349,7 +349,7 @@ def read_part(spec: str) -> tuple[Part, dict[str, int | float]]:
             f"{spec!r} must have the form SLOT=PART,NAME=VALUE, such as keep_group=difficulty_window,low=0.3"
         ) from error
     if len(hyperparameters) < len(pairs):
-        raise ValueError(f"{spec!r} sets a hyperparameter twice; remove one of them")
+        raise ValueError(f"{spec!r} sets a hyperparameter twice; remove one of the two values")
     for key, value in hyperparameters.items():
         if not math.isfinite(value):
             raise ValueError(f"{spec!r}: {key} must be finite, got {value}")
@@ -361,7 +361,7 @@ def with_parts(algorithm: Algorithm, specs: Sequence[str]) -> Algorithm:
 
     Args:
         algorithm: the record to change.
-        specs: parts for different slots, and different terms, each in the form that `read_part` reads.
+        specs: the parts, in the form that `read_part` reads: at most one per slot, and no term twice.
 
     Returns:
         The record. A part that computes advantages replaces whatever computed them before.
@@ -418,7 +418,7 @@ def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tup
         if term.name in known:
             raise ValueError(
                 f"the loss already has a term {term.name!r}, with the coefficient {known[term.name]:zg}, so {part.spec} cannot be "
-                "added; set that coefficient with the option of the algorithm, or of the other part, that adds the term"
+                "added; to change that coefficient, use the option of the algorithm or part that adds the term"
             )
     return terms
 

@@ -14,7 +14,7 @@ class Average:
     """Average the models of runs that started from the same weights, each trained on its own data (federated averaging).
 
     `rljax average RUN RUN [RUN ...] FOLDER` writes a model folder that `rljax eval`, `rljax train --model` and
-    AutoModelForCausalLM open.
+    AutoModelForCausalLM can open.
     """
 
     folders: tyro.conf.Positional[tuple[Path, ...]]

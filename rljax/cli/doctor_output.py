@@ -65,7 +65,7 @@ def describe_outcome(folder: RunFolder, summary: Summary) -> list[str]:
     if summary.best is not None and summary.best.accuracy is not None:
         parts.append(f"best of all evaluations (step {summary.best.step}) {summary.best.accuracy:.1%}")
     has_interval = any("(" in part.rpartition("%")[2] for part in parts)
-    kind = ", with 95 % intervals (none for the best, which is a maximum)" if has_interval else ""
+    kind = ", with 95 % intervals (none for the best, since a maximum is biased)" if has_interval else ""
     lines = [f"Held-out {describe_measure(rows)}{kind}: {'; '.join(parts)}."] if parts else []
     comparison = compare(rows)
     if comparison is not None:
@@ -135,7 +135,7 @@ def settings_of(folder: RunFolder) -> ShownSettings:
         flat, notes = flatten_settings(folder.config), (f"Settings are shown as in config.json. {error}",)
     else:
         flat, notes = json_safe(config.to_flat(), "settings"), ()
-        flat |= {"own parts": list(own_parts)} if own_parts else {}
+        flat |= {"custom parts": list(own_parts)} if own_parts else {}
     overrides = sorted(name for name in flat if name not in defaults or flat[name] != defaults[name])
     changes = (
         f"{AppliedRemedy(*(row[name] for name in AppliedRemedy._fields))}."
@@ -162,7 +162,7 @@ def flatten_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_pictures(folder: RunFolder) -> dict[str, bytes]:
-    """Plot the curves, and the other metrics that alarms check; return title -> PNG, without an entry before the first step."""
+    """Plot the curves, and the other metrics that alarms check; return title -> PNG, which is empty before the first step."""
     rows, pictures = rows_so_far(folder), {}
     if not rows:
         return pictures

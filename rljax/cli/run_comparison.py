@@ -134,7 +134,7 @@ def _runs_text(runs: Sequence[Mapping[str, Any]], columns: int) -> str:
 def _accuracy_text(runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any] | None], columns: int) -> str:
     rows = [("", "before RL", "last", "best")]
     rows += [(row["mark"], *(_interval(row[name]) for name in ("before", "last", "best"))) for row in runs]
-    lines = ["Held-out accuracy (95 % interval; none for the best, which is a maximum)", *_columns(rows)]
+    lines = ["Held-out accuracy (95 % interval; none for the best, since a maximum is biased)", *_columns(rows)]
     for row, difference in zip(runs[1:], differences[1:], strict=True):
         if difference is not None:
             ends = (

@@ -33,7 +33,7 @@ class ChatFormat:
     options: Mapping[str, object] = field(default_factory=dict)
     """Variables that are passed to the template, such as `enable_thinking`."""
     date: str | None = None
-    """The date that the template takes for today's, as YYYY-MM-DD; None for the actual date."""
+    """The date that the template treats as today, as YYYY-MM-DD; None for the actual date."""
     prefill: str = ""
     """Beginning of each answer. It is appended to the prompt instead of being sampled."""
 
@@ -96,7 +96,7 @@ def parse_chat_columns(columns: Mapping[str, object]) -> dict[str, Any]:
 def render_chat(
     tokenizer: Any,
     messages: Sequence[Mapping[str, Any]],
-    chat: ChatFormat,
+    chat_format: ChatFormat,
     *,
     name: str,
     opens_turn: bool,
@@ -108,7 +108,7 @@ def render_chat(
     Args:
         tokenizer: the tokenizer.
         messages: the chat.
-        chat: options, date and prefill.
+        chat_format: the template's options, and the date.
         name: the tokenizer's name, for error messages.
         opens_turn: whether the text ends with the beginning of the assistant's turn.
         tools: the available tools.
@@ -122,10 +122,10 @@ def render_chat(
             f"the tokenizer {name!r} has no chat template; leave out --chat (and use `rljax sample --prompt` in place of "
             "`rljax chat`), or use the tokenizer of a chat model."
         )
-    options = {**chat.options, **(chat_template_kwargs or {})}
+    options = {**chat_format.options, **(chat_template_kwargs or {})}
 
     def render() -> str:
-        template = _fix_date(tokenizer.get_chat_template(None, tools), chat.date, name)
+        template = _fix_date(tokenizer.get_chat_template(None, tools), chat_format.date, name)
         return tokenizer.apply_chat_template(
             list(messages),
             tools=tools if tools is None else list(tools),
@@ -141,11 +141,11 @@ def render_chat(
         raise
     except TimeoutError as error:
         raise InputError(
-            f"the chat template of {name!r} did not finish within {RENDER_SECONDS:g} seconds; check its loops, or turn chat off."
+            f"the chat template of {name!r} did not finish within {RENDER_SECONDS:g} seconds; check its loops, or leave out --chat."
         ) from error
     except ImportError as error:
         raise InputError(
-            f"the chat template cannot be rendered ({one_line(error)}); run `pip install jinja2`, or turn chat off."
+            f"the chat template cannot be rendered ({one_line(error)}); run `pip install jinja2`, or leave out --chat."
         ) from error
     except Exception as error:  # a template is a program and may raise anything
         roles = [message["role"] for message in messages]
@@ -169,7 +169,7 @@ def _fix_date(template: str, date: str | None, name: str) -> str:
 
 
 def run_within(seconds: float, function: Callable[[], Value]) -> Value:
-    """Call a function written in Python in a thread, and stop it if it takes too long.
+    """Call a Python function in a separate thread, and stop it if it takes too long.
 
     Raises:
         TimeoutError: the function took longer than `seconds`.
@@ -195,7 +195,7 @@ def run_within(seconds: float, function: Callable[[], Value]) -> Value:
 
 
 def unclosed_thought(prompt: str) -> str:
-    """Return the unclosed reasoning tag at the end of a prompt, and the text after the tag; empty if no tag is open.
+    """Return the end of a prompt, from its unclosed reasoning tag on; empty if no tag is open.
 
     Example:
         >>> unclosed_thought("<|im_start|>assistant\\n<think>\\n"), unclosed_thought("<think>\\n\\n</think>\\n\\n")

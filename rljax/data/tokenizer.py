@@ -273,7 +273,7 @@ class HuggingFaceTokenizer:
         if self.inner.split_special_tokens:
             raise InputError(
                 f"the tokenizer_config.json of {self.name!r} sets split_special_tokens, so the special tokens of its chat template "
-                "would be encoded as ordinary text; set it to false, or turn chat off."
+                "would be encoded as ordinary text; set it to false, or leave out --chat."
             )
         return render_chat(self.inner, messages, self.chat, name=self.name, opens_turn=opens_turn, **columns)
 

@@ -47,7 +47,7 @@ def length_weighted_centered(
         `[..., G]`, in the rewards' unit; 0 for a group without tokens.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, negative lengths, or `lengths` or `valid` of a
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, negative lengths, or `lengths` or `valid` of a
             different shape.
 
     Example:
@@ -222,7 +222,7 @@ def soft_centered(rewards: Float[Array, "*P G"], *, beta: Number, valid: Mask | 
         `[..., G]`, in the rewards' unit; its mean over a group is not positive.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of a different shape, or β not positive.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, `valid` of a different shape, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp

@@ -142,8 +142,8 @@ def centered_over_reward_std(
         `[..., G]`, dimensionless; 0 everywhere in a group of identical rewards.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or `valid` of
-            a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, negative `eps`, `ddof` other than 0 or 1, or
+            `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -181,8 +181,8 @@ def centered_over_advantage_std(
         `[..., G]`, dimensionless; 0 everywhere in a group of identical rewards.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or `valid` of
-            a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, negative `eps`, `ddof` other than 0 or 1, or
+            `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -229,7 +229,7 @@ def decoupled_normalized(
         `[..., G]`, dimensionless; 0 for responses without any reward.
 
     Raises:
-        ValueError: integer arrays, groups of fewer than 2, not exactly N weights, negative `eps`, `ddof` other
+        ValueError: integer arrays, groups of fewer than 2 responses, not exactly N weights, negative `eps`, `ddof` other
             than 0 or 1, or `valid` of a different shape.
 
     Example:
@@ -276,7 +276,7 @@ def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Fl
         A number, at least 1; 0 if no group has a signal, because every advantage and thus the gradient is then 0.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, or `valid` of a different shape.
+        ValueError: integer rewards, groups of fewer than 2 responses, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp

@@ -37,7 +37,7 @@ def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) 
         `[..., G]`, in the rewards' unit; each group sums to 0.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -71,7 +71,7 @@ def group_normalized(
         `[..., G]`, dimensionless.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, negative `eps`, `ddof` other than 0 or 1, or
             `valid` of a different shape.
 
     Example:
@@ -101,7 +101,7 @@ def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -
         `[..., G]`, in the rewards' unit; each group sums to 0.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -140,7 +140,7 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
         `[..., G]`, dimensionless; each group sums to 0. 0 for a group whose mean is not positive.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, negative `eps`, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -180,7 +180,7 @@ def process_normalized(
         identical or fewer than 2.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, mismatched shapes, negative `eps`, `ddof` not 0 or 1.
+        ValueError: integer rewards, groups of fewer than 2 responses, mismatched shapes, negative `eps`, `ddof` not 0 or 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -227,8 +227,8 @@ def turn_normalized(
         are identical, contributes 0.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, mismatched shapes, `discount` outside [0, 1], negative `eps`, `ddof`
-            not 0 or 1.
+        ValueError: integer rewards, groups of fewer than 2 responses, mismatched shapes, `discount` outside [0, 1], negative `eps`,
+            `ddof` not 0 or 1.
 
     Example:
         >>> import jax.numpy as jnp

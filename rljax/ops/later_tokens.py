@@ -19,12 +19,12 @@ def compute_without_gaps(
     arrays: tuple[Float[Array, "*rows T"], ...],
     numbers: tuple[Float[Array, "*#rows"], ...],
 ) -> Float[Array, "*rows T"]:
-    """Close the gaps between each row's tokens, compute `equation(mask, *arrays, *numbers)`, and move the results back.
+    """Move the tokens inside the mask together in each row, compute `equation(mask, *arrays, *numbers)`, and move the results back.
 
-    The equation receives arrays that are 0 outside the mask. If any row has a gap, the tokens of all rows are moved to the front;
-    otherwise nothing moves. Under `vmap` both cases are computed. The result is 0 outside the mask.
+    The equation receives arrays that are 0 outside the mask. If any row's tokens are not contiguous, the tokens of all rows are
+    moved to the front; otherwise nothing moves. Under `vmap` both cases are computed. The result is 0 outside the mask.
 
-    The computation is jitted, so that an eager call compiles only once per equation and shape; a bare `cond` would compile at
+    The computation is jitted, so that an eager call compiles only once per equation and shape; a bare `cond` would compile on
     every call. The equation must therefore be a module-level function, not a closure.
     """
     return _compute(equation, mask.astype(bool), arrays, numbers)  # pyright: ignore[reportUnknownVariableType]

@@ -230,7 +230,7 @@ def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Arr
         bool, `[..., G]`.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,8 +1,8 @@
 """Credit for the best of k responses: transform a group's rewards so that REINFORCE maximizes pass@k or max@k.
 
-Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is as in `rljax.ops.group`. All functions average
-over the group's subsets of k responses in closed form, so that sorting is their main cost. A group with fewer than k valid
-responses has no subset of k and gets 0 everywhere.
+Rewards are `[..., P, G]`: P prompts, each with G responses; `valid` is as in `rljax.ops.group`. All functions average
+over the group's subsets of k responses in closed form, never one by one. A group with fewer than k valid responses has no subset
+of k and gets 0 everywhere.
 """
 
 import jax
@@ -45,11 +45,11 @@ def _fraction_where_pair_best(rank: Array, size: Array, k: int) -> Array:
 
 
 def _sort_rewards(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array, Array, Array]:
-    """Rewards in ascending order, with non-members last, as 0; ranks 0, 1, …; the number of members; and the inverse order.
+    """Rewards in ascending order, with non-members last and set to 0; ranks 0, 1, …; the number of members; and the inverse order.
 
-    The coefficient of a rank beyond the last member's is meaningless but finite: it multiplies a 0, or a value that is dropped
-    at the end. A member's NaN is sorted last, so a sum over the entries above spreads it to every member of the group, but a
-    cumulative sum from the lowest entry up keeps it at its own entry.
+    The weights that callers compute from ranks past the last member are meaningless but finite: they multiply a 0, or a value
+    that is dropped at the end. A member's NaN is sorted last, so a sum over the entries above spreads it to every
+    member of the group, but a cumulative sum from the lowest entry up keeps it at its own entry.
     """
     order = jnp.argsort(jnp.where(member, rewards, jnp.inf))
     lowest_first = jnp.take_along_axis(jnp.where(member, rewards, 0.0), order)
@@ -100,7 +100,8 @@ def pass_at_k_credit(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | Non
         `[..., G]`, in the rewards' unit; 0 for a group with fewer than k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` outside [1, G], or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, `k` outside [1, G], or `valid` of a different
+            shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -136,7 +137,8 @@ def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mas
         `[..., G]`, in the rewards' unit; 0 for a group with at most k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` outside [1, G - 1], or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, `k` outside [1, G - 1], or `valid` of a
+            different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -161,7 +163,7 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
     """How much a response raises the best reward of the k-subsets that contain it.
 
     Of the paper's three estimators, this one has the least variance. The credit is never negative, and it is positive only if the
-    response beats all others in some subset. Identical rewards get exactly 0.
+    response beats all others in some subset. If all rewards of a group are identical, every response gets exactly 0.
 
     ::
 
@@ -174,10 +176,11 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n is their number.
 
     Returns:
-        `[..., G]`, in the rewards' unit, not negative; 0 for a group with fewer than k valid responses.
+        `[..., G]`, nonnegative, in the rewards' unit; 0 for a group with fewer than k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` outside [2, G], or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, `k` outside [2, G], or `valid` of a different
+            shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -202,7 +205,7 @@ def pass_at_k_normalized(
 ) -> Float[Array, "*P G"]:
     """Mean z-score of the k-subsets that contain the response, where a subset is right if any of its responses is.
 
-    At k = 1 this is the z-score of a two-valued reward with ddof 0, as in GRPO.
+    At k = 1 this is the z-score of a binary reward with ddof 0, as in GRPO.
 
     ::
 
@@ -221,8 +224,8 @@ def pass_at_k_normalized(
         responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` outside [1, G], `threshold` NaN, negative `eps`, or
-            `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, `k` outside [1, G], `threshold` NaN, negative
+            `eps`, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp

@@ -24,7 +24,7 @@ from rljax.rollout import Engine, Environment
 from rljax.rollout.budget_forcing import force_budget
 from rljax.rollout.continuations import PrefixEvaluator
 from rljax.rollout.worker import RolloutWorker
-from rljax.tracking.start_records import digest_of, digest_of_name, judge_inputs, text_inputs
+from rljax.tracking.start_records import digest_of, digest_of_name, inputs_of_judge, text_inputs
 from rljax.training.parts.reward import digest_of_reward
 
 AIME_PROBLEMS = 15
@@ -163,7 +163,7 @@ def _digest_parts(opened: OpenPolicy, parts: OwnParts, scored: Sequence[str]) ->
     passed = None if isinstance(parts.reward, str) else parts.reward
     digests = {
         **text_inputs(opened.tokenizer, chat=False),
-        **judge_inputs(digest_of_reward(opened.config, passed), opened.worker.environment, opened.config),
+        **inputs_of_judge(digest_of_reward(opened.config, passed), opened.worker.environment, opened.config),
         "engine": None if parts.engine is None else digest_of(type(parts.engine)),
         "policy": None if parts.policy is None else digest_of(parts.policy),
         **{name: digest_of_name(name, ()) for name in scored},

@@ -110,14 +110,14 @@ def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
     """Reject settings that do not allow a run to be extended.
 
     Raises:
-        InputError: the message names the first candidate with a setting that follows a schedule over all steps.
+        InputError: the message names the first candidate whose training depends on the total number of steps.
     """
     for name, config in configs.items():
         reasons = schedules(config, make_algorithm(config))
         if reasons:
             raise InputError(
-                f"{name} cannot be tuned: it has a schedule over all steps ({', '.join(reasons)}), so a run cannot be "
-                "extended from rung to rung. Leave this candidate out."
+                f"{name} cannot be tuned: its training depends on the total number of steps ({', '.join(reasons)}), so a run "
+                "cannot be extended from rung to rung. Leave this candidate out."
             )
 
 

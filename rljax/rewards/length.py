@@ -14,8 +14,8 @@ def soft_overlong(count: Callable[[str], int], *, max_length: float | int, cache
 
     Args:
         count: a function that counts the tokens of a completion, for example `lambda text: len(tokenizer.encode(text))`.
-        max_length: length in tokens from which the penalty is -1; see `rljax.ops.shaping.soft_overlong_penalty`.
-        cache: width of the ramp, in tokens: below `max_length`, the penalty falls from 0 to -1 over this length.
+        max_length: length in tokens at and above which the penalty is -1; see `rljax.ops.shaping.soft_overlong_penalty`.
+        cache: width of the ramp: over the last `cache` tokens before `max_length`, the penalty falls from 0 to -1.
 
     Returns:
         A reward function of `completions`; use it with a positive weight.

@@ -15,7 +15,7 @@ def repetition(size: int) -> Callable:
     Words are separated by white space and compared in lower case. A response of fewer than n words gets 0.
 
     Args:
-        size: n, the number of words per n-gram, at least 1; 20 in the source's code. Short n-grams repeat in ordinary text, too.
+        size: n, the number of words per n-gram, at least 1; the paper's code uses 20. Short n-grams repeat in ordinary text, too.
 
     Returns:
         A reward function of `completions`; its values are in [0, 1).

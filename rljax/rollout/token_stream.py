@@ -22,7 +22,7 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
         engine: the engine that samples the response.
         params: parameters of the policy.
         request: prompt, sampling settings and seed. Its stop strings are ignored; end tokens end the response.
-        every: number of decoding steps per yielded list. The first list also has the token sampled when the prompt is read.
+        every: number of decoding steps per yielded list. The first list also contains the token sampled when the prompt is read.
 
     Yields:
         Lists of token ids; the very last id may be an end token.

@@ -51,7 +51,7 @@ class RolloutWorker:
         needs_turns: whether a rollout contains the environment's reward for each turn.
         extra_sets: workers for extra held-out sets, by name; these sets are evaluated together with this worker's prompts.
         other: player that takes the turns for which `environment.is_others_turn` is True; None lets the policy take these, too.
-        vocabulary: V, number of the policy's token ids; None does not check the engine's token ids.
+        vocabulary: V, number of the policy's token ids; if None, the engine's token ids are not checked.
     """
 
     engine: Engine
@@ -197,7 +197,7 @@ class RolloutWorker:
         return replace(self, prompts=prompts)
 
     def with_sampling(self, **changes: float | int | tuple[str, ...] | tuple[int, ...] | None) -> "RolloutWorker":
-        """Return a worker with changed `Sampling` settings; it samples responses independently and records no sampling masks."""
+        """Return a worker with changed `Sampling` settings that samples responses independently and records no sampling masks."""
         return replace(self, sampling=self.sampling._replace(kept=None, strata=None, **changes))
 
     def greedy(self) -> "RolloutWorker":

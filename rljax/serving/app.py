@@ -255,7 +255,7 @@ class _Server:
             self.served.batcher.cancel(pending.jobs)
         flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
         choices = [choice.to_json(**flags) for choice in ended]
-        body = envelope(kind, pending.name, self.served.limits.model, choices, streams=False)
+        body = envelope(kind, pending.name, self.served.limits.model, choices, is_chunk=False)
         return JSONResponse(body | {"usage": usage_of(pending.choices)})
 
     def _submit(self, kind: Kind, prompts: Sequence[Prompt], fields: SamplingFields, *, has_tools: bool) -> PendingRequest:
@@ -372,9 +372,9 @@ class _Server:
             async for choice in self._answers(pending):
                 entry = choice.chunk(**flags)
                 if entry is not None:
-                    yield _event(envelope(pending.kind, name, model, [entry], streams=True))
+                    yield _event(envelope(pending.kind, name, model, [entry], is_chunk=True))
             if fields.usage_at_end:
-                end = envelope(pending.kind, name, model, [], streams=True)
+                end = envelope(pending.kind, name, model, [], is_chunk=True)
                 yield _event(end | {"usage": usage_of(pending.choices)})
             yield "data: [DONE]\n\n"
         except ApiError as error:  # the HTTP status has already been sent, so the stream reports the error

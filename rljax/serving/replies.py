@@ -142,30 +142,30 @@ class Choice:
         self.sent_tokens = len(self.tokens)
         return entry
 
-    def _entry(self, body: dict[str, Any], first: int, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any]:
+    def _entry(self, body: dict[str, Any], start: int, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any]:
         calls = body.get("message", body.get("delta", {})).get("tool_calls")
         entry = {
             "index": self.index,
             **body,
             "finish_reason": "tool_calls" if calls and self.finish == "stop" else self.finish,
-            "logprobs": self._logprobs(first) if has_logprobs else None,
+            "logprobs": self._logprobs(start) if has_logprobs else None,
             "weights_version": self.version,
             **self.notes,
         }
         if has_token_ids:
-            entry |= {"token_ids": self.tokens[first:], "sampler_logprobs": self.behaviour_logp[first:]}
-            entry |= {"token_versions": self.versions[first:]}
-            entry |= {} if first else {"prompt_token_ids": list(self.prompt)}
+            entry |= {"token_ids": self.tokens[start:], "sampler_logprobs": self.behaviour_logp[start:]}
+            entry |= {"token_versions": self.versions[start:]}
+            entry |= {} if start else {"prompt_token_ids": list(self.prompt)}
         return entry
 
-    def _logprobs(self, first: int) -> dict[str, Any]:
-        tops = [[(self._bytes(token), value) for token, value in row] for row in self.top[first:]]
-        contents, values = [self._bytes(token) for token in self.tokens[first:]], self.logp[first:]
+    def _logprobs(self, start: int) -> dict[str, Any]:
+        tops = [[(self._bytes(token), value) for token, value in row] for row in self.top[start:]]
+        contents, values = [self._bytes(token) for token in self.tokens[start:]], self.logp[start:]
         if self.kind == "text_completion":
-            # Reversed, because later entries replace earlier ones: of tokens with the same text, the most likely must remain.
+            # Reversed, because later entries replace earlier ones, and among tokens with the same text the most likely must remain.
             top = [{token_name(content): value for content, value in reversed(row)} for row in tops] if any(tops) else None
             names = [*map(token_name, contents)]
-            return {"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": self._offsets()[first:]}
+            return {"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": self._offsets()[start:]}
         rows = [[_token_entry(content, value) for content, value in row] for row in tops]
         triples = zip(contents, values, rows, strict=True)
         entries = [_token_entry(content, value) | {"top_logprobs": row} for content, value, row in triples]
@@ -194,19 +194,21 @@ def new_id(kind: Kind) -> str:
     return ("chatcmpl-" if kind == "chat.completion" else "cmpl-") + secrets.token_hex(12)
 
 
-def envelope(kind: Kind, name: str, model: str, choices: Sequence[dict[str, Any]], *, streams: bool) -> dict[str, Any]:
+def envelope(
+    kind: Kind, response_id: str, model: str, choices: Sequence[dict[str, Any]], *, is_chunk: bool
+) -> dict[str, Any]:
     """Wrap choices in the body of a response.
 
     Args:
         kind: kind of the response.
-        name: identifier of the response.
+        response_id: identifier of the response.
         model: name of the model.
         choices: entries of `choices`.
-        streams: whether the body is part of a stream.
+        is_chunk: whether the body is part of a stream.
     """
     versions = [choice["weights_version"] for choice in choices]
-    kind_name = "chat.completion.chunk" if streams and kind == "chat.completion" else kind
-    body = {"id": name, "object": kind_name, "created": int(time.time()), "model": model, "choices": list(choices)}
+    kind_name = "chat.completion.chunk" if is_chunk and kind == "chat.completion" else kind
+    body = {"id": response_id, "object": kind_name, "created": int(time.time()), "model": model, "choices": list(choices)}
     return body | ({"weights_version": min(versions)} if versions else {})
 
 

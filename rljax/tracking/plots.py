@@ -125,7 +125,7 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
 
     Args:
         metrics: a `metrics.jsonl` file, or its rows.
-        out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
+        out_path: path of the plot file, `.png`, `.pdf` or `.svg`; its folder is created.
         title: title of the plot.
 
     Raises:
@@ -188,7 +188,7 @@ def overlay(runs: Mapping[str, Path | str | Sequence[Path]], out_path: Path | st
 
     Args:
         runs: label -> `metrics.jsonl` of a run, or of several runs that differ in their seeds; at least one.
-        out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
+        out_path: path of the plot file, `.png`, `.pdf` or `.svg`; its folder is created.
         title: title of the plot.
 
     Raises:
@@ -230,7 +230,7 @@ def plot_ablation(
     Args:
         arms: arm -> the `metrics.jsonl` files of its runs; the first arm is the complete algorithm.
         differences: arm -> its final accuracy minus the first arm's, from -1 to 1.
-        out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
+        out_path: path of the plot file, `.png`, `.pdf` or `.svg`; its folder is created.
         title: title of the plot.
 
     Raises:

@@ -142,7 +142,7 @@ def evaluation_inputs(problems: Iterable[Problem] | None, reward: str | None) ->
     return {HELDOUT_ROWS: None if problems is None else digest_of_rows(problems), REWARD: reward}
 
 
-def judge_inputs(reward: str | None, environment: object, config: Any) -> dict[str, str | None]:
+def inputs_of_judge(reward: str | None, environment: object, config: Any) -> dict[str, str | None]:
     """Compute the digests of what judges a run's responses: the environment, with the files that its options name, or the rewards.
 
     Args:

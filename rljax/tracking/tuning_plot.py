@@ -13,7 +13,7 @@ def plot_tuning(
 
     Args:
         curves: candidate -> (RL steps, mean held-out accuracy) at step 0 and at the end of each rung that it trained in.
-        out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
+        out_path: path of the plot file, `.png`, `.pdf` or `.svg`; its folder is created.
         winner: the candidate that is emphasized.
         title: title of the plot.
     """
@@ -30,7 +30,7 @@ def plot_tuning(
         )
         label_at = (longest * 1.02, (index + 0.5) / len(ranked))
         axes.annotate(
-            f"{name}: {values[-1]:.1%} after {steps[-1]}",
+            f"{name}: {values[-1]:.1%} after {steps[-1]} steps",
             (steps[-1], values[-1]),
             xytext=label_at,
             textcoords=("data", "axes fraction"),

@@ -105,7 +105,7 @@ def state_bytes(state: TrainState, base: Base | None) -> int:
 
 
 class TriedChanges(NamedTuple):
-    """Changes of settings for a run that does not fit, and the memory that the changed run would need."""
+    """Changes to the settings of a run that does not fit, and the memory that the changed run would need."""
 
     flags: list[str]
     """The flags for the command line."""

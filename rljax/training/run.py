@@ -1,6 +1,6 @@
 """A run in progress: its evaluation, alarms and description, the command that resumes it, and the batch of a stopped run.
 
-If the guard stops a run, its last batch is saved in the run folder as a safetensors file, so that reading it executes no code.
+If the guard against unsafe updates stops a run, its last batch is saved as a safetensors file, so that reading it executes no code.
 """
 
 import json
@@ -101,9 +101,9 @@ class Run(RunResources):
     """A run of reinforcement learning in progress."""
 
     setup: Setup
-    """Everything that the run uses."""
+    """The settings, model, data, algorithm and devices of the run."""
     abandonable: Callable[[Callable[[], None]], AbstractContextManager[object]] = nullcontext
-    """A function that saves the run and exits -> a context in which a signal calls this function in the middle of a step."""
+    """Takes a function that saves the run and exits; returns a context in which a signal calls that function even in mid-step."""
 
     @property
     def config(self) -> TrainConfig:
@@ -117,7 +117,7 @@ def stop_reason(
     """Explain why a run stops after too many skipped updates, and what the user can do; save the last batch, if it is passed.
 
     Args:
-        run: the run; the checkpoint before the skipped steps is on the disk.
+        run: the run; the checkpoint before the skipped steps has already been saved.
         learning_rate: the flag that sets the learning rate of the skipped steps.
         skipped: number of consecutive steps whose updates were all skipped.
         step: number of RL steps done.
@@ -205,7 +205,7 @@ def advise_on_random_start(config: TrainConfig, own_parts: Collection[str]) -> s
     return (
         "The model starts from random weights without a warm start, so hardly any response earns a reward, and nothing is "
         "learned. Set model=FOLDER_OR_HUB_ID, or warm_start_steps=340 on data with demonstrations; "
-        "rljax.load_config('arithmetic_dapo') has settings with which `rljax train` is known to learn."
+        "rljax.load_config('arithmetic_dapo') has settings that are known to work."
     )
 
 
@@ -233,7 +233,7 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         "what a metric means: rljax explain METRIC",
     ]
     if setup.base is not None:
-        quantized = "" if config.adapter.quantize is None else f", on a model in {config.adapter.quantize}"
+        quantized = "" if config.adapter.quantize is None else f", on a model quantized to {config.adapter.quantize}"
         trainable = f"{count_parameters(state.params):,} trainable parameters"
         lines.insert(3, f"adapter of rank {config.adapter.rank}: {trainable}{quantized}")
     if setup.critic is not None:

@@ -113,7 +113,7 @@ def test_doctor_names_the_alarm_and_the_remedy(runs, tmp_path, capsys):
 
 def test_best_evaluation_has_no_interval(runs, tmp_path, capsys):
     words = " ".join(printed(capsys, "doctor", str(runs / "bad"), "--out", str(tmp_path / "r.html")).split())
-    assert "(none for the best, which is a maximum)" in words
+    assert "(none for the best, since a maximum is biased)" in words
     assert "best of all evaluations (step 28) 50.0%." in words
     found = json.loads(printed(capsys, "compare", str(runs / "good"), str(runs / "bad"), "--json"))
     assert found["runs"][0]["best"] == {"step": 30, "accuracy": 0.75}

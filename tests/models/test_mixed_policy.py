@@ -1,4 +1,4 @@
-"""A policy mixed with rules: the calculator's predictions, and agreement of sampler and scorer."""
+"""A policy mixed with rules: the calculator's predictions, and agreement between the sampler and the scorer."""
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def test_the_calculator_predicts_only_results_of_sums(text):
     assert calculator_predictions(text) == expected_predictions(text)
 
 
-def test_the_calculator_abstains_from_long_numbers():
+def test_the_calculator_abstains_on_long_numbers():
     assert calculator_predictions("1+1=1234567890+1=")[-1] is None
     assert calculator_predictions("1+1=1234567890+1=;1+1=")[-1] == "2"
 

@@ -1,4 +1,4 @@
-"""Image patches: their embeddings, agreement of sampler and scorer, and training; patches are never sampled."""
+"""Image patches: their embeddings, agreement between the sampler and the scorer, and training; patches are never sampled."""
 
 from dataclasses import replace
 from functools import partial

@@ -196,7 +196,7 @@ def test_entropy_matches_formula(logits, excluded):
     np.testing.assert_allclose(gradient, np.where(excluded, 0.0, expected), atol=1e-7)
 
 
-def test_leading_axes_are_free():
+def test_any_leading_axes_are_allowed():
     logits, other = np.random.default_rng(0).normal(size=(2, 2, 3, VOCABULARY))
     for op, arguments in ((divergence.exact_kl, (logits, other)), (divergence.entropy, (logits,))):
         together = op(*map(jnp.array, arguments))

@@ -1,4 +1,4 @@
-"""Advantages and returns, checked against sums written from the formulas, and theorems about them."""
+"""Advantages and returns, checked against direct sums of the formulas, and against known identities."""
 
 from pathlib import Path
 
@@ -186,7 +186,7 @@ def fixed_case(seed=0):
 
 
 @pytest.mark.usefixtures("x64")
-def test_defaults_are_no_discount_and_complete_responses():
+def test_defaults_are_gamma_1_and_no_bootstrap():
     case = {**fixed_case(), "gamma": 1.0, "bootstrap": np.zeros(ROWS)}
     (rewards, values, mask), _ = inputs(case)
     kept = np.where(case["mask"], case["values"], 0)
@@ -274,7 +274,7 @@ jit_every_estimate = jax.jit(every_estimate)
 
 
 @pytest.mark.usefixtures("x64")
-def test_leading_axes_are_free():
+def test_any_leading_axes_are_allowed():
     rng = np.random.default_rng(0)
     rewards, values = (jnp.array(rng.normal(size=(2, 3, TOKENS))) for _ in range(2))
     mask = jnp.array(rng.random((2, 3, TOKENS)) < 0.7)
@@ -288,7 +288,7 @@ def test_leading_axes_are_free():
 
 @pytest.mark.usefixtures("x64")
 @given(st.lists(st.booleans(), min_size=9, max_size=9).filter(lambda inserted: sum(inserted) == 4))
-def test_observations_and_padding_change_no_response_token(inserted):
+def test_observations_and_padding_do_not_affect_estimates(inserted):
     with jax.enable_x64(True):
         rng = np.random.default_rng(3)
         rewards, values = rng.normal(size=(2, 1, 5))
@@ -303,7 +303,7 @@ def test_observations_and_padding_change_no_response_token(inserted):
             assert not np.delete(np.asarray(estimate), positions, axis=1).any(), name
 
 
-def test_row_without_tokens_is_zero_with_a_finite_gradient():
+def test_row_without_tokens_has_zero_estimates_and_gradient():
     x, mask = jnp.full((2, 5), jnp.nan), jnp.zeros((2, 5))
 
     def total(rewards, values):
@@ -328,7 +328,7 @@ def test_length_adaptive_lambda_matches_formula(lengths, alpha):
         )
 
 
-def test_length_adaptive_lambda_defaults_to_0_up_to_20_tokens():
+def test_length_adaptive_lambda_is_0_up_to_20_tokens_with_the_default_alpha():
     lambdas = ops.length_adaptive_lambda(jnp.array([0.0, 1.0, 19.0, 20.0, 21.0, 400.0, 20000.0]))
     np.testing.assert_allclose(lambdas, [0, 0, 0, 0, 1 / 21, 0.95, 0.999], atol=1e-6)
     assert 1 - 1 / (0.05 * 19) < 0  # without the clamp, the paper's formula is negative
@@ -391,7 +391,7 @@ def test_gae_agrees_with_another_library(peer, name, gamma, lambda_):
     np.testing.assert_allclose(returns, theirs, rtol=1e-9, atol=1e-9)
 
 
-# Refusals
+# Invalid arguments
 
 
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
@@ -477,7 +477,7 @@ def test_lambda_and_gamma_gradients_match_formula(gamma, lambda_):
         return gae_by_hand({**case, "gamma": float(gamma)}, [float(lambda_)] * ROWS).sum()
 
     by_lambda, by_gamma = jax.jit(jax.grad(total, (0, 1)))(lambda_, gamma)
-    step = 1e-6  # may leave [0, 1], where the formula is the same polynomial
+    step = 1e-6  # may leave [0, 1]; the polynomial is the same outside
     np.testing.assert_allclose(
         by_lambda, (by_hand(lambda_ + step, gamma) - by_hand(lambda_ - step, gamma)) / (2 * step), rtol=1e-6, atol=1e-8
     )

@@ -100,7 +100,7 @@ ROW_WISE = {
 
 
 @pytest.mark.parametrize("case", ROW_WISE)
-def test_leading_axes_are_free(case, x64):
+def test_any_leading_axes_are_allowed(case, x64):
     rng = np.random.default_rng(6)
     rewards, valid = jnp.array(rng.normal(size=(2, P, G))), jnp.array(rng.random((2, P, G)) < 0.8)
     together = ROW_WISE[case](rewards, valid=valid)

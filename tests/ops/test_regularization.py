@@ -180,7 +180,7 @@ def test_diagonal_fisher_of_a_logistic_model_is_the_curvature():
     assert regularization.diagonal_fisher([gradients])[0] == pytest.approx(x**2 * p * (1 - p), rel=1e-3)
 
 
-# Refusals
+# Invalid arguments
 
 
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))

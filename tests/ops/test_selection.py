@@ -86,7 +86,7 @@ def test_difficulty_window_reads_the_threshold():
         lambda rewards, valid: selection.in_difficulty_window(rewards, low=0.3, high=0.7, valid=valid),
     ],
 )
-def test_leading_axes_are_free(op):
+def test_any_leading_axes_are_allowed(op):
     rng = np.random.default_rng(0)
     rewards, valid = jnp.array(rng.integers(0, 2, (2, 3, G)), jnp.float32), jnp.array(rng.random((2, 3, G)) < 0.8)
     together = op(rewards, valid=valid)

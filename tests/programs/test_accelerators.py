@@ -65,7 +65,7 @@ class Case(NamedTuple):
     programs: tuple[str, ...]
     """Keys of `PARTS` to compile."""
     shape: dict[str, Any]
-    """Changes of `SHAPE`."""
+    """Changes to `SHAPE`."""
     megabytes: float
     """Temporary memory of the update on each device."""
     sent: float

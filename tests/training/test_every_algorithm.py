@@ -59,18 +59,18 @@ def start_rl(config, reward=even_length):
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory):
+def step_reward(tmp_path_factory):
     """The name of a step reward in a file: `FILE:parity`."""
-    file = tmp_path_factory.mktemp("judge") / "judge.py"
+    file = tmp_path_factory.mktemp("step_reward") / "judge.py"
     file.write_text(STEP_REWARD)
     return f"{file}:parity"
 
 
 @pytest.mark.parametrize("name", ["grpo_process", "vapo_grpo"])
-def test_runs_with_step_rewards_or_with_critic_and_groups(tmp_path, judge, name):
-    """Runs with step rewards, and with a critic and groups together; other tests run only groups or only a critic."""
+def test_runs_with_step_rewards_or_with_critic_and_groups(tmp_path, step_reward, name):
+    """Train once with step rewards, and once with both a critic and groups; other tests use only groups or only a critic."""
     config = ONE_STEP.replace(
-        run=str(tmp_path / name), algorithm=name, step_reward=judge if name == "grpo_process" else None
+        run=str(tmp_path / name), algorithm=name, step_reward=step_reward if name == "grpo_process" else None
     )
     config = config.replace(value_pretraining_steps=1 if name in CRITICS else None)
     result = rljax.train(config, even_length, **policy_arguments(config))
@@ -80,18 +80,18 @@ def test_runs_with_step_rewards_or_with_critic_and_groups(tmp_path, judge, name)
 
 
 @pytest.fixture(scope="module")
-def sampled(judge):
-    """A rollout with step rewards, whose groups contain both rewards."""
-    setup, state = start_rl(ONE_STEP.replace(algorithm="grpo_process", step_reward=judge))
+def sampled(step_reward):
+    """A rollout with step rewards; each group contains rewards of 0 and of 1."""
+    setup, state = start_rl(ONE_STEP.replace(algorithm="grpo_process", step_reward=step_reward))
     groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "minillm", "on_policy_distillation", "remax"}))
-def test_every_algorithm_learns(judge, sampled, name):
+def test_every_algorithm_learns(step_reward, sampled, name):
     """Runs the updates of one step on a rollout that the trainer has scored for the algorithm."""
-    config = ONE_STEP.replace(algorithm=name, step_reward=judge if name in NEED_STEP_REWARDS else None)
+    config = ONE_STEP.replace(algorithm=name, step_reward=step_reward if name in NEED_STEP_REWARDS else None)
     setup, state = start_rl(config)
     before = jax.device_get(state.params)
     state, metrics = learn_from(setup, state, sampled)
@@ -127,7 +127,7 @@ def test_parts_and_the_schedule_reach_the_learner(sampled):
 def test_problem_kinds_reach_the_advantage(sampled):
     config = ONE_STEP.replace(algorithm="dr_grpo", **{"with": ("advantage=hierarchical",)})
     with pytest.raises(
-        InputError, match=r"dr_grpo and --with advantage=hierarchical compares problems of the same kind, and no"
+        InputError, match=r"dr_grpo and --with advantage=hierarchical must compare problems of the same kind, but no"
     ):
         start_rl(config)
     setup, state = start_rl(config.replace(operands=(2, 3), max_prompt_tokens=8))
@@ -154,18 +154,20 @@ def test_entropy_reaches_the_critic_advantage(sampled):
     assert max(distances(state.params, before)) > 0
 
 
-def test_run_reports_a_reward_that_is_only_measured(judge):
+def test_run_reports_a_reward_that_is_only_measured(step_reward):
     for name, is_learned in (("grpo_process", False), ("dr_grpo", True)):
-        setup, _ = start_rl(ONE_STEP.replace(algorithm=name, step_reward=judge if name in NEED_STEP_REWARDS else None))
+        setup, _ = start_rl(
+            ONE_STEP.replace(algorithm=name, step_reward=step_reward if name in NEED_STEP_REWARDS else None)
+        )
         assert ("the reward is only measured" in " ".join(setup.omissions)) != is_learned
 
 
-def test_plans_and_answers_are_credited_separately(judge, sampled):
+def test_plans_and_answers_are_credited_separately(step_reward, sampled):
     """The last step of a response is its answer and earlier steps are its plan; the plan's weight must change the update."""
     learned = []
     for weight in (0, 2):
         part = f"advantage=plan_and_answer,plan_weight={weight}"
-        config = ONE_STEP.replace(algorithm="dr_grpo", step_reward=judge, **{"with": (part,)})
+        config = ONE_STEP.replace(algorithm="dr_grpo", step_reward=step_reward, **{"with": (part,)})
         setup, state = start_rl(config)
         rollout = sampled.rollout
         first = np.zeros_like(rollout.step_end)
@@ -194,7 +196,7 @@ def test_several_rewards_reach_the_advantage():
     assert max(distances(state.params, before)) > 0
 
 
-def test_an_invalid_part_is_refused_by_its_flag():
+def test_the_error_for_an_invalid_part_names_its_flag():
     for short, parts in (("rang", ()), (None, ("advantage=rang",))):
         with pytest.raises(InputError, match=r"--with advantage=rang: advantage has no part 'rang'; .*centered.*rank"):
             first_state(ONE_STEP.replace(algorithm="dapo", advantage=short, **{"with": parts}))
@@ -249,7 +251,7 @@ def test_rewards_and_weights_reach_the_algorithm_separately():
     assert max(distances(*learned)) > 0, "different weights must give different updates"
 
 
-def test_a_single_reward_is_its_only_component(sampled):
+def test_a_single_reward_is_the_only_component(sampled):
     parts = for_algorithm(sampled).reward_parts
     assert list(parts) == ["reward"]
     np.testing.assert_array_equal(parts["reward"], sampled.rollout.rewards)

@@ -95,7 +95,7 @@ def test_a_run_stores_four_bits_per_weight_and_trains_the_adapter(config, finish
     moved = jax.tree.map(lambda ours, base: float(np.abs(ours - base).max()), finished.params, dequantize_params(expected))
     assert max(jax.tree.leaves(moved)) > 1e-4
     log = (finished.run / "log.txt").read_text()
-    assert f"{count_parameters(other.params):,} trainable parameters, on a model in nf4" in log
+    assert f"{count_parameters(other.params):,} trainable parameters, on a model quantized to nf4" in log
     assert f"{count_parameters(plain.base.params):,} parameters, float32" in log
 
 

@@ -1,7 +1,7 @@
 """Settings that may change when a run is resumed, and a summary of the run so far.
 
 A setting may change if a run that had the new value from the start would have computed the same results (up to rounding, because
-other devices or micro-batches add numbers in another order). Any other change is rejected, with the name of the setting.
+different devices or micro-batches add numbers in a different order). Any other change is rejected, with the name of the setting.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ from rljax.tracking.start_records import (
     digest_of_model,
     digest_of_name,
     digest_of_rows,
-    judge_inputs,
+    inputs_of_judge,
     text_inputs,
 )
 from rljax.training.config import TrainConfig
@@ -62,7 +62,7 @@ def changes_between(saved: TrainConfig, wanted: TrainConfig) -> tuple[Change, ..
 
 
 def check_changes(changes: Collection[Change]) -> None:
-    """Reject changes of settings that the run's results so far depend on.
+    """Reject changes to settings that the run's results so far depend on.
 
     Raises:
         InputError: a setting changed that is not in `CHANGEABLE_ON_RESUME`; the message names it.
@@ -70,8 +70,8 @@ def check_changes(changes: Collection[Change]) -> None:
     fixed = [change for change in changes if change.name not in CHANGEABLE_ON_RESUME]
     if fixed:
         raise InputError(
-            f"A resumed run cannot change {', '.join(map(str, fixed))}; its results so far depend on the former values. Leave the "
-            f"change out, or start a new run. These settings may change: {', '.join(CHANGEABLE_ON_RESUME)}."
+            f"A resumed run cannot change {', '.join(map(str, fixed))}; its results so far depend on the former values. Undo the "
+            f"change, or start a new run. These settings may change: {', '.join(CHANGEABLE_ON_RESUME)}."
         )
 
 
@@ -81,7 +81,7 @@ def inputs_of(setup: Setup, custom: CustomParts) -> dict[str, str]:
     found: dict[str, str | None] = {
         TRAIN_ROWS: digest_of_rows(setup.train.prompts.problems),
         HELDOUT_ROWS: digest_of_rows(heldout.prompts.problems),
-        **judge_inputs(digest_of_reward(config, custom.reward), setup.train.environment, config),
+        **inputs_of_judge(digest_of_reward(config, custom.reward), setup.train.environment, config),
         "further held-out rows": digest_of_rows(heldout.all_problems) if heldout.extra_sets else None,
         **text_inputs(setup.tokenizer, chat=config.model.chat),
         "algorithm": digest_of_name(config.algorithm.name, BY_NAME),
@@ -110,13 +110,13 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
         reasons.append("the warm-up of the critic's learning rate")
     if reasons:
         raise InputError(
-            f"A resumed run cannot change {change}, because the {done} RL steps so far follow a schedule over all steps "
+            f"A resumed run cannot change {change}, because the {done} RL steps so far depend on the total number of steps "
             f"({', '.join(reasons)}). Leave --steps out, or start a new run."
         )
 
 
 def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
-    """List what follows a schedule over all RL steps. Unless the list is empty, `steps` cannot change once RL has begun."""
+    """List what depends on the total number of RL steps. Unless the list is empty, `steps` cannot change once RL has begun."""
     scheduled = {
         "difficulty_window_end": config.data.difficulty_window_end is not None,
         f"the algorithm {config.algorithm.name}, which mixes two advantages": algorithm.needs("progress"),

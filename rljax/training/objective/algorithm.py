@@ -314,8 +314,8 @@ def check_rewards_and_kinds(algorithm: Algorithm, config: TrainConfig, worker: R
     """
     if algorithm.needs("kinds") and kind_column(worker.prompts.problems) is None:
         raise InputError(
-            f"{config.algorithm.name}{_describe_changes(config.algorithm)} compares problems of the same kind, and no column of "
-            f"the training problems has 2 to {MAX_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
+            f"{config.algorithm.name}{_describe_changes(config.algorithm)} must compare problems of the same kind, but no column "
+            f"of the training problems has 2 to {MAX_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
         )
     if algorithm.needs("reward_parts"):
         check_algorithm(algorithm, config, rewards=len(reward_names(worker)))

@@ -317,7 +317,7 @@ def test_row_without_tokens():
     assert not np.any(slopes)
 
 
-# Refusals
+# Invalid arguments
 
 
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
