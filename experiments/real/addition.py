@@ -10,7 +10,7 @@ stopped and repeated; `--arms` and `--seeds` select runs:
 
 With 64 responses and one update per step, the accuracy ends between 80 and 88 %; with 256 responses and two updates, DAPO with LoRA
 reaches 91, 92 and 94 % in 80 steps. The entropy does not explain the difference: it falls below 0.1 nats per token within 40 steps
-in both.
+in both. The machine also did other work during the runs with all parameters, so their minutes are upper bounds.
 
 It writes OUT.json, OUT.md and OUT.png (`--out OUT`): held-out greedy accuracy over RL steps, entropy and length of the sampled
 responses, and example responses before and after RL.
