@@ -20,7 +20,7 @@ from rljax.ops.masked import group_members
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
     """Whether the rewards within each group differ; dynamic sampling keeps only the groups in which they do.
 
-    The paper counts correct responses. For two-valued rewards its condition is equivalent to "not all identical", which is used
+    The paper counts correct responses. For binary rewards its condition is equivalent to "not all identical", which is used
     here because it also covers graded rewards; the comparison is exact. Pass rewards without any length shaping; otherwise a
     group in which every response is wrong would be kept because its responses differ in length.
 

@@ -42,7 +42,7 @@ QUIET = 10
 
 
 class Remedy(NamedTuple):
-    """A change of a setting that may help."""
+    """A change to a setting that may help."""
 
     flag: str
     """The option of `rljax train` to change first."""

@@ -12,7 +12,7 @@
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
       rollouts.jsonl   one row per response with its turns and tokens, for `rljax show`; see `rljax.rollout.transcripts`
       alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; derived from metrics.jsonl
-      remedies.jsonl   one row per change of a setting after an alarm: {"step", "alarm", "setting", "before", "after"}
+      remedies.jsonl   one row per change to a setting after an alarm: {"step", "alarm", "setting", "before", "after"}
       heldout.jsonl    greedy answers to held-out problems before and after RL, with the index of the problem as "problem" and,
                        for an additional set (`--also-heldout`), its name as "set"
       curves.png       the plot of metrics.jsonl

@@ -368,7 +368,7 @@ def save_and_exit(run: RunResources, checkpoint: Checkpoint) -> None:
 
 
 def save_and_close(run: RunResources, checkpoint: Checkpoint) -> None:
-    """Save a checkpoint, then close the trackers; the folder's lock is released only if the checkpoint is on the disk."""
+    """Save a checkpoint, then close the trackers; the folder's lock is released only if the checkpoint has been written."""
     is_saved = False
     try:
         run.save(LAST, checkpoint)

@@ -1,4 +1,4 @@
-"""Faults of environments and models: each raises an error of one paragraph or is counted in a metric."""
+"""Faults of environments and models: each raises a one-paragraph error or is counted in a metric."""
 
 import random
 import threading

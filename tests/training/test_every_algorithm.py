@@ -90,7 +90,7 @@ def sampled(step_reward):
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "minillm", "on_policy_distillation", "remax"}))
 def test_every_algorithm_learns(step_reward, sampled, name):
-    """Runs the updates of one step on a rollout that the trainer has scored for the algorithm."""
+    """Run the updates of one step on a rollout that the trainer has scored for the algorithm."""
     config = ONE_STEP.replace(algorithm=name, step_reward=step_reward if name in NEED_STEP_REWARDS else None)
     setup, state = start_rl(config)
     before = jax.device_get(state.params)

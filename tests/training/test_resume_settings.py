@@ -26,7 +26,7 @@ def test_settings_that_may_change_exist_and_others_are_refused_by_name():
 
 def test_documentation_lists_the_settings_that_may_change():
     page = (Path(__file__).parents[2] / "notebooks/resuming.md").read_text(encoding="utf-8")
-    listed = page.partition("do not depend on:")[2].partition("A different mesh")[0]
+    listed = page.partition("do not depend on:")[2].partition("With a different mesh")[0]
     assert re.findall(r"`--([a-z-]+)`", listed) == [name.replace("_", "-") for name in CHANGEABLE_ON_RESUME]
 
 

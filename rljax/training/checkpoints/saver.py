@@ -219,7 +219,7 @@ class Saver:
                 self.wait()
 
     def wait(self) -> None:
-        """Wait until a save in progress is on the disk; all processes call it together.
+        """Wait until a save in progress is on disk; all processes call it together.
 
         Raises:
             Exception: the save failed.

@@ -291,7 +291,7 @@ def test_leading_axes_are_batch_axes():
 
 @pytest.mark.usefixtures("x64")
 @given(st.lists(st.booleans(), min_size=9, max_size=9).filter(lambda inserted: sum(inserted) == 4))
-def test_masked_tokens_change_no_estimate(inserted):
+def test_masked_tokens_do_not_affect_estimates(inserted):
     with jax.enable_x64(True):
         rng = np.random.default_rng(3)
         td, complexity = rng.normal(size=(2, 1, 5))
