@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, metadata
 
 NAME = "rljax-lm"
-"""Name of the distribution, as in pyproject.toml. On the public index, rljax is the name of another package."""
+"""Name of the distribution, as in pyproject.toml. On PyPI, the name rljax belongs to another package."""
 
 
 def links() -> dict[str, str]:

@@ -72,6 +72,7 @@ def test_dunder_all_contains_every_algorithm():
     [
         (rljax.algorithms, "Past", "EarlierRewards"),
         (rljax.ops, "regularise", "regularization"),
+        (rljax.ops, "later_tokens", "discounted_sums"),
         (rljax.models, "not_saved", "refuse_to_save"),
         (rljax.rollout, "demonstrated", "sequences_of_demonstrations"),
         (rljax.parallel, "together", "run_together"),

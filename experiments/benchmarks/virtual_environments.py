@@ -22,7 +22,7 @@ PACKAGES = {
     "rlax": [*JAX, "rlax==0.1.9"],
     "transformers": [TORCH, "transformers==5.23.0"],
 }
-"""Packages of each peer, installed in one call of pip, which refuses incompatible versions."""
+"""Packages of each peer, installed in a single pip call, so that pip refuses incompatible versions."""
 RECORDED = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib", "flax", "optax", "numpy")
 """Packages whose versions are recorded in the results."""
 
@@ -41,13 +41,18 @@ def python_of(peer: str, work: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
     if subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=False).returncode:
-        raise SystemExit(f"pip cannot install what {peer} needs ({', '.join(wanted)}), see above; leave {peer} out.")
+        raise SystemExit(
+            f"pip cannot install what {peer} needs ({', '.join(wanted)}); see the output above, or run without {peer}."
+        )
     note.write_text(json.dumps(wanted), encoding="utf-8")
     return python
 
 
 def environment_variables(side: str, platform: str = "cpu") -> dict[str, str]:
-    """Build the environment variables of rljax's or a peer's process: JAX's platform, no compilation cache, no rljax for peers."""
+    """Build the environment variables for a process of rljax or of a peer; JAX's compilation cache is off.
+
+    A peer gets no PYTHONPATH, so that it cannot import rljax.
+    """
     variables = os.environ | {"JAX_PLATFORMS": platform, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
     if side != "rljax":
@@ -56,7 +61,7 @@ def environment_variables(side: str, platform: str = "cpu") -> dict[str, str]:
 
 
 def package_versions(python: Path | str) -> dict[str, str]:
-    """Return the versions of the packages that an interpreter finds."""
+    """Return the versions of Python and of the `RECORDED` packages that an interpreter finds."""
     code = (
         "import importlib.metadata as m, json, platform; found = {d.metadata['Name']: d.version for d in m.distributions()}; "
         "print(json.dumps(found | {'Python': platform.python_version()}))"
@@ -66,7 +71,7 @@ def package_versions(python: Path | str) -> dict[str, str]:
 
 
 def describe_commit() -> str:
-    """Describe the commit of these files, or give a hash of the sources if they are in no checkout."""
+    """Describe the commit of these files, or give a hash of the sources if git finds no commit."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
@@ -76,9 +81,9 @@ def describe_commit() -> str:
         return f"commit {git('rev-parse', '--short=12', 'HEAD')}{changed}"
     except (FileNotFoundError, subprocess.CalledProcessError):
         sources = b"".join(file.read_bytes() for file in sorted(Path(rljax.__file__).parent.rglob("*.py")))
-        return f"in no checkout, sources {hashlib.sha256(sources).hexdigest()[:12]}"
+        return f"no git commit; hash of the sources {hashlib.sha256(sources).hexdigest()[:12]}"
 
 
 def own_versions() -> dict[str, str]:
-    """Return the version and commit of the measured rljax, and the versions of its packages."""
+    """Return the version and commit of the rljax being benchmarked, and the versions of its packages."""
     return {"rljax": f"{rljax.__version__} ({describe_commit()})"} | package_versions(sys.executable)

@@ -251,7 +251,7 @@ ERRATA = (
         claim="VAPO has an augmented value with a weight w(t), several value heads, a complexity term and stops at EV > 0.8",
         correction="None of these is in VAPO; its value model is pretrained for 50 steps on Monte-Carlo returns",
         source=VAPO,
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="9b",
@@ -261,7 +261,7 @@ ERRATA = (
         correction="0.2 below, 0.28 above",
         source=f"{VAPO}, Section 5.1",
         check=symmetric_clip,
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="9c",
@@ -270,7 +270,7 @@ ERRATA = (
         claim="VAPO has an entropy bonus of 0.01",
         correction="There is none; clip-higher keeps the entropy up",
         source=VAPO,
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="9d",
@@ -280,6 +280,6 @@ ERRATA = (
         correction="These are leave-one-out scores (11 is VAPO without value pretraining), not a ladder; 57 is in no row",
         source=f"{VAPO}, Table 1",
         check=ladder,
-        kind="documentary",
+        kind="textual",
     ),
 )

@@ -163,7 +163,7 @@ ERRATA = (
         correction="0.2 below, 0.28 above",
         source=f"{DAPO}, Section 4.1",
         check=dapo_clip,
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="10b",
@@ -173,7 +173,7 @@ ERRATA = (
         correction="1e-6",
         source=f"{DAPO}, Section 4.1",
         check=lambda: compare_numbers(3e-6, 1e-6, "learning rate"),
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="10c",
@@ -191,7 +191,7 @@ ERRATA = (
         claim="DAPO reweights responses by length^-alpha and shapes rewards by log, square and quality",
         correction="None of it is in DAPO, whose length term is the soft overlong punishment",
         source=f"{DAPO}, Eq. 13",
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="10e",
@@ -210,7 +210,7 @@ ERRATA = (
         correction="50",
         source=f"{DAPO}, Table 1",
         check=lambda: compare_numbers(52.1, 50.0, "AIME 2024"),
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="10g",
@@ -219,7 +219,7 @@ ERRATA = (
         claim="DAPO and VAPO have scores on MATH, GSM8K, HumanEval, MBPP and CodeContests",
         correction="Neither paper reports any; both evaluate their method on AIME 2024",
         source=f"{DAPO}; VAPO, arXiv:2504.05118",
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="11e",

@@ -1,4 +1,4 @@
-"""Errata of the other documents: two introductions, a guide, and a table of methods.
+"""Errata of the documents other than the design document: two introductions, a guide, and a table of methods.
 
 Each counterexample takes the formula to refute as an argument, by default the document's. The tests also pass the correct formula,
 which must not be refuted.
@@ -39,8 +39,8 @@ def sample_level(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> E
     return Evidence(numbers, confirms=abs(document[1] - paper[1]) > 1e-6)
 
 
-def symmetric(high: float = 0.2) -> Evidence:
-    """Evaluate a token of advantage 1 whose ratio has grown to 1.25."""
+def symmetric_clip(high: float = 0.2) -> Evidence:
+    """Evaluate the clipped objective for a token with advantage 1 whose ratio has grown to 1.25."""
     at, advantage = jnp.log(jnp.array([1.25])), jnp.ones(1)
     paper = BY_NAME["dapo"]().surrogate
     document, dapo = (float(jax.jit(function)(at, advantage)[0]) for function in (partial(clipped, high=high), paper))
@@ -55,20 +55,20 @@ def constraint_to_old(logits: jax.Array, old: jax.Array, reference: jax.Array) -
 
 
 def constraint(distance: Callable[[jax.Array, jax.Array, jax.Array], float] = constraint_to_old) -> Evidence:
-    """Evaluate a policy that still equals the old one but differs from the reference."""
+    """Evaluate the constraint for a policy that still equals the old one but differs from the reference."""
     new, reference = jnp.log(jnp.array([0.25, 0.75])), jnp.log(jnp.array([0.5, 0.5]))
     document, paper = distance(new, new, reference), float(k3(new[:1], reference[:1])[0])
-    numbers = f"new = old = 1/4, reference 1/2: document {document:.4f}, GRPO's penalty k3 of the token {paper:.4f}"
+    numbers = f"new = old = 1/4, reference 1/2: document {document:.4f}, GRPO's k3 penalty for the token {paper:.4f}"
     return Evidence(numbers, confirms=document == 0 and paper > 0)
 
 
 def three_rewards(advantage: Callable[[jax.Array], jax.Array] = group_centered) -> Evidence:
-    """Compute the document's example, R = 0.7, 0.5, 0.9."""
+    """Work through the document's example, R = 0.7, 0.5, 0.9."""
     rewards = jnp.array([0.7, 0.5, 0.9])
     document = jax.jit(advantage)(rewards)
     scaled = [jax.jit(partial(group_normalized, eps=0.0, ddof=ddof))(rewards) for ddof in (0, 1)]
     shown = [", ".join(f"{value:+.2f}" for value in values) for values in (document, *scaled)]
-    numbers = f"R = 0.7, 0.5, 0.9: {shown[0]}; with std of ddof 0 {shown[1]}, of ddof 1 {shown[2]}"
+    numbers = f"R = 0.7, 0.5, 0.9: {shown[0]}; divided by the std: {shown[1]} (ddof 0), {shown[2]} (ddof 1)"
     return Evidence(numbers, confirms=not any(bool(jnp.allclose(document, values, atol=1e-3)) for values in scaled))
 
 
@@ -83,7 +83,7 @@ else:
 
 
 def undefined_name(code: str = OVERLONG) -> Evidence:
-    """Run the document's penalty in the middle of its interval."""
+    """Run the document's penalty code at a length in the middle of the ramp."""
     names = {"length": 18432, "max_length": 20480, "cache_length": 4096}
     paper = float(soft_overlong_penalty(jnp.array(18432), max_length=20480, cache=4096))
     try:
@@ -121,7 +121,8 @@ def negative_lambda(lambda_: Callable[[int], float] = unclamped) -> Evidence:
     shown = ", ".join(f"{lambda_(length):.3f} at {length}" for length in (1, 10, 19, 20))
     clamped = float(length_adaptive_lambda(jnp.array(10.0)))
     return Evidence(
-        f"{shown} tokens; clamped {clamped:g} at 10", confirms=min(lambda_(length) for length in (1, 10, 19)) < 0
+        f"{shown} tokens; the clamped lambda is {clamped:g} at 10 tokens",
+        confirms=min(lambda_(length) for length in (1, 10, 19)) < 0,
     )
 
 
@@ -131,7 +132,7 @@ def plain_mean(probabilities: jax.Array) -> float:
 
 
 def denominator(estimate: Callable[[jax.Array], float] = plain_mean) -> Evidence:
-    """Compute the denominator for two responses of one token, with q = 0.9 and 0.6."""
+    """Compute the denominator for two one-token responses, with q = 0.9 and 0.6."""
     q = jnp.array([0.9, 0.6])
     document = estimate(q)
     log_denominator = jax.jit(group_expectation_log_denominator)(jnp.log(q)[None, :, None], jnp.ones((1, 2, 1), bool))
@@ -156,7 +157,7 @@ def expectation_gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
 
 
 def kl_as_expectation(gradient: Callable[[jax.Array, jax.Array], jax.Array] = expectation_gradient) -> Evidence:
-    """Compare the gradient of this KL term with the expected gradient of GRPO's, for pi = (1/2, 1/2) and reference (1/4, 3/4)."""
+    """Compare the gradient of the document's KL term with GRPO's expected one, for pi = (1/2, 1/2) and reference (1/4, 3/4)."""
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
 
     def sampled(x: jax.Array) -> jax.Array:
@@ -174,7 +175,7 @@ def swapped_kl(policy: jax.Array, reference: jax.Array) -> jax.Array:
 
 
 def roles(divergence: Callable[[jax.Array, jax.Array], jax.Array] = swapped_kl) -> Evidence:
-    """Compare D_KL(P || Q) as the legend reads it with D_KL(pi_theta || pi_ref) in the document's objective."""
+    """Compare D_KL(P || Q) as the legend defines it with D_KL(pi_theta || pi_ref) in the document's objective."""
     policy, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     legend, objective = float(divergence(policy, reference)), float(exact_kl(policy, reference))
     numbers = f"pi = 1/2, 1/2, ref = 1/4, 3/4: by the legend {legend:.4f}, in the objective {objective:.4f}"
@@ -190,7 +191,7 @@ def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centere
 
 
 def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
-    """Compare rewards that are normalized in the group with GPG's default advantage."""
+    """Compare rewards that are normalized within the group with GPG's default advantage."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
     default = required(BY_NAME["gpg"]().advantage, "gpg.advantage")
     document, paper = (float(jax.jit(function)(rewards)[0, 0]) for function in (advantage, default))
@@ -206,7 +207,7 @@ ERRATA = (
         claim="DAPO is Decentralized Advantage Policy Optimization",
         correction="Decoupled Clip and Dynamic sAmpling Policy Optimization",
         source=f"{DAPO}, abstract",
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="12b",
@@ -224,7 +225,7 @@ ERRATA = (
         claim="The ratio is clipped to 1 - eps, 1 + eps",
         correction="1 - 0.2 below, 1 + 0.28 above",
         source=f"{DAPO}, Eq. 10",
-        check=symmetric,
+        check=symmetric_clip,
     ),
     Erratum(
         number="12d",
@@ -240,7 +241,7 @@ ERRATA = (
         document=UNDERSTANDING,
         where="Application of GRPO, example",
         claim="R = 0.7, 0.5, 0.9 have the advantages 0, -0.2, +0.2",
-        correction="Divided by the standard deviation: 0, -1.22, +1.22 (ddof 0) or 0, -1, +1 (ddof 1); the paper states neither",
+        correction="Divided by the std: 0, -1.22, +1.22 (ddof 0) or 0, -1, +1 (ddof 1); the paper does not say which",
         source=f"{GRPO}, Section 4.1.2",
         check=three_rewards,
     ),
@@ -312,7 +313,7 @@ ERRATA = (
         number="14c",
         document=REVIEW,
         where="GRPO Objective Function",
-        claim="The KL term is printed as D_KL(pi_theta || pi_ref), an expectation, with no word on its estimate",
+        claim="The KL term is printed as D_KL(pi_theta || pi_ref), an expectation, without saying how it is estimated",
         kind="ambiguity",
         correction="The paper takes k3 of the sampled token; the expected gradient of k3 is not the gradient of the divergence",
         source=f"{GRPO}, Eq. 4",
@@ -322,7 +323,7 @@ ERRATA = (
         number="14d",
         document=REVIEW,
         where="2.3, Explanation of KL Divergence",
-        claim="In D_KL(P || Q) of the penalty, P is the reference and Q the policy",
+        claim="In the penalty's D_KL(P || Q), P is the reference and Q the policy",
         correction="P is the policy and Q the reference, as in the objective that the document prints",
         source="the document against itself",
         check=roles,
@@ -334,7 +335,7 @@ ERRATA = (
         claim="DAPO is Decoupled Adaptive Policy Optimization",
         correction="Decoupled Clip and Dynamic sAmpling Policy Optimization, as its abstract says",
         source=f"{DAPO}, abstract",
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="15a",
@@ -343,13 +344,13 @@ ERRATA = (
         claim="Dr. stands for Doctor",
         correction="GRPO Done Right",
         source="Dr.GRPO, arXiv:2503.20783",
-        kind="documentary",
+        kind="textual",
     ),
     Erratum(
         number="15b",
         document=TABLE,
         where="row of GPG",
-        claim="GPG keeps stability by normalizing rewards in the group",
+        claim="GPG stays stable by normalizing rewards within the group",
         correction="Its default divides by 1: it only subtracts the group mean",
         source="GPG, arXiv:2504.02546",
         check=gpg_divides,

@@ -1,4 +1,4 @@
-"""Helpers for adapters to other packages: an episode's seed, its random generator, and a game that is closed at the end."""
+"""Helpers for adapters to other packages: a seed, a random generator, and a game that is closed when its episode ends."""
 
 import random
 import threading

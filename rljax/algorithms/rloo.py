@@ -18,8 +18,8 @@ def rloo(*, beta: float = 0.0) -> Algorithm:
     Args:
         beta: β of the KL penalty in the reward; the paper tunes it per task. 0 removes the penalty, which suits verifiable rewards.
 
-    Deviations: none known. RLOO is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which
-    changes its value but not its gradient.
+    Deviations: none known. RLOO is on-policy, so take one update per rollout. The objective has log(π/π_old) in place of
+    log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=leave_one_out,

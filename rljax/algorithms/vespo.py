@@ -18,7 +18,7 @@ def vespo(
     eps: float = 1e-6,
     ddof: int = 1,
 ) -> Algorithm:
-    """VESPO (arXiv:2602.10693): REINFORCE with a soft weight on the full response's ratio, not divided by its length.
+    """VESPO (arXiv:2602.10693): REINFORCE with soft weights that depend on the full response's ratio, without length normalization.
 
     ::
 
@@ -38,7 +38,7 @@ def vespo(
     correction as well.
 
     Deviations: the mean over the tokens of the optimizer batch is from the authors' code. That code also clamps log W and each
-    log ρ to ±20; this is left out, because φ already damps such weights. The objective has log W in place of log π,
+    token's log-ratio to ±20; this is left out, because φ already damps such weights. The objective has log W in place of log π,
     which changes its value but not its gradient, and the metric `ratio` is the mean of W.
     """
     return Algorithm(

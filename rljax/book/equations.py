@@ -12,7 +12,7 @@ from rljax import ops
 from rljax.algorithms import BY_NAME
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
-WITHOUT_EQUATIONS = frozenset({"arrays", "later_tokens"})
+WITHOUT_EQUATIONS = frozenset({"arrays", "discounted_sums"})
 """Modules of `rljax.ops` that contain helpers and no equations."""
 ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

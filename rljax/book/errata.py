@@ -28,7 +28,7 @@ from rljax.ops.ratio import group_expectation_log_ratio_unnormalized
 from rljax.ops.surrogate import clipped, dual_clipped
 from rljax.ops.weights import constant_length, sequence_mean, token_mean, token_mean_per_group
 
-Kind = Literal["computed", "documentary", "ambiguity", "difference"]
+Kind = Literal["computed", "textual", "ambiguity", "difference"]
 
 
 @renamed_attributes(holds="confirms")
@@ -61,7 +61,7 @@ class Erratum:
     check: Callable[[], Evidence] | None = None
     """Function that computes the counterexample; None if there is nothing to compute."""
     kind: Kind = "computed"
-    """`computed`: numbers refute the claim. `documentary`: a comparison of texts refutes it. `ambiguity`: the text leaves a choice
+    """`computed`: numbers refute the claim. `textual`: a comparison of texts refutes it. `ambiguity`: the text leaves a choice
     open. `difference`: two texts that one would expect to agree compute different numbers."""
 
 
@@ -126,7 +126,10 @@ def negative_lambda(lambda_: Callable[[int], float] = unclamped_lambda) -> Evide
     """Evaluate the policy's λ for short responses."""
     shown = ", ".join(f"{lambda_(length):.2f} at {length}" for length in (1, 10, 19))
     clamped = float(length_adaptive_lambda(jnp.array(10.0)))
-    return Evidence(f"lambda {shown} tokens; clamped {clamped:g} at 10", confirms=min(map(lambda_, (1, 10, 19))) < 0)
+    return Evidence(
+        f"lambda {shown} tokens; the clamped lambda is {clamped:g} at 10 tokens",
+        confirms=min(map(lambda_, (1, 10, 19))) < 0,
+    )
 
 
 def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:

@@ -1,11 +1,11 @@
 """Family tree of the algorithms: each algorithm's parent is the earlier algorithm from which its record differs least.
 
-The parent is computed, not declared: it is the older algorithm that has the same function in the most slots. An advantage that
-reads other fields of a rollout counts as two differences. Ties go to an algorithm of the same paper, then to the oldest. An
-algorithm that learns from a teacher becomes the parent of one that learns from rewards (or the reverse) only if there is no
-other candidate. A paper may name another ancestor. Numeric arguments do not count as differences, and neither do loss terms,
-because a coefficient of 0 removes them; but both are listed among the changes. Algorithms are ordered by the first arXiv id in
-their docstring. The hybrids of the design document, which has no date, come last.
+The parent is computed, not declared: it is the older algorithm that has the same function in the most slots. If two advantages
+read different fields of a rollout, that counts as one more difference. Ties go to an algorithm of the same paper, then to the
+oldest. An algorithm that learns from a teacher becomes the parent of one that learns from rewards (or the reverse) only if there
+is no other candidate. The paper itself may name a different ancestor. Numeric arguments do not count as differences, and neither
+do loss terms, because a coefficient of 0 removes them; but both are listed among the changes. Algorithms are ordered by the first
+arXiv id in their docstring; those without a paper (the hybrids from an unpublished design document) come last.
 """
 
 import re
@@ -55,7 +55,7 @@ class GenealogyEntry(NamedTuple):
 
 
 def paper_of(name: str) -> str:
-    """Return the first arXiv id in the source of an algorithm, or "no paper".
+    """Return the first arXiv id in the first line of an algorithm's docstring, or "no paper".
 
     Example:
         >>> paper_of("dapo"), paper_of("vapo_grpo")
@@ -80,13 +80,13 @@ def changes(before: Mapping[str, SlotContent], after: Mapping[str, SlotContent])
         >>> [change.text() for change in changes({"surrogate": plain}, {"surrogate": other})]
         ['surrogate: low=0.2 high=0.2 → low=0.2 high=0.28']
     """
-    before, after = _without_lone_critic(before, after), _without_lone_critic(after, before)
+    before, after = _collapse_lone_critic(before, after), _collapse_lone_critic(after, before)
     names = [name for name in dict.fromkeys((*before, *after)) if name not in SIZES]
     pairs = (Change(name, before.get(name, NOTHING), after.get(name, NOTHING)) for name in names)
     return tuple(change for change in pairs if change.before != change.after)
 
 
-def _without_lone_critic(record: Mapping[str, SlotContent], other: Mapping[str, SlotContent]) -> dict[str, SlotContent]:
+def _collapse_lone_critic(record: Mapping[str, SlotContent], other: Mapping[str, SlotContent]) -> dict[str, SlotContent]:
     """Treat the critic as a single slot if the other record has no critic to compare it with."""
     if any(slot.startswith("critic.") for slot in other):
         return dict(record)

@@ -37,7 +37,7 @@ class Sample:
     max_response_tokens: int | None = None
     """Maximum number of tokens in a continuation; by default the run's."""
     least_tokens: int | None = None
-    """Extend a continuation that ends before this many tokens (budget forcing): --continuation replaces its end token."""
+    """Minimum number of tokens (budget forcing): if sampling ends earlier, the text of --continuation replaces the end token."""
     continuation: str = "Wait"
     """With --least-tokens: the text that replaces the end token."""
     environment: str | None = None
@@ -62,10 +62,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Export:
-    """Write the model of a run, or of another model folder, as a Hugging Face folder.
+    """Write the model of a run, or the model in a folder, as a Hugging Face folder.
 
     The folder contains config.json, safetensors, generation_config.json, and the tokenizer of the run with its chat template.
-    AutoTokenizer, AutoModelForCausalLM, `rljax sample` and `rljax train --model` open it.
+    AutoTokenizer, AutoModelForCausalLM, `rljax sample` and `rljax train --model` can open it.
     """
 
     target: tyro.conf.Positional[str]
@@ -79,13 +79,13 @@ class Export:
     max_shard_size: str = "50GB"
     """Maximum size of a weights file, such as 5GB; a larger model is split into several files with an index."""
     quantize: Literal["int8", "int4"] | None = None
-    """Store the layers' weight matrices as integers, which rljax, vLLM and transformers (with compressed-tensors) open."""
+    """Store the layers' weight matrices as integers, which rljax, vLLM and transformers (with compressed-tensors) can open."""
     prune: str | None = None
     """Set the smallest weights in each of the layers' matrices to zero: a fraction such as 0.5, or N:M, such as 2:4, to keep N of
     every M adjacent inputs. The folder does not become smaller; hardware that skips zeros needs the N:M pattern."""
     adapter: bool = False
-    """For a run with --lora-rank: write only the low-rank adapter, as a folder that `peft` opens; by default, the adapter is
-    merged into the model."""
+    """For a run with --lora-rank: write only the low-rank adapter, as a folder that `peft` can open; by default, the adapter
+    is merged into the model."""
     push: str | None = None
     """Repository on the Hugging Face hub, OWNER/NAME, to upload the folder to; needs `hf auth login`."""
     private: bool = False
@@ -131,8 +131,8 @@ def run_sample(command: Sample) -> int:
         opened = opened._replace(worker=force_budget(opened.worker, command.least_tokens, command.continuation))
     if opened.skipped is not None:
         print(
-            f"note: the run's environment {opened.skipped} is code that its config.json names, so it is not executed, and the "
-            "model answers each prompt with one turn; read the code, then add --trust.",
+            f"note: the run's config.json names code as the environment, {opened.skipped}. Without --trust it is not executed, and "
+            "the model answers each prompt with one turn; read the code, then add --trust.",
             file=sys.stderr,
         )
     opened.print_unused_settings(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)

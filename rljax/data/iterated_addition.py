@@ -5,9 +5,9 @@ chain, such as `5=6+7=3;`. Its demonstration continues to the end, one token per
 One error makes the answer wrong. Chains can have any length: 6 lines are about 50 tokens, 56 lines about 500. Only chains in which
 no pair of digits (a, b) recurs within 60 lines are used, so that no sum can be copied from an earlier line.
 
-With `add_errors`, demonstrations make an error in some lines: they write `*` after the second `=`. Then they either correct it with
-the sum (`21=3+4=*7`) or continue as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or more tokens later. A
-model that imitates these demonstrations does both; RL has to discover that correcting pays.
+With `add_errors`, some lines of a demonstration contain an error, marked with `*` after the second `=`. The demonstration then
+either corrects it with the sum (`21=3+4=*7`) or continues as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or
+more tokens later. A model that imitates these demonstrations does both; RL has to discover that correcting pays.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,7 +22,9 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.lazy import lazy_names
 
-__getattr__ = lazy_names(__name__, renamed={"iteration": "sample_problems", "lapses": "add_errors"})[0]
+__getattr__ = lazy_names(
+    __name__, renamed={"iteration": "sample_problems", "lapses": "add_errors", "repeats_late": "is_on_longest_cycle"}
+)[0]
 
 
 def solve(first: int, second: int, steps: int) -> list[int]:
@@ -38,11 +40,11 @@ def solve(first: int, second: int, steps: int) -> list[int]:
     return values[2:]
 
 
-def repeats_late(first: int, second: int) -> bool:
+def is_on_longest_cycle(first: int, second: int) -> bool:
     """Return True if a chain is on the longest cycle modulo 10, whose 60 digit pairs all differ, so it repeats as late as possible.
 
     Example:
-        >>> repeats_late(0, 1), repeats_late(0, 5)
+        >>> is_on_longest_cycle(0, 1), is_on_longest_cycle(0, 5)
         (True, False)
     """
     values = [first, second, *solve(first, second, 60)]
@@ -55,7 +57,7 @@ def sample_problems(
     """Sample distinct problems, each with its steps written out; all step counts are equally likely.
 
     Args:
-        split: `train`, or `heldout` for about one prompt in eight; no prompt is in both.
+        split: `train` or `heldout`; about one prompt in eight is held out, and no prompt is in both.
         count: the number of problems; error messages call it `train_problems` or `heldout_problems`, as the task's settings do.
         seed: the same seed gives the same problems in the same order.
         steps: minimum and maximum number of steps; error messages call it `iterations`, the name of the task's setting.
@@ -76,7 +78,7 @@ def sample_problems(
         raise InputError(f"iterations is {steps}; give the minimum (1 or more) and the maximum number of steps.")
     if split not in ("train", "heldout"):
         raise InputError(f"the split is {split!r}; choose 'train' or 'heldout'.")
-    beginnings = [(x, y) for x in range(10) for y in range(10) if repeats_late(x, y)]
+    beginnings = [(x, y) for x in range(10) for y in range(10) if is_on_longest_cycle(x, y)]
     candidates = [(*beginning, n) for beginning in beginnings for n in range(low, high + 1)]
     prompts = [parts for parts in candidates if is_heldout(_prompt(*parts)) == (split == "heldout")]
     if not 0 < count <= len(prompts):
@@ -89,7 +91,7 @@ def sample_problems(
 
 
 def add_errors(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
-    """Add errors to demonstrations at some of steps 11, 21, 31, ..., and correct some of these errors.
+    """Add errors to demonstrations at some of the steps 11, 21, 31, ..., and correct some of these errors.
 
     An error at these steps nearly always changes the answer, because the error is multiplied by a Fibonacci number (modulo 10:
     9, 6, 9, 1, 4, ...). At steps 10, 20, ... the factor would be 5, and half of the errors would vanish.

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
         categorical,
         correction,
         direct_preference,
+        discounted_sums,
         distillation,
         divergence,
         entropy_control,
         gae,
         group,
-        later_tokens,
         length_reward,
         masked,
         off_policy,
@@ -48,12 +48,12 @@ __all__ = [
     "categorical",
     "correction",
     "direct_preference",
+    "discounted_sums",
     "distillation",
     "divergence",
     "entropy_control",
     "gae",
     "group",
-    "later_tokens",
     "length_reward",
     "masked",
     "off_policy",
@@ -75,4 +75,4 @@ __all__ = [
     "weights",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, renamed={"regularise": "regularization"})
+__getattr__, __dir__ = lazy_names(__name__, renamed={"regularise": "regularization", "later_tokens": "discounted_sums"})

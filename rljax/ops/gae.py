@@ -24,7 +24,7 @@ from rljax.ops.arrays import (
     common_dtype,
     in_float32,
 )
-from rljax.ops.later_tokens import compute_without_gaps, discounted_sums, next_values
+from rljax.ops.discounted_sums import compute_without_gaps, discounted_sums, next_values
 from rljax.ops.masked import zero_outside
 
 

@@ -16,7 +16,7 @@ from rljax.ops.arrays import (
     check_steps,
     in_float32,
 )
-from rljax.ops.later_tokens import discounted_sums
+from rljax.ops.discounted_sums import discounted_sums
 from rljax.ops.masked import group_members, masked_centered, masked_mean, masked_normalized
 
 

@@ -1,9 +1,9 @@
 """The device mesh, and the rules that place parameters and rows on it.
 
-The mesh has three axes, `data` x `fsdp` x `tensor`. Rows of a batch are sharded over the first two. A policy decides which axes of
-a parameter are sharded over `fsdp` and `tensor`; optimizer moments are sharded like their parameter. One device is a 1 x 1 x 1 mesh
-and takes the same code path. An optional fourth axis, `context`, divides the tokens of a row; see `rljax.models.axes`. The devices
-may belong to several processes.
+The mesh has three axes, `data` x `fsdp` x `tensor`. Rows of a batch are sharded over the first two. The policy model decides which
+axes of a parameter are sharded over `fsdp` and `tensor`; optimizer moments are sharded like their parameter. One device is a
+1 x 1 x 1 mesh and takes the same code path. An optional additional axis, `context`, divides the tokens of a row; see
+`rljax.models.axes`. The devices may belong to several processes.
 """
 
 import math
@@ -41,16 +41,16 @@ def make_mesh(
     parameters if possible; otherwise, the shards of one copy are divided over as few slices as possible.
 
     Args:
-        replicas: number of copies of the parameters; None uses all devices.
+        replicas: number of copies of the parameters; None: as many as all devices hold.
         fsdp: number of shards of one copy's parameters; rows are sharded over this axis as well.
         tensor: number of shards of one copy's heads, hidden features and vocabulary.
-        context: number of devices that share the tokens of each row, and the parameters of one copy, along a fourth axis between
-            `fsdp` and `tensor`; None: there is no such axis.
+        context: number of devices over which the tokens of each row are split, along an additional axis between `fsdp` and
+            `tensor`; the parameters of one copy are split along it as well. None: there is no such axis.
         devices: the devices to use; by default the devices of all processes.
 
     Raises:
         InputError: the mesh needs more devices than there are, the number of devices is not a multiple of the devices per copy, the
-            mesh uses no device of some process, or it cannot be divided over the slices.
+            some process has no device in the mesh, or the mesh cannot be divided over the slices.
     """
     available = jax.devices() if devices is None else devices
     axes = {FSDP: fsdp, **({} if context is None else {CONTEXT: context}), TENSOR: tensor}
@@ -97,14 +97,15 @@ def arrange_slices(axes: Mapping[str, int], devices: Sequence[Any]) -> np.ndarra
         devices: all devices of the mesh.
 
     Raises:
-        InputError: the mesh uses unequal numbers of devices per slice, or slices would divide axes other than `data` and `fsdp`.
+        InputError: the mesh uses unequal numbers of devices per slice, or an axis other than `data` and `fsdp` would be split
+            across slices.
     """
     counts = Counter(map(slice_of, devices))
     shape = " x ".join(f"{name}={size}" for name, size in axes.items())
     if len({*counts.values()}) > 1:
         raise InputError(
             f"The mesh {shape} uses {min(counts.values())} devices of one slice and {max(counts.values())} of another; "
-            "choose axes that use equally many devices of each slice."
+            "choose axes that use the same number of devices from each slice."
         )
     copies = math.gcd(axes[DATA], len(counts))
     slices_along = {DATA: copies, FSDP: len(counts) // copies}
@@ -120,7 +121,7 @@ def arrange_slices(axes: Mapping[str, int], devices: Sequence[Any]) -> np.ndarra
 
 @runtime_checkable
 class MeshSettings(Protocol):
-    """Sizes of the axes of a mesh, such as `rljax.settings.shared_groups.MeshConfig`; see `make_mesh`."""
+    """Any object with the sizes of a mesh's axes, such as `rljax.settings.shared_groups.MeshConfig`; see `make_mesh`."""
 
     @property
     def replicas(self) -> int | None: ...  # noqa: D102
@@ -133,12 +134,12 @@ class MeshSettings(Protocol):
 
 
 def mesh_of(sizes: MeshSettings, *, devices: list[jax.Device] | None = None) -> Mesh:  # pyright: ignore[reportInvalidTypeForm]
-    """Make the mesh of a run's settings; see `make_mesh`."""
+    """Make the mesh that a run's settings describe; see `make_mesh`."""
     return make_mesh(sizes.replicas, sizes.fsdp, sizes.tensor, sizes.context, devices=devices)
 
 
 def check_rows(mesh: Mesh, **rows: int) -> None:
-    """Reject numbers of rows that cannot be divided equally over the devices that share rows."""
+    """Reject numbers of rows that cannot be split evenly over the devices that rows are sharded over."""
     parts = row_shards(mesh)
     for name, count in rows.items():
         if count % parts:

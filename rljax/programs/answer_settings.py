@@ -108,7 +108,7 @@ class EvalSettings(BatchSettings):
     """Also report the accuracy of the answer that each of these choosers selects from k answers: verifier, votes, critic (of
     the run), model:FOLDER (a reward model)."""
     least_tokens: int | None = None
-    """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
+    """Continue an answer that ends before this many tokens (budget forcing): the text of --continuation replaces its end token."""
     continuation: str = "Wait"
     """With --least-tokens: the text that replaces the end token."""
     greedy: bool = False

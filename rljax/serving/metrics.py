@@ -6,12 +6,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from rljax.serving.batching import Load
 
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+BUCKET_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Upper bounds of the histogram buckets, in seconds."""
 
 
 class Metrics:
-    """Counters and histograms of one server.
+    """Counters, histograms and gauges of one server.
 
     Args:
         load: a function that returns how busy the server is; it is called whenever the metrics are read.
@@ -25,9 +25,9 @@ class Metrics:
         self.completion_tokens = Counter("completion_tokens", "Sampled tokens.", **own)
         self.cancelled = Counter("cancelled_requests", "Requests whose client disconnected before the end.", **own)
         self.unlogged = Counter("unlogged_answers", "Answers that could not be written to the log.", **own)
-        self.first_token = Histogram("first_token_seconds", "Time to the first token.", buckets=SECONDS, **own)
+        self.first_token = Histogram("first_token_seconds", "Time to the first token.", buckets=BUCKET_BOUNDS, **own)
         self.duration = Histogram(
-            "request_seconds", "Time to the end of a request's last response.", buckets=SECONDS, **own
+            "request_seconds", "Time to the end of a request's last response.", buckets=BUCKET_BOUNDS, **own
         )
         gauges = {
             "running": "Responses that are being sampled.",

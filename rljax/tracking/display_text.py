@@ -269,7 +269,7 @@ def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[
     Example:
         >>> steps = [{"trained_groups": 3, "unfilled_groups": 1, "unjudged": 2, "reward_raised": 2}, {"trained_groups": 4}]
         >>> describe_events(steps, prompts=4)[0]
-        '1 of 2 steps found fewer than 4 groups with a signal (1 missing in total) and trained on those that they found.'
+        '1 of 2 steps found fewer than 4 groups with a signal (1 missing in total) and trained on the groups they did find.'
         >>> describe_events(steps, prompts=4)[1]
         'Excluded from training: 2 responses on which the reward failed (2 raised an exception).'
         >>> describe_events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
@@ -281,7 +281,7 @@ def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[
         missing = sum(row["unfilled_groups"] for row in short)
         lines.append(
             f"{len(short)} of {len(rows)} steps found fewer than {prompts} groups with a signal ({missing:.0f} missing in total) "
-            "and trained on those that they found."
+            "and trained on the groups they did find."
         )
     empty = sum(row.get("trained_groups") == 0 for row in rows)
     if empty:

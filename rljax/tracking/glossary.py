@@ -1,4 +1,4 @@
-"""The glossary of all metrics in `metrics.jsonl`, which is read from `glossary.toml` and printed by `rljax explain`."""
+"""The glossary of all metrics in `metrics.jsonl`. It is read from `glossary.toml`, and `rljax explain` prints it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = MappingProxyType(
 )
 """Part of a step -> the metrics that describe it."""
 GLOSSARY = tuple(entry for entries in GROUPS.values() for entry in entries)
-"""Every metric of `metrics.jsonl`, and `judge_share`, which only the display has."""
+"""Every metric of `metrics.jsonl`, and `judge_share`, which appears only on the display."""
 LABELS = {metric.key: metric.label for metric in METRICS}
 LABELS["accuracy"] = f"{CORRECT}, {POSITIVE}, {IN_ORDER} or {STEPS_RIGHT}"
 """Metric -> its label on the screen."""

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from rljax.agents import Adventure, Shop
-from rljax.agents.shop import QUALITIES
+from rljax.agents.shop import ATTRIBUTES
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rollout.environment import check_step, make_environment
@@ -65,22 +65,22 @@ def test_adventure_refuses_and_counts_impossible_commands():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_shop_rewards_only_the_wanted_article(seed):
+def test_shop_rewards_only_the_wanted_item(seed):
     shop, problem = make_environment("shop", '{"articles": 9}'), Problem("", str(seed))
     state, answers = shop.reset(problem), {}
-    for name in QUALITIES:
+    for name in ATTRIBUTES:
         step = shop.step(state, f"Which {name} would you like?")
         check_step(shop, step)
         assert (step.done, step.reward, step.metrics) == (False, 0.0, {"questions": 1.0})
-        answers[name] = step.observation[0]["content"].removeprefix(f"The {name}: ").rstrip(".")
+        answers[name] = step.observation[0]["content"].removeprefix(f"The {name} should be ").rstrip(".")
         state = step.state
     rewards = {number: shop.step(state, f"I recommend number {number}.").reward for number in state.shelf}
     assert [number for number, reward in rewards.items() if reward] == [
-        number for number, article in state.shelf.items() if article == answers
+        number for number, item in state.shelf.items() if item == answers
     ]
-    assert len({*map(str, state.shelf.values())}) == 9, "articles differ"
+    assert len({*map(str, state.shelf.values())}) == 9, "items differ"
     first = shop.first_messages(problem)[0]["content"]
-    assert any(f"I want a bag. The {name}: {value}." in first for name, value in answers.items())
+    assert any(f"I want a bag. The {name} should be {value}." in first for name, value in answers.items())
 
 
 def test_shop_without_recommendation_ends_unsolved():
@@ -97,7 +97,7 @@ def test_seeds_give_different_worlds():
     shops = [Shop().reset(Problem("", str(seed))) for seed in range(20)]
     for worlds in (houses, shops):
         assert len({*map(str, worlds)}) >= 18
-    assert len([*product(*QUALITIES.values())]) == 18
+    assert len([*product(*ATTRIBUTES.values())]) == 18
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_scores_follow_the_rule():
     assert search("dapo loss")[0].score == 12 + 7
 
 
-def test_matches_are_ordered_by_words_then_score_then_index():
+def test_matches_are_ordered_by_words_then_score_then_entry_order():
     matches = search("token level loss")
     assert [match.words_found for match in matches] == sorted((match.words_found for match in matches), reverse=True)
     assert {match.words_found for match in matches} == {3, 2}
@@ -110,11 +110,11 @@ def test_different_words_have_different_stems(word, other):
     assert stem(word) != stem(other)
 
 
-def test_words_keep_numbers_and_split_symbols():
+def test_words_keep_numbers_whole_and_separate_symbols():
     assert words("γλ^l k3 2504.05118 pass@k Rényi") == ["γ", "λ", "l", "k3", "2504.05118", "pass", "k", "rényi"]
     assert words("gamma GAMMA Γ") == ["γ"] * 3
     assert content_words("what is it?") == ["what", "is", "it"]
 
 
-def test_all_algorithms_can_be_found_as_losses():
+def test_every_algorithm_is_found_by_policy_loss():
     assert all("policy loss; objective" in IDEAS[name] for name in BY_NAME)

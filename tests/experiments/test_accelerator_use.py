@@ -138,7 +138,7 @@ def test_own_version_without_git(benchmark, tmp_path, monkeypatch, missing):
     else:
         monkeypatch.setattr(environments, "HERE", tmp_path)
     version = environments.own_versions()["rljax"]
-    assert re.fullmatch(rf"{re.escape(rljax.__version__)} \(in no checkout, sources [0-9a-f]{{12}}\)", version)
+    assert re.fullmatch(rf"{re.escape(rljax.__version__)} \(no git commit; hash of the sources [0-9a-f]{{12}}\)", version)
 
 
 def test_library_cannot_be_installed(benchmark, tmp_path, monkeypatch):
@@ -151,7 +151,9 @@ def test_library_cannot_be_installed(benchmark, tmp_path, monkeypatch):
     environments = sys.modules["virtual_environments"]
     monkeypatch.setattr(environments.venv, "create", create)
     for _ in range(2):  # the second call must not reuse the unfinished environment
-        with pytest.raises(SystemExit, match=r"pip cannot install what trl needs \(torch==.*\), see above; leave trl out"):
+        with pytest.raises(
+            SystemExit, match=r"pip cannot install what trl needs \(torch==.*\); see the output above, or run without trl"
+        ):
             environments.python_of("trl", tmp_path)
 
 

@@ -88,7 +88,7 @@ SHARED = {
 ALSO = {
     "masked": ("group", "weights"),
     "arrays": ("checks", "weights", "group", "gae", "categorical"),
-    "later_tokens": ("gae",),
+    "discounted_sums": ("gae",),
 }
 EVERY_OP = "tests/ops/test_every_op.py"
 

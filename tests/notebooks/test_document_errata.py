@@ -45,7 +45,7 @@ def test_entry_is_complete(entry):
     for field in dataclasses.fields(entry):
         if field.name != "check":
             assert getattr(entry, field.name), field.name
-    assert entry.kind == "documentary" or entry.check is not None
+    assert entry.kind == "textual" or entry.check is not None
     with pytest.raises(dataclasses.FrozenInstanceError):
         entry.claim = "other"
 
@@ -95,11 +95,11 @@ FIGURES = {
     "12b": ("0.50 and 0.50", "0.25 and 0.75"),
     "12c": ("1.20", "1.25"),
     "12d": ("0.0000", f"{2 - math.log(2) - 1:.4f}"),
-    "12e": ("+0.00, -0.20, +0.20", "ddof 0 +0.00, -1.22, +1.22", "ddof 1 +0.00, -1.00, +1.00"),
+    "12e": ("+0.00, -0.20, +0.20", "+0.00, -1.22, +1.22 (ddof 0)", "+0.00, -1.00, +1.00 (ddof 1)"),
     "13a": ("soft_start", "-0.5"),
     "13b": ("0 at 16384", f"{-1 / 4096:.5f} at 16385", "-1 at 20480"),
     "13c": ("0.75", "0.50"),
-    "13d": ("-19.000 at 1", "-1.000 at 10", "-0.053 at 19", "0.000 at 20", "clamped 0"),
+    "13d": ("-19.000 at 1", "-1.000 at 10", "-0.053 at 19", "0.000 at 20", "the clamped lambda is 0"),
     "13e": ("0.750", f"{(0.81 + 0.36) / 1.5:.3f}"),
     "14a": ("21290", "15574"),
     "14b": ("0.750", "1.500"),
@@ -159,7 +159,7 @@ CORRECT_FORMS = {
     "17": lambda: group.same_equation(lambda rewards, weights: group_centered(rewards)),
     "19": lambda: critic.policy_gradient_theorem(lambda gamma, step: gamma**step),
     "12b": lambda: other_documents.sample_level(token_mean),
-    "12c": lambda: other_documents.symmetric(0.28),
+    "12c": lambda: other_documents.symmetric_clip(0.28),
     "12d": lambda: other_documents.constraint(lambda new, old, reference: float(exact_kl(new, reference))),
     "12e": lambda: other_documents.three_rewards(lambda rewards: group_normalized(rewards, eps=0.0, ddof=0)),
     "13a": lambda: other_documents.undefined_name(
@@ -198,7 +198,7 @@ def test_text_shows_claim_correction_and_verdict():
     example = Erratum(
         "7", "A document", "Eq. 1", "two is three", "two is two", "arithmetic", lambda: Evidence("2 and 3", True)
     )
-    bare = dataclasses.replace(example, number="8", check=None, kind="documentary")
+    bare = dataclasses.replace(example, number="8", check=None, kind="textual")
     text = errata_text(
         [(example, Evidence("2 and 3", confirms=True)), (bare, None), (example, Evidence("2 and 2", confirms=False))]
     )

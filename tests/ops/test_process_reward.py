@@ -24,7 +24,7 @@ jit_slopes = jax.jit(
 
 
 def by_hand(logits, labels, ends):
-    """The negative log-likelihood of each label at a step's end, and the slope in the logit."""
+    """The negative log-likelihood of each label at a step's end, and its derivative with respect to the logit."""
     loss, slope = np.zeros(SHAPE), np.zeros(SHAPE)
     for at in np.ndindex(*SHAPE):
         if ends[at]:
@@ -51,7 +51,7 @@ def test_best_logit_of_a_soft_label_is_its_log_odds():
     assert logits[loss.argmin()] == pytest.approx(math.log(0.25 / 0.75), abs=0.01)
 
 
-def test_extreme_logits_are_finite_and_inner_tokens_are_ignored():
+def test_extreme_logits_give_finite_losses_and_inner_tokens_are_ignored():
     logits, labels = jnp.array([1e30, -1e30, 1e30, jnp.nan]), jnp.array([1.0, 0.0, 0.0, jnp.inf])
     ends = jnp.array([1, 1, 1, 0])
     np.testing.assert_array_equal(process_reward_loss(logits, labels, ends), np.float32([0, 0, 1e30, 0]))

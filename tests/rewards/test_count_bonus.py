@@ -32,11 +32,11 @@ def test_bonus_does_not_depend_on_order_or_earlier_calls():
     np.testing.assert_allclose(first, by_hand)
 
 
-def test_every_host_counts_all_responses():
+def test_bonus_needs_the_responses_of_all_hosts():
     assert needs_all_hosts(count_bonus(1.0))
 
 
-def test_bonus_accepts_another_answer_reader():
+def test_bonus_accepts_a_custom_answer_extractor():
     np.testing.assert_allclose(count_bonus(1.0, answer_of=len)(["?"] * 3, ["ab", "cd", "e"]), [0.5**0.5, 0.5**0.5, 1.0])
 
 

@@ -57,7 +57,7 @@ class GuessingGame:
 
 
 def record_steps(monkeypatch):
-    """Record each step's result, the log-probabilities of its responses after its update, and the worker."""
+    """Record each step's result, the log-probabilities of its responses after its update, and the training worker."""
     recorded, original = [], rl_phase.one_step
 
     def one_step(run, tools, *arguments):
@@ -184,7 +184,7 @@ def test_rollout_log_can_be_disabled_and_survives_resuming(tmp_path):
     complete = rljax.train(config.replace(run=str(tmp_path / "whole"), checkpoint_every=1), even_length).run
     resumed = rljax.train(config.replace(run=str(tmp_path / "part"), steps=1), even_length).run
     with (resumed / "rollouts.jsonl").open("a") as file:
-        file.write("{}\n")  # A row of a step after the checkpoint, which the resumed run repeats.
+        file.write("{}\n")  # A row from a step after the checkpoint; the resumed run repeats that step.
     rljax.train(config.replace(run=str(tmp_path / "part")), even_length, resume=resumed)
     assert (resumed / "rollouts.jsonl").read_bytes() == (complete / "rollouts.jsonl").read_bytes()
     rows = [json.loads(line) for line in (complete / "rollouts.jsonl").read_text().splitlines()]

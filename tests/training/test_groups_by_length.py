@@ -125,9 +125,9 @@ def test_lengths_come_from_demonstrations_if_every_problem_has_one():
     [
         (
             {"token_budget": BUDGET - 1},
-            f"token_budget={BUDGET - 1} .* does not allow the smallest groups.*set at least {BUDGET}",
+            f"token_budget={BUDGET - 1} .* does not allow 2 responses of .*; set token_budget to at least {BUDGET}",
         ),
-        ({"token_budget": 9 * BUDGET, "group_size": 1}, "a group_size of 2 or more"),
+        ({"token_budget": 9 * BUDGET, "group_size": 1}, "group_size to at least 2"),
         ({"remembered_rewards": -1}, "remembered_rewards is -1; it must not be negative"),
     ],
 )

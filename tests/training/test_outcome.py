@@ -61,7 +61,7 @@ def test_outcome_summary():
     assert "unknown" in describe_outcome(unknown, after, None, accuracy="accuracy", count=4)[0]
 
 
-def test_events_are_summarized_once():
+def test_repeated_events_are_summarized_in_one_line():
     normal_step = {"trained_groups": 4.0, "unfilled_groups": 0.0, "unjudged": 0.0}
     assert describe_events([normal_step] * 3, prompts=4) == []
     assert describe_events([], prompts=4) == []
@@ -73,7 +73,7 @@ def test_events_are_summarized_once():
         "reward_timed_out": 2.0,
     }
     assert describe_events([normal_step, failing_step, failing_step], prompts=4) == [
-        "2 of 3 steps found fewer than 4 groups with a signal (8 missing in total) and trained on those that they found.",
+        "2 of 3 steps found fewer than 4 groups with a signal (8 missing in total) and trained on the groups they did find.",
         "2 of 3 steps found no group with a signal and changed nothing: the problems are too hard or too easy.",
         "Excluded from training: 6 responses on which the reward failed (2 raised an exception, 4 timed out).",
     ]

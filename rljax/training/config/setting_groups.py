@@ -42,7 +42,7 @@ class WarmStartConfig:
     """Number of warm-start steps between evaluations of this accuracy."""
     keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
     """Cache the finished warm start next to the compiled programs, and reuse it in later runs with the same settings (model, task,
-    data and warm start), seed, sources, packages and machine. It applies only to generated tasks, and has no effect with
+    data and warm start), seed, source code, packages and machine. It applies only to generated tasks, and has no effect with
     --warm-start-accuracy, --model, --lora-rank, --anchor, a tokenizer folder, your own parts in Python, or several hosts, or if
     compiled programs are not cached in a local folder (`rljax --version` names the folder; in Python it is
     jax_compilation_cache_dir)."""
@@ -64,19 +64,19 @@ class OptimizationConfig(AdamConfig):
     minibatches: int = 1
     """Number of mini-batches per rollout; each pass makes one optimizer update per mini-batch."""
     passes: int = 1
-    """Number of passes over a rollout, for the policy and the critic. After the first pass, the policy's mini-batches are in a new
-    random order in each pass."""
+    """Number of passes over a rollout, for the policy and the critic. After the first, each pass takes the policy's mini-batches
+    in a new random order."""
     kl_limit: float | None = None
-    """Stop updating the policy on a rollout once its KL divergence from the sampling policy, measured before each update (`kl`) and
-    averaged over the updates so far, exceeds this, in nats per token. By default all updates are made."""
+    """Skip a rollout's remaining policy updates once the policy's KL divergence from the sampling policy exceeds this, in nats per
+    token; it is measured before each update (`kl`), and averaged over the updates so far. By default all updates are made."""
     microbatch_rows: int | None = None
     """Maximum number of rows whose activations are in memory at once; a row has one or several responses or demonstrations. By
-    default as many as fit in 16,384 tokens; on CPUs fewer, if that needs less padding."""
+    default as many as have at most 16,384 tokens together; on CPUs fewer, if this reduces padding."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
     """Number of updates over which the learning rate rises linearly. In the warm start and for the critic, it is at most a tenth of
-    all updates, or 10 if a tenth is fewer; for the policy in RL with --schedule linear or cosine, at most half of all updates."""
+    all updates or 10, whichever is larger; for the policy in RL with --schedule linear or cosine, at most half of all updates."""
     schedule: Literal["constant", "linear", "cosine", "quarter_cosine"] = "constant"
     """The policy's learning rate in RL after the warm-up: 'constant', or falling to 0 over the run: linearly ('linear'), along half
     a cosine wave ('cosine', the usual one) or along a quarter ('quarter_cosine'). Skipped updates also advance the schedule."""
@@ -98,8 +98,8 @@ class OptimizationConfig(AdamConfig):
     keep_zeros: bool = False
     """Leave weights that are zero unchanged in RL, so that a pruned model (`rljax export --prune`) stays pruned."""
     freeze: tuple[str, ...] = ()
-    """Patterns of the policy's parameters that are not trained, in the warm start and in RL. A pattern is made of adjacent parts of
-    a path, such as embedding, layers/[0-3] or *_norm; frozen parameters have no moments."""
+    """Patterns of the policy's parameters that are not trained, in the warm start and in RL. A pattern matches adjacent parts of a
+    parameter's path, such as embedding, layers/[0-3] or *_norm; frozen parameters have no moments."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -124,10 +124,10 @@ class AdapterConfig:
     alpha: Annotated[float, tyro.conf.arg(name="lora-alpha")] = 32.0
     """Scale α of the adapter: the product A B is multiplied by α/r."""
     targets: Annotated[tuple[str, ...], tyro.conf.arg(name="lora-targets")] = ("attention", "feed_forward")
-    """Patterns of the matrices to adapt. A pattern is made of adjacent parts of a path, such as query, attention/* or layers/[0-3];
+    """Patterns of the matrices to adapt. A pattern matches adjacent parts of a path, such as query, attention/* or layers/[0-3];
     by default all matrices of all layers are adapted."""
     start: Annotated[str | None, tyro.conf.arg(name="lora-start")] = None
-    """Folder of an adapter, in the format of peft, to continue from. If --model is the folder of an adapter, that folder
+    """Folder of an adapter, in PEFT format, to continue from. If --model is the folder of an adapter, that folder
     is used here, and the rank, α, targets and model are read from it."""
     quantize: Literal["int8", "nf4"] | None = None
     """Store the matrices of the model under the adapter in 8 or 4 bits, plus half a bit per weight for the scales of blocks of 64
@@ -154,7 +154,7 @@ class CriticConfig:
     """Initial parameters of the critic: 'policy' (a copy of the policy, the default), 'fresh' (random weights), or the folder of a
     run, a critic or a reward model."""
     head: Annotated[str | None, tyro.conf.arg(name="critic-head")] = None
-    """Last layer of the critic: 'scalar' (the default of the algorithms), 'mixture', 'two_hot', 'c51' (the same
+    """Last layer of the critic: 'scalar' (the algorithms' default), 'mixture', 'two_hot', 'c51' (the same
     as 'two_hot', because C51's projection of a full return is its two-hot encoding) or 'hl_gauss'."""
     head_options: Annotated[Options, tyro.conf.arg(name="critic-head-options")] = field(default_factory=dict)
     """Options of the critic's head, e.g. `--critic-head two_hot --critic-head-options low=-1 high=2 bins=31`."""
@@ -220,7 +220,7 @@ class DataConfig(HeldoutConfig):
     perturb_prompts: Options = field(default_factory=dict)
     """Fraction of the training prompts to perturb in RL, per perturbation of `rljax eval --perturb`, e.g. `order=0.3 typos=0.1`."""
     history_decay: float = 0.5
-    """Factor by which a prompt's earlier attempts, passes and tokens are multiplied each time the prompt is sampled again."""
+    """Factor applied to a prompt's earlier counts of attempts, right answers and tokens each time the prompt is sampled again."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -262,7 +262,7 @@ class RunConfig:
     keep_period: int | None = None
     """Also keep the checkpoints of RL steps that are multiples of this, as checkpoints/step-N in the run folder."""
     models: Literal["both", "best", "last", "none"] = "both"
-    """Models to write when the run ends, as RUN/best and RUN/last: folders that AutoModelForCausalLM opens."""
+    """Models to write when the run ends, as RUN/best and RUN/last: folders that AutoModelForCausalLM can open."""
     sample_every: int = 20
     """Number of RL steps between displays of sampled responses; 0 shows none."""
     shown_samples: int = 3
@@ -305,15 +305,16 @@ class SamplingConfig(EngineConfig):
     top_p: float | None = None
     """Sample from the smallest set of most likely tokens with at least this total probability."""
     sampling_mask: int | None = None
-    """With --top-k or --top-p: record the tokens that remain, at most this many (e.g. 512), and normalize learner and reference
-    over these tokens (DeepSeek-V3.2), so that --correction and --off-policy-delta do not mistake truncation for drift."""
+    """With --top-k or --top-p: record the tokens that remain, at most this many (e.g. 512), and normalize the probabilities of
+    learner and reference over these tokens (DeepSeek-V3.2), so that --correction and --off-policy-delta do not mistake truncation
+    for drift."""
     stratified: bool = False
     """Sample each token of a group's responses from different quantiles of the policy: the responses differ more from each other,
     and each is still an exact sample."""
     stop: tuple[str, ...] = ()
     """Texts that end a response, as EOS does, such as `--stop "</answer>"`. The token that completes such a text is the last of the
-    response: the reward reads the text, and its tokens are trained on. A text may begin and end inside tokens. A special token,
-    such as `<|im_end|>`, is not text: pass its id as `stop_ids`."""
+    response: the reward sees the stop text, and the text's tokens are trained on. A text may begin and end inside tokens. A special
+    token, such as `<|im_end|>`, is not text: pass its id as `stop_ids`."""
     stop_ids: tuple[int, ...] = ()
     """Ids of further tokens that end a response and remain part of it: `--stop-ids 7 13`. The tokenizer's end token always ends a
     response, as do all tokens that the model's generation_config.json, or else its config.json, names as `eos_token_id`."""
@@ -332,7 +333,7 @@ class SamplingConfig(EngineConfig):
     """Upper bound on the expected number of response tokens in a rollout, divided equally between its `prompts` prompts. Each
     prompt gets as many responses as fit if they are as long as its earlier responses, at least 2 and at most `group_size`."""
     remembered_rewards: int = 0
-    """Temporal groups: number of earlier rewards of a prompt with which new responses are compared, in addition to each other."""
+    """Temporal groups: new responses are compared with each other and with up to this many earlier rewards of the same prompt."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -351,12 +352,12 @@ class SamplingConfig(EngineConfig):
         least = 2 * self.prompts * self.max_response_tokens
         if self.token_budget is not None and (self.token_budget < least or self.group_size < 2):
             raise InputError(
-                f"token_budget={self.token_budget} with group_size={self.group_size} does not allow the smallest groups, "
-                f"2 responses of max_response_tokens={self.max_response_tokens} to each of prompts={self.prompts}; set at least "
-                f"{least} and a group_size of 2 or more."
+                f"token_budget={self.token_budget} with group_size={self.group_size} does not allow 2 responses of "
+                f"{self.max_response_tokens} tokens (max_response_tokens) per prompt (prompts={self.prompts}); set "
+                f"token_budget to at least {least}, and group_size to at least 2."
             )
 
     @property
     def lag(self) -> int:
-        """Maximum number of RL steps by which the parameters that sample are older than the parameters that are trained."""
+        """Maximum number of RL steps by which the sampler's parameters lag behind the learner's."""
         return max(self.delay, self.staleness or 0)

@@ -48,10 +48,11 @@ def test_history_matches_dictionary_of_lists(run):
     with jax.enable_x64(True):
         history = reward_history.empty_history(N, H)
         for prompts, rewards, valid in run:
-            ids, dirty, is_valid = jnp.array(prompts), jnp.array(np.where(valid, rewards, np.nan)), jnp.array(valid)
-            advantage = temporal(history, ids, dirty, valid=is_valid)
+            ids, is_valid = jnp.array(prompts), jnp.array(valid)
+            rewards_with_nan = jnp.array(np.where(valid, rewards, np.nan))
+            advantage = temporal(history, ids, rewards_with_nan, valid=is_valid)
             np.testing.assert_allclose(advantage, slow_advantage(memory, prompts, rewards, valid), atol=1e-12)
-            history = push(history, ids, dirty, valid=is_valid)
+            history = push(history, ids, rewards_with_nan, valid=is_valid)
             for prompt, row, row_valid in zip(prompts, rewards, valid, strict=True):
                 memory[int(prompt)].extend(r for r, v in zip(row, row_valid, strict=True) if v)
             for prompt in range(N):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.ops.discounted_sums import TILE, compute_without_gaps, discounted_sums, next_values
 from rljax.ops.gae import gae
-from rljax.ops.later_tokens import TILE, compute_without_gaps, discounted_sums, next_values
 
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
