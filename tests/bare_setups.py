@@ -22,7 +22,7 @@ def bare_setup(
     base: Base | None = None,
     **fields: Any,
 ) -> Setup:
-    """Return a setup without data, model or tokenizer, whose updates score tokens with `score`."""
+    """Return a setup without data or tokenizer, with a placeholder policy; its updates score tokens with `score`."""
     setup = plan_setup(TrainConfig(), BY_NAME["grpo"]() if algorithm is None else algorithm, mesh, BIGRAM, optimizer)
     frozen = {} if base is None else {"base": base}
     return setup._replace(base=base, frozen=frozen, forward=scores_alone(score), supervised_score=score, **fields)

@@ -2,10 +2,10 @@
 
     python experiments/benchmarks/layers_scanned.py        (about five minutes on two CPU cores)
 
-Both forms compute the same hidden states from the same layers: a gradient over 16 rows of 128 tokens, and 16 steps of a
-decode of 16 rows over a cache of 256 slots. A round runs one form and then the other in one process, so a busy machine
-slows both; the ratio of a round is the loop's time divided by the scan's. Tracing counts as compilation, and no compiled
-program is read from a cache.
+Both forms run the same layers and compute the same results. Two programs are measured: one computes a gradient over 16
+rows of 128 tokens; the other decodes 16 tokens for each of 16 rows, with a cache of 256 slots. A round runs one form and
+then the other in one process, so a busy machine slows both; the ratio of a round is the loop's time divided by the
+scan's. Tracing counts as compilation, and no compiled program is read from a cache.
 
 Writes layers_scanned.json and layers_scanned.md next to this file.
 """
@@ -89,7 +89,7 @@ def run_scan(
 
 
 def build_programs(config: TransformerConfig, forward: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Build the programs of a gradient with respect to the parameters, and of a decode."""
+    """Build two programs: one computes the gradient with respect to the parameters, the other decodes."""
 
     def gradient(layers: Params, x: Array) -> Params:
         positions = jnp.broadcast_to(jnp.arange(TOKENS), (ROWS, TOKENS))
@@ -123,12 +123,12 @@ def measure(layers: int, width: int, rounds: int) -> list[dict[str, Any]]:
     }
     rows = []
     for name in ("gradient", "decode"):
-        compiled, took, results = {}, {}, {}
+        compiled, compile_times, results = {}, {}, {}
         for form, (forward, weights, cache) in inputs.items():
             arguments = (weights, x) if name == "gradient" else (weights, x, cache)
             begin = time.perf_counter()
             program = jax.jit(build_programs(config, forward)[name]).lower(*arguments).compile()
-            took[form] = time.perf_counter() - begin
+            compile_times[form] = time.perf_counter() - begin
             compiled[form] = (program, arguments)
             results[form] = jax.block_until_ready(program(*arguments))
         assert_equal_results(name, results, layers)
@@ -143,7 +143,7 @@ def measure(layers: int, width: int, rounds: int) -> list[dict[str, Any]]:
             {
                 "work": name,
                 "layers": layers,
-                **{f"compile_{form}_s": round(took[form], 2) for form in inputs},
+                **{f"compile_{form}_s": round(compile_times[form], 2) for form in inputs},
                 **{f"{form}_ms": round(1e3 * statistics.median(times[form]), 1) for form in inputs},
                 "ratio": [round(value, 2) for value in (statistics.median(ratios), min(ratios), max(ratios))],
             }

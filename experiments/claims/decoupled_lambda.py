@@ -11,8 +11,8 @@ to seed. The critic has a value for every state and is pretrained on 50 rollouts
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another. The critic also
 sees whether all tokens so far were right, which makes it a good critic. The optimizer is Adam. Each arm uses its best
 learning rate out of 0.03, 0.1, 0.3 and 1: the one with the best final pass rate on 8 other seeds. The critic's learning
-rate is 0.05. By the end, for most seeds in every arm, each context is either solved or lost for good. If the pass rate
-no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
+rate is 0.05. By the end, in every arm and for most seeds, each context is either solved or can no longer be solved. If
+the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun decoupled_lambda
 """

@@ -3,10 +3,10 @@
 The design document of rljax (unpublished) begins training with VAPO's advantage and gradually moves to GRPO's (Eqs.
 58-59 of the document), to combine VAPO's precision with GRPO's robustness.
 
-Setting: 4 contexts (distinct prompts) with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response is right
-if all its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`:
-random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to seed. The
-critic has a value for every state and is pretrained on 50 rollouts in the arms that have one.
+Setting: 4 contexts (distinct prompts); each has a code, a target sequence, of 4, 8, 16 or 32 tokens from a vocabulary
+of 2. A response is right if all its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The
+initial policy (`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and differs
+from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts in the arms that have one.
 
 Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another. The critic
 also sees whether all tokens so far were right. VAPO's lambda is 1 - 1 / (alpha * length), with alpha = 1.25, so it is
@@ -14,8 +14,8 @@ also sees whether all tokens so far were right. VAPO's lambda is 1 - 1 / (alpha 
 mean over tokens and loss on right responses, so the arms differ only in the advantage. The optimizer is Adam. Each arm
 uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the best final pass rate on 8 other seeds. The
 critic's learning rate is 0.05. On each half of the seeds, the mixture is compared with its parent (VAPO or GRPO) that
-is better on the other half. By the end, in most seeds and every arm, each context is either solved or lost for good. If
-the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
+is better on the other half. By the end, in every arm and for most seeds, each context is either solved or can no longer
+be solved. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun hybrid
 """

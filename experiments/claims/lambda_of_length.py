@@ -3,18 +3,18 @@
 VAPO sets lambda = 1 - 1 / (alpha * length) for each response, so that long responses propagate their reward further
 than short ones. With 0.95 for all responses instead, the paper's AIME score falls from 60 to 45.
 
-Setting: 4 contexts (distinct prompts) with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response is right
-if all its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial policy (`leaning`:
-random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to seed. The
-critic has a value for every state and is pretrained on 50 rollouts in both arms.
+Setting: 4 contexts (distinct prompts); each has a code, a target sequence, of 4, 8, 16 or 32 tokens from a vocabulary
+of 2. A response is right if all its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The
+initial policy (`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and differs
+from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts in both arms.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another. The critic also
 sees whether all tokens so far were right. alpha is 1.25 instead of 0.05, so lambda is 0.8, 0.9, 0.95 or 0.975,
 depending on the length. The fixed 0.95 is one of these values, just as with the paper's lengths of thousands of tokens.
 The optimizer is Adam. Each arm uses its best learning rate out of 0.03, 0.1, 0.3 and 1: the one with the best final
-pass rate on 8 other seeds. The critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is
-either solved or lost for good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the
-claim is not decided.
+pass rate on 8 other seeds. The critic's learning rate is 0.05. By the end, in every arm and for most seeds, each
+context is either solved or can no longer be solved. If the pass rate no longer changes, its final value cannot tell the
+arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun lambda_of_length
 """

@@ -15,9 +15,9 @@ Deviations from the paper: the policy is a table of logits, so nothing learned o
 optimizer is Adam; each arm's learning rate is whichever of 0.01, 0.03, 0.1, 0.3 and 1 gives the best final pass rate on
 8 other seeds. The 4 mini-batches of a rollout have one update each. In the paper, DAPO keeps sampling until it has
 enough prompts; here it samples four times as many as it needs. In this world, DAPO's soft penalty is a disadvantage
-(see the claim `soft_overlong`), which favors Lite PPO. By the end, in most seeds and both compared arms, each context
-is either solved or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart,
-and the claim is not decided.
+(see the claim `soft_overlong`), which favors Lite PPO. By the end, in both compared arms and for most seeds, each
+context is either solved or can no longer be solved. If the pass rate no longer changes, its final value cannot tell the
+arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun lite_ppo
 """

@@ -4,19 +4,19 @@ An unpublished design document lets the lambda of GAE fall with the offset betwe
 (Eqs. 11-12 of the document), and says that this reduces the variance on long sequences and stabilizes updates. VAPO's
 lambda instead grows with the length of the response.
 
-Setting: 4 contexts (distinct prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that
-equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy
-(`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to
-seed. The critic is a table with one value per state, pretrained on 50 rollouts in both arms; its own lambda is 1. The
-policy's lambda is 0.95 in one arm and falls from 0.95 in the other.
+Setting: 4 contexts (distinct prompts); each has a code, a target sequence, of 4, 8, 16 or 32 tokens from a vocabulary
+of 2. A response that equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in
+20. The initial policy (`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and
+differs from seed to seed. The critic is a table with one value per state, pretrained on 50 rollouts in both arms; its
+own lambda is 1. The policy's lambda is 0.95 in one arm and falls from 0.95 in the other.
 
 Deviations from the document: policy and critic are tables, so nothing learned on one prompt helps another; the critic
 also sees whether all tokens so far were right. There is no complexity term. The decay rate alpha is the document's
 0.05, and offsets are relative to a largest length of 32; 16 tokens later, the weight is 0.95^16 times 0.67. The
 optimizer is Adam; each arm's learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8
-other seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either solved
-or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is
-not decided.
+other seeds; the critic's learning rate is 0.05. By the end, in every arm and for most seeds, each context is either
+solved or can no longer be solved. If the pass rate no longer changes, its final value cannot tell the arms apart, and
+the claim is not decided.
 
 Command: rljax claims --rerun offset_decayed
 """

@@ -3,17 +3,18 @@
 Open-Reasoner-Zero uses lambda = gamma = 1, and its paper reports that this scales best. VC-PPO, in contrast, chooses a
 lower lambda for the policy (see the claim `decoupled_lambda`).
 
-Setting: 4 contexts (distinct prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that
-equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy
-(`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to
-seed. The critic is a table with one value per state; it starts at 0, without pretraining.
+Setting: 4 contexts (distinct prompts); each has a code, a target sequence, of 4, 8, 16 or 32 tokens from a vocabulary
+of 2. A response that equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in
+20. The initial policy (`leaning`: random logits, plus 2.5 for the correct tokens) is right on about one response in
+four, and differs from seed to seed. The critic is a table with one value per state; it starts at 0, without
+pretraining.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
 sees whether all tokens so far were right. The paper makes 12 critic updates per policy update; here there is one. The
 optimizer is Adam; each arm's learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8
-other seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either solved
-or permanently lost. If the pass rate no longer changes, its final value cannot tell the arms apart; the claim is then
-left undecided.
+other seeds; the critic's learning rate is 0.05. By the end, in every arm and for most seeds, each context is either
+solved or can no longer be solved. If the pass rate no longer changes, its final value cannot tell the arms apart; the
+claim is then left undecided.
 
 Command: rljax claims --rerun orz_lambda
 """
@@ -39,7 +40,7 @@ ARMS = {f"lambda {lambda_:g}": make_arm(open_reasoner_zero(lambda_=lambda_)) for
 
 CLAIM = Claim(
     paper="Open-Reasoner-Zero, arXiv:2503.24290",
-    place="Abstract, and its ablation (section not checked)",
+    place="Abstract, and the paper's ablation (section not checked)",
     text="PPO with lambda = 1 finishes ahead of 0.95",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),

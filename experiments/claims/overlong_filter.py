@@ -12,9 +12,9 @@ answer) wanders with most of its tokens and differs from seed to seed; two in fi
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm's learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8
 other seeds. Wandering never helps here, whereas longer thought may help a language model. As in the paper, a penalty on
-a truncated response also penalizes its sound steps. By the end, in most seeds and every arm, each context's pass rate
-stays near 1 or near 0. If the mean pass rate no longer changes, its final value cannot tell the arms apart, and the
-claim is not decided.
+a truncated response also penalizes its sound steps. By the end, in every arm and for most seeds, each context's pass
+rate stays near 1 or near 0. If the mean pass rate no longer changes, its final value cannot tell the arms apart, and
+the claim is not decided.
 
 Command: rljax claims --rerun overlong_filter
 """

@@ -3,11 +3,11 @@
 ScaleRL's paper compares three means of the token losses: over each response, over all tokens of a prompt's responses,
 and over all tokens of the batch. The mean over each prompt's tokens gives the best final result, and ScaleRL uses it.
 
-Setting: 4 contexts (distinct prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that
-equals its context's code gets a reward of 1, any other 0. So in a mean over the batch's tokens, a prompt whose
-responses have 32 tokens has 8 times the weight of a prompt whose responses have 4; in a mean over each prompt, both
-have the same weight. The verifier errs on one response in 20. The initial policy (`leaning`: random logits, plus 2.5
-for right tokens) is right on about one response in four, and differs from seed to seed.
+Setting: 4 contexts (distinct prompts); each has a code, a target sequence, of 4, 8, 16 or 32 tokens from a vocabulary
+of 2. A response that equals its context's code gets a reward of 1, any other 0. So in a mean over the batch's tokens, a
+prompt whose responses have 32 tokens has 8 times the weight of a prompt whose responses have 4; in a mean over each
+prompt, both have the same weight. The verifier errs on one response in 20. The initial policy (`leaning`: random
+logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All
 responses to a prompt have the same length. Every step has the same size (norm of the change in logits), because Adam

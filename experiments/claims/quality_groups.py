@@ -13,9 +13,9 @@ confidence. One arm weights by 1/sqrt(length) (`length_quality`), another by con
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
 divides by a standard deviation, because the document's equation does not. Confidence is the geometric mean of the
 tokens' probabilities, because their product would give one response all the weight. The optimizer is Adam; each arm's
-learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8 other seeds. By the end, in most
-seeds and every arm, each context is either solved or permanently lost. If the pass rate no longer changes, its final
-value cannot tell the arms apart, and the claim is not decided.
+learning rate is whichever of 0.03, 0.1, 0.3 and 1 gives the best final pass rate on 8 other seeds. By the end, in every
+arm and for most seeds, each context is either solved or can no longer be solved. If the pass rate no longer changes,
+its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun quality_groups
 """

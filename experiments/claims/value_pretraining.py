@@ -3,11 +3,11 @@
 VC-PPO's paper names the bias of the critic's initial values as one of two causes of PPO's failure on long chains of
 thought. So the critic first learns from returns of the fixed initial policy, before training.
 
-Setting: 4 contexts (distinct prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that
-equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy
-(`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to
-seed. The critic is a table with one value per state; every value starts at 0.5, well above the true value. Pretraining
-uses 50 rollouts.
+Setting: 4 contexts (distinct prompts); each has a code, a target sequence, of 4, 8, 16 or 32 tokens from a vocabulary
+of 2. A response that equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in
+20. The initial policy (`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and
+differs from seed to seed. The critic is a table with one value per state; every value starts at 0.5, well above the
+true value. Pretraining uses 50 rollouts.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
 sees whether all tokens so far were right. The critic's initial bias is a constant here; that of a critic initialized

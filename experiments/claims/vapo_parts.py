@@ -6,12 +6,12 @@ mean over tokens, 54 without the loss on right responses and 55 without groups. 
 correlation of this order with the arms' mean pass rates during training in one seed; a difference of up to 0.005 is a
 tie, which counts neither way.
 
-Setting: 4 contexts (distinct prompts), with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2. A response that
-equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in 20. The initial policy
-(`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and differs from seed to
-seed. The critic is a table with one value per state; every value starts at 0.5, and the critic is pretrained on 50
-rollouts. A rollout has 8 prompts with 8 responses each, or without groups, 64 prompts with one response each. It is
-split into 4 mini-batches with one update each.
+Setting: 4 contexts (distinct prompts); each has a code, a target sequence, of 4, 8, 16 or 32 tokens from a vocabulary
+of 2. A response that equals its context's code gets a reward of 1, any other 0. The verifier errs on one response in
+20. The initial policy (`leaning`: random logits, plus 2.5 for right tokens) is right on about one response in four, and
+differs from seed to seed. The critic is a table with one value per state; every value starts at 0.5, and the critic is
+pretrained on 50 rollouts. A rollout has 8 prompts with 8 responses each, or without groups, 64 prompts with one
+response each. It is split into 4 mini-batches with one update each.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic also
 sees whether all tokens so far were right. The policy's lambda grows with the length; with an alpha of 1.25, it is 0.8

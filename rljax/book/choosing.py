@@ -35,7 +35,8 @@ class Facts:
     updates: int = 1
     """Optimizer updates per rollout."""
     staleness: int = 0
-    """Number of steps by which the sampler's weights lag behind the learner's; if above 0, the command has `--staleness`."""
+    """Number of steps by which the sampler's weights lag behind the learner's; if above 0, `--staleness` is
+    added to the command."""
     critic: bool = False
     """Whether memory and time suffice for a critic, a second model of the policy's size."""
     pass_k: int = 1
@@ -47,8 +48,9 @@ class Facts:
     experts: bool = False
     """Whether the model is a mixture of experts."""
     wish: Literal["none", "near_start", "entropy", "brevity", "less_noise"] = "none"
-    """What matters besides the reward: 'near_start', to stay close to the initial policy; 'entropy', if it fell too fast in an
-    earlier run; 'brevity', if wrong answers grew longer; or 'less_noise', for a less noisy gradient at the cost of memory."""
+    """What matters besides the reward: 'near_start', to stay close to the initial policy; 'entropy', to keep the entropy up (it
+    fell too fast in an earlier run); 'brevity', to keep answers short (wrong ones grew longer); or 'less_noise', to get a less
+    noisy gradient at the cost of memory."""
     model: str = "Qwen/Qwen3-0.6B"
     """Folder or hub id of the model in the command."""
     dataset: str = "my_data.jsonl"
@@ -61,10 +63,10 @@ FACTS_WITHOUT_RULES = ("model", "dataset")
 
 
 def check_facts(facts: Facts) -> None:
-    """Refuse impossible facts.
+    """Reject impossible values.
 
     Raises:
-        InputError: a fact is impossible; the message names it.
+        InputError: a fact has an impossible value; the message names the fact.
     """
     for name, least in MINIMUM.items():
         if getattr(facts, name) < least:
@@ -81,8 +83,8 @@ def check_facts(facts: Facts) -> None:
         )
     if facts.staleness >= (steps := flag_values(facts)["steps"]) and facts.reward != "pairs":
         raise InputError(
-            f"staleness is {facts.staleness}, but a budget of {facts.budget} responses is enough for {steps} steps, which would "
-            "all be sampled with the initial weights; set a lower --staleness, or a larger --budget."
+            f"staleness is {facts.staleness}, but a budget of {facts.budget} responses allows only {steps} steps, whose responses "
+            "would all be sampled with the initial weights; set a lower --staleness, or a larger --budget."
         )
     if facts.pass_k > facts.group:
         raise InputError(
@@ -151,9 +153,9 @@ class Rule(NamedTuple):
     because: str
     """Reason, in a phrase."""
     flags: Mapping[str, str]
-    """Flag -> its value, in which the names of `flag_values` in braces, such as `{length}`, are replaced."""
+    """Flag -> its value; placeholders such as `{length}` are filled in from `flag_values`."""
     claims: Mapping[str, Bearing]
-    """Name of a claim or trainer experiment -> whether it supports or contradicts the reason if the claim holds."""
+    """Name of a claim, or of an experiment with the trainer -> whether its confirmation would support or contradict the reason."""
     source: str
     """Paper or document that gives the advice."""
     algorithms: tuple[str, ...] = ()
@@ -168,13 +170,13 @@ class ClaimEvidence(NamedTuple):
     """The verdict on a claim, and what the verdict means for the reason of a rule."""
 
     claim: str
-    """Name of the claim, or of the trainer experiment."""
+    """Name of the claim, or of the experiment with the trainer."""
     verdict: str
-    """Verdict of the claim's experiment; for a trainer experiment, how often its table gives each verdict on the choice."""
+    """Verdict of the claim's experiment; for an experiment with the trainer, the count of each verdict on the rule's choice."""
     says: Support
     """What the verdict means for the reason."""
     text: str
-    """The claim and its statistic; for a trainer experiment, its question."""
+    """The claim and its statistic; for an experiment with the trainer, its question."""
 
 
 class Recommendation(NamedTuple):
@@ -195,7 +197,8 @@ class Recommendation(NamedTuple):
 
 
 MOST_PROMPTS, FEWEST_STEPS = 64, 100
-"""Maximum number of prompts per step, and minimum number of steps; a small budget reduces the prompts before the steps."""
+"""Maximum number of prompts per step, and minimum number of steps; with a small budget, the number of prompts
+is lowered first, then the number of steps."""
 
 
 def flag_values(facts: Facts) -> dict[str, Any]:
@@ -230,7 +233,7 @@ def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -
         parts: rules that add flags.
 
     Raises:
-        InputError: the facts are impossible.
+        InputError: a fact has an impossible value.
     """
     check_facts(facts)
     recommendation = _apply_rules(facts, algorithms, parts)

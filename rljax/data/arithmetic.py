@@ -64,7 +64,7 @@ class _Difficulty:
         return size // (2 * HELDOUT_PERIOD) if split == "heldout" else size // 2
 
     def sample(self, split: str, operands: int, count: int, rng: np.random.Generator) -> list[Problem]:
-        """Sample `count` different problems from the split."""
+        """Sample `count` distinct problems from the split."""
         if self.size(operands) <= MAX_LISTED:
             prompts = _list_prompts(self, operands)[split == "heldout"]
             return [_make_problem(*prompts[i]) for i in rng.choice(len(prompts), count, replace=False)]
@@ -194,13 +194,13 @@ def arithmetic(
     operators: str = "+",
     nesting: int = 0,
 ) -> list[Problem]:
-    """Sample different arithmetic problems, each with its steps written out.
+    """Sample distinct arithmetic problems, each with its steps written out.
 
-    Each number of operands gets an equal share of the problems, unless it has too few different problems.
+    Each number of operands gets an equal share of the problems, unless it has too few distinct problems.
 
     Args:
         split: `train`, or `heldout` for about one prompt in eight; no prompt is in both.
-        count: the number of problems, all different.
+        count: the number of problems, all distinct.
         seed: the same seed gives the same problems in the same order.
         operands: minimum and maximum number of operands.
         digits: number of digits of each operand; the first is not 0.
@@ -211,7 +211,7 @@ def arithmetic(
         `count` problems in random order, each with the column `operands`.
 
     Raises:
-        InputError: a value is out of range, or there are fewer different problems than `count`.
+        InputError: a value is out of range, or there are fewer distinct problems than `count`.
 
     Example:
         >>> problem, *_ = arithmetic("train", 4, seed=0, operands=(3, 3), nesting=1)
@@ -224,7 +224,7 @@ def arithmetic(
     if count > sum(supplies.values()):
         raise InputError(
             f"{split}_problems is {count}, but operands={operands}, digits={digits}, operators={operators!r} and nesting={nesting} "
-            f"can supply {sum(supplies.values())} different {split} problems; lower {split}_problems, or raise the "
+            f"can supply {sum(supplies.values())} distinct {split} problems; lower {split}_problems, or raise the "
             "difficulty."
         )
     rng = np.random.default_rng(seed)

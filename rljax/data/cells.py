@@ -62,9 +62,9 @@ def columns_of(row: Mapping[str, object]) -> str:
 
     Example:
         >>> columns_of({"prompt": "1+1?", "answer": "2"}), columns_of({})
-        ('the columns are prompt, answer', 'there are no columns')
+        ('the columns are: prompt, answer', 'there are no columns')
     """
-    return f"the columns are {', '.join(map(str, row))}" if row else "there are no columns"
+    return f"the columns are: {', '.join(map(str, row))}" if row else "there are no columns"
 
 
 def text_of(row: Mapping[str, object], column: str, noun: str) -> str:
@@ -106,7 +106,7 @@ def _check_text(text: str, column: str, noun: str) -> str:
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Read an answer that is text or a number, also NumPy's; a number becomes text, for example 27.0 becomes `27`.
+    """Read an answer that is text or a number (Python's or NumPy's); a number becomes text, for example 27.0 becomes `27`.
 
     Raises:
         BadRowError: the value is null, a list, an object, a number that is not finite or has over 4,300 digits, or text that
@@ -154,7 +154,8 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
         column: the name of the column.
 
     Returns:
-        The prompt as text (for a chat, its messages' contents joined by newlines), and the messages; None for plain text.
+        The prompt as text (for a chat, its messages' contents joined by newlines), and the messages (None if the prompt is plain
+        text).
 
     Raises:
         BadRowError: the value is neither text nor a chat, is empty, or is a chat that ends with the assistant's turn.
@@ -174,7 +175,7 @@ def chat_of(value: object, column: str) -> Messages:
     """Read chat messages with all entries that a chat template may use: `role`, `content`, `tool_calls`, `name`, ...
 
     Null entries are left out at any depth, because tables fill missing entries with null. Content in several parts is joined
-    into one text; content that is null or missing becomes an empty text if the message has a tool call or reasoning.
+    into one text; content that is null or missing becomes an empty string if the message has a tool call or reasoning.
 
     Raises:
         BadRowError: the value is not a list, is empty, or has a message whose role or content is not text.
@@ -250,19 +251,19 @@ def join_contents(messages: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def after_hashes(solution: str, column: str) -> str:
+def answer_after_hash_marks(solution: str, column: str) -> str:
     """Read the answer after the last `####` of a GSM8K solution.
 
     Raises:
         BadRowError: there is no `####`, or no text after it.
 
     Example:
-        >>> after_hashes("48 + 24 = 72 clips.\\n#### 72", "answer")
+        >>> answer_after_hash_marks("48 + 24 = 72 clips.\\n#### 72", "answer")
         '72'
     """
-    _, hashes, after = solution.rpartition("####")
+    _, marks, after = solution.rpartition("####")
     answer = after.strip()
-    if not hashes or not answer:
+    if not marks or not answer:
         raise BadRowError("the solution has no answer after '####'", "add one, or remove the row", column=column)
     return answer
 

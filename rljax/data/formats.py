@@ -13,7 +13,7 @@ from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.data.cells import (
     MISSING,
     Messages,
-    after_hashes,
+    answer_after_hash_marks,
     answer_of,
     chat_of,
     join_contents,
@@ -281,7 +281,7 @@ def _gsm8k(first: Row) -> Format | None:
     return Format(
         "GSM8K",
         lambda row: prompt_of(row, "question"),
-        lambda row: after_hashes(text_of(row, "answer", "answer"), "answer"),
+        lambda row: answer_after_hash_marks(text_of(row, "answer", "answer"), "answer"),
         lambda row: text_of(row, "answer", "demonstration"),
         columns_except("question"),
     )
@@ -465,7 +465,7 @@ def _completion(first: Row) -> Format | None:
         if other is not None:
             raise BadRowError(
                 f"the completion begins or ends with a message of role {other!r}",
-                "begin and end it with messages of the assistant",
+                "begin and end it with assistant messages",
                 column="completion",
             )
         return messages

@@ -1,4 +1,7 @@
-"""Selection of held-out prompts. Only a hash of its text decides, so a prompt has the same split for all seeds and difficulties."""
+"""Selection of held-out prompts.
+
+Whether a prompt is held out depends only on a hash of its text, so the prompt is in the same split for all seeds and difficulties.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -46,7 +49,7 @@ def hash_to_unit_interval(text: str) -> float:
 
 
 def sample_parts(make: Callable[[Random], Problem], *, train: int, heldout: int, seed: int) -> Parts:
-    """Sample different problems until the training and held-out sets are full.
+    """Sample distinct problems until the training and held-out sets are full.
 
     Args:
         make: a function that makes a problem from a source of random numbers.
@@ -55,10 +58,10 @@ def sample_parts(make: Callable[[Random], Problem], *, train: int, heldout: int,
         seed: the same seed gives the same problems in the same order.
 
     Returns:
-        The training problems and the held-out problems. `is_heldout` decides, so no prompt is in both, whatever the seed.
+        The training problems and the held-out problems. `is_heldout` assigns each prompt to one of them, whatever the seed.
 
     Raises:
-        InputError: the generator has too few different problems.
+        InputError: the generator has too few distinct problems.
 
     Example:
         >>> train, heldout = sample_parts(lambda random: Problem(f"{random.randrange(99)}=", ""), train=5, heldout=2, seed=0)
@@ -77,7 +80,7 @@ def sample_parts(make: Callable[[Random], Problem], *, train: int, heldout: int,
     for part, name, setting in ((False, "training", "train_problems"), (True, "held-out", "heldout_problems")):
         if len(found[part]) < wanted[part]:
             raise InputError(
-                f"{setting} is {wanted[part]}, but these settings of the task make only {len(found[part])} different {name} "
+                f"{setting} is {wanted[part]}, but the task with these settings has only {len(found[part])} distinct {name} "
                 f"problems; lower {setting}, or change the task's difficulty."
             )
     return list(found[False].values()), list(found[True].values())

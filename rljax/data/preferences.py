@@ -44,7 +44,7 @@ class Preference:
         columns: the row's columns that the chat template reads in addition to the messages (`tools` and `chat_template_kwargs`),
             and the columns that other programs use (`REPORTED_COLUMNS`).
         turns: each response as messages, if plain text cannot represent it (several turns, tool calls or reasoning). None means
-            that the response is one message of the assistant.
+            that the response is one assistant message.
         gold: a third response, better than both, for losses that imitate it; None if there is none.
         gold_turns: the gold response as messages, if plain text cannot represent it.
     """
@@ -274,7 +274,7 @@ def _split_chats(chosen: Messages, rejected: Messages, prompt: Prompt | None, co
         opening = chosen[: min(_shared_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)]
         if not opening:
             raise BadRowError(
-                "the two chats share no first message that could be the prompt",
+                "the two chats do not begin with the same message, which would be the prompt",
                 "add a prompt column",
                 column=columns.chosen,
             )
@@ -293,8 +293,8 @@ def _answer(messages: Messages, column: str) -> Response:
     twice = any(pair == ("assistant", "assistant") for pair in pairwise(roles))
     if not roles or {roles[0], roles[-1]} != {"assistant"} or twice or not join_contents(messages).strip():
         raise BadRowError(
-            "the messages after the prompt must begin and end with one of the assistant, must not all be empty, and must not have "
-            f"two of the assistant in a row, but their roles are: {', '.join(roles) if roles else 'none'}",
+            "the messages after the prompt must begin and end with an assistant message, must not all be empty, and must not "
+            f"have two assistant messages in a row, but their roles are: {', '.join(roles) if roles else 'none'}",
             "rewrite it, or remove the row",
             column=column,
         )
@@ -329,7 +329,7 @@ def split_pairs(examples: Sequence[Example], count: int, *, seed: int) -> tuple[
         InputError: there is only one prompt, or `count` is below 1.
     """
     if count < 1:
-        raise InputError(f"{count} pairs cannot be held out; hold out at least 1.")
+        raise InputError(f"Cannot hold out {count} pairs; hold out at least 1.")
     names = [each.chosen if isinstance(each, Preference) and not each.prompt else each.prompt for each in examples]
     prompts = sorted(set(names))
     if len(prompts) < 2:

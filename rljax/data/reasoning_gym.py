@@ -54,7 +54,7 @@ def reasoning_gym(
 
     Raises:
         InputError: the package is not installed, there is no such generator or option, the generator rejects an option, or the
-            generator has too few different problems.
+            generator has too few distinct problems.
     """
     check_optional(PACKAGE, "reasoning-gym")
     request = {"name": name, "train": train, "heldout": heldout, "seed": seed, "options": dict(options)}
@@ -109,7 +109,7 @@ def sample_problems(
         entries = _take_unseen(source.__getitem__, count, seen_questions)
         if len(entries) < count:
             raise InputError(
-                f"reasoning_gym:{name} with the options {dict(options)} has only {len(entries)} different {split} problems in "
+                f"reasoning_gym:{name} with the options {dict(options)} has only {len(entries)} distinct {split} problems in "
                 f"{TRIES * count} samples, and {count} are needed; lower --{split}-problems, or change --task-options."
             )
         sampled[split] = [_problem(name, values, entry) for entry in entries]

@@ -74,7 +74,7 @@ def text_between(
         )
     if not full.startswith(dialogue_text):
         raise InputError(
-            f"the chat template of {tokenizer.name!r} writes a turn of the assistant differently once {roles} messages follow it "
+            f"the chat template of {tokenizer.name!r} writes an assistant turn differently once {roles} messages follow it "
             "(for example, without its reasoning), so an episode cannot be continued as it was sampled; return the observations as "
             "plain text, give them another role, or change the template."
         )

@@ -11,7 +11,7 @@ from rljax.training.state import Option, TrainState, Updates
 
 
 def install(setup: Setup) -> Setup:
-    """Stop the updates on a rollout at the limit, and report how many were made."""
+    """Install the option that stops updating on a rollout once the KL exceeds the limit, and reports how many updates were made."""
     limit = required(setup.config.optimization.kl_limit, "kl_limit")
     return setup.with_option(
         Option("kl_limit", stop=lambda updates: exceeds_limit(limit, updates), after_updates=count_updates)
@@ -30,13 +30,13 @@ def exceeds_limit(limit: float, updates: Sequence[UpdateMetrics]) -> bool:
         updates: metrics of the updates so far; skipped updates do not count.
 
     Returns:
-        False before the first update.
+        Whether the mean exceeds the limit; False before the first update.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from rljax.algorithms import LossMetrics
-        >>> found = [UpdateMetrics(LossMetrics(*jnp.full(6, kl), terms={}), 1.0) for kl in (0.0, 0.03)]
-        >>> exceeds_limit(0.02, found), exceeds_limit(0.01, found), exceeds_limit(0.01, found[:1])
+        >>> updates = [UpdateMetrics(LossMetrics(*jnp.full(6, kl), terms={}), 1.0) for kl in (0.0, 0.03)]
+        >>> exceeds_limit(0.02, updates), exceeds_limit(0.01, updates), exceeds_limit(0.01, updates[:1])
         (False, True, False)
     """
     kls = [float(update.loss.kl) for update in updates if update.loss is not None and not update.skipped_updates]

@@ -1,4 +1,4 @@
-"""Pairs as arrays for a language model, the jitted update with a direct loss, and the evaluation on held-out pairs."""
+"""Direct preference losses such as DPO's: pairs as arrays for a language model, the jitted update, and the evaluation."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple
@@ -29,7 +29,7 @@ Logps = Callable[[Params, "DirectPairs"], Float32[np.ndarray, "N K"]]
 
 
 class DirectPairs(NamedTuple):
-    """Prompts and responses of N pairs on the host: the preferred response, the other and, for losses that read it, a third."""
+    """Prompts and responses of N pairs on the host: the preferred response, the other and, for some losses, a third (gold)."""
 
     sequences: Sequences
     """Sequences `[N, K, ...]`, with K responses to each prompt."""
@@ -92,7 +92,8 @@ def make_mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: i
 
     Args:
         encoded: pairs that provide the prompts.
-        donors: pairs that provide the responses: for pair i, the first pair from index i + 1 with another prompt, wrapping around.
+        donors: pairs that provide the responses: for pair i, the first one at or after index i + 1 with a different prompt,
+            wrapping around.
         pad_id: padding token.
 
     Raises:
@@ -216,16 +217,16 @@ def make_direct_step(
     policy: Policy,
     loss: DirectLoss,
     optimizer: optax.GradientTransformation,
-    places: PyTree,
+    shardings: PyTree,
     mesh: Mesh,
 ) -> Callable[[PairState, DirectBatch], tuple[PairState, PairUpdateMetrics]]:
-    """Compile one optimizer update of a direct loss.
+    """Compile one optimizer update with a direct preference loss.
 
     Args:
         policy: the language model.
         loss: the loss, whose mean over the pairs is minimized.
         optimizer: turns a gradient into an update.
-        places: shardings of the state.
+        shardings: the state's shardings.
         mesh: the devices.
 
     Returns:
@@ -249,7 +250,7 @@ def make_direct_step(
         gradient, means = accumulate(objective, state.params, batch.pairs)
         return state.apply_gradient(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient), point, shift)
 
-    return jax.jit(step, donate_argnums=0, out_shardings=(places, replicated(mesh)))
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
 
 
 def _reference_point(policy: Policy, params: Params, mismatched: PairRows[Array] | None) -> Float[Array, ""]:

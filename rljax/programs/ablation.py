@@ -1,6 +1,6 @@
 """An ablation: train an algorithm, and variants that each lack one of its parts, with the same seeds and warm starts.
 
-Supervised fine-tuning makes one warm start per seed, and every arm begins RL from that model in float32.
+Supervised fine-tuning makes one warm start per seed, and every arm starts RL from its seed's warm start, stored in float32.
 """
 
 import json
@@ -18,10 +18,12 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds
 from rljax.training.config import TrainConfig
 
-NUMBERS, PICTURE, WARM_START, MODEL = "ablation.json", "ablation.png", "warm-start", "model"
-"""Names in the folder of an ablation: results, plot, folder of the warm starts; in the run of a warm start: the exported model."""
+NUMBERS, PICTURE, WARM_START = "ablation.json", "ablation.png", "warm-start"
+"""Names in the folder of an ablation: the results, the plot, and the folder of the warm starts."""
+MODEL = "model"
+"""Name of the exported model in the run folder of a warm start."""
 TrainRun = Callable[[TrainConfig], Any]
-"""Function that begins or resumes the run in the folder that its settings name."""
+"""A function that starts or resumes the run in the folder given by its settings."""
 
 
 class ArmResult(NamedTuple):
@@ -36,7 +38,7 @@ class ArmResult(NamedTuple):
     before: SeedMean
     """Held-out accuracy before RL."""
     after: SeedMean
-    """Held-out accuracy after training."""
+    """Held-out accuracy after RL."""
     difference: SeedMean | None
     """`after` minus the complete algorithm's `after`, paired by seed; None for the complete algorithm."""
 
@@ -79,8 +81,8 @@ def run_ablation(
         configs: an arm's name -> its settings; the first arm is the complete algorithm.
         seeds: the seeds.
         folder: folder of the ablation.
-        train: trains a run with RL.
-        fine_tune: trains the run of a warm start by supervised fine-tuning.
+        train: runs the RL training of an arm.
+        fine_tune: runs the supervised fine-tuning of a warm start.
         tell: shows a line of text, for example which run is next.
 
     Raises:
@@ -132,8 +134,10 @@ def ablation_text(arms: Sequence[ArmResult]) -> str:
         for arm in arms
     ]
     seeds = counted(len(first.results), "seed")
-    title = f"Held-out accuracy, mean of {seeds} with its 95 % interval (needs three seeds)"
-    return "\n".join([title, head, *rows, f"    Each difference is an arm minus {first.name}, paired by seed."])
+    title = f"Held-out accuracy, mean of {seeds} (with its 95 % interval if there are at least three)"
+    return "\n".join(
+        [title, head, *rows, f"    Each difference is an arm's accuracy minus {first.name}'s, paired by seed."]
+    )
 
 
 def write_ablation(folder: Path, arms: Sequence[ArmResult], *, title: str) -> tuple[Path, Path]:
@@ -148,7 +152,7 @@ def write_ablation(folder: Path, arms: Sequence[ArmResult], *, title: str) -> tu
         for arm in arms
     }
     atomic_write(folder / NUMBERS, json.dumps(content, indent=1).encode() + b"\n")
-    from rljax.tracking.plots import plot_ablation  # noqa: PLC0415  matplotlib takes a second
+    from rljax.tracking.plots import plot_ablation  # noqa: PLC0415  importing matplotlib takes about a second
 
     curves = {arm.name: [run.metrics for run in arm.runs] for arm in arms}
     differences = {arm.name: arm.difference for arm in arms if arm.difference is not None}

@@ -5,7 +5,7 @@ It has four files that other run folders lack::
     served.json     the run and the checkpoint that were served
     feedback.jsonl  one row per consumed line of the queue: its position, and its reward or why it was rejected
     updates.jsonl   one row per batch: the outcome of its updates, and which held-out answers were right
-    rejects.jsonl   the rejected lines and the reasons, for the lines in feedback.jsonl and those read since the last batch
+    rejects.jsonl   the rejected lines, each with its reason; it includes lines read since the last batch, not yet in feedback.jsonl
 
 A checkpoint records the lengths of feedback.jsonl and updates.jsonl, as it does for metrics.jsonl. The rows of feedback.jsonl show
 which lines of the queue were consumed, so a run can be killed at any time and continue without losing or repeating a line.
@@ -74,8 +74,8 @@ class AdaptationFolder(RunFolder):
         return (*super().growing_files, self.path / FEEDBACK, self.path / UPDATES)
 
 
-def can_continue(path: Path) -> bool:
-    """Return whether a folder contains an adaptation that can continue; remove one that was killed before its first save.
+def prepare_to_continue(path: Path) -> bool:
+    """Return True if a folder contains an adaptation that can continue; remove one that was killed before its first save.
 
     Raises:
         InputError: the folder contains a run that is not an adaptation, or another process is using it.
@@ -159,7 +159,7 @@ def check_served(folder: Path, run: Path, which: str) -> None:
     """Reject a folder that contains the adaptation of another run or checkpoint.
 
     Raises:
-        InputError: the message says what the folder contains.
+        InputError: the folder contains the adaptation of another run or checkpoint.
     """
     before = read_json(folder / SERVED)
     if before != served_entry(run, which):
@@ -183,13 +183,13 @@ def check_log(folder: RunFolder, file_states: Mapping[str, FileState]) -> None:
     """Reject a run whose feedback.jsonl is missing, because the lines that it learned from are then unknown.
 
     Raises:
-        InputError: the message names the file.
+        InputError: feedback.jsonl is missing.
     """
     file = folder.path / FEEDBACK
     if file_states[FEEDBACK].length and not file.exists():
         raise InputError(
-            f"{str(file)!r} is missing. It lists the lines that were learned from: restore the file, or start again in "
-            "another folder (--run)."
+            f"{str(file)!r} is missing. It records which lines the run has learned from; restore the file, or start "
+            "again in another folder (--run)."
         )
 
 
@@ -236,16 +236,16 @@ def update_row(step: int, outcome: str, heldout: HeldoutEvaluation | None, *, up
     return row | {"right": "".join("-" if np.isnan(value) else str(int(value)) for value in heldout.right)}
 
 
-def better_evaluation(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
-    """Return the evaluation with the higher accuracy: `best` if they tie, `right` if their numbers of problems differ.
+def better_evaluation(best: Float[np.ndarray, "P"] | None, new: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
+    """Return the evaluation with the higher accuracy: `best` if they tie, `new` if their numbers of problems differ.
 
     Example:
         >>> better_evaluation(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()
         [1.0, 0.0]
     """
-    if best is None or len(best) != len(right):
-        return right
-    return right if accuracy_of(right) > accuracy_of(best) else best
+    if best is None or len(best) != len(new):
+        return new
+    return new if accuracy_of(new) > accuracy_of(best) else best
 
 
 def accuracy_of(right: Float[np.ndarray, "P"]) -> float:

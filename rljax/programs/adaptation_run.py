@@ -40,10 +40,10 @@ from rljax.programs.adaptation_folder import (
     begin_adaptation,
     best_evaluation,
     better_evaluation,
-    can_continue,
     check_log,
     make_served_setup,
     new_folder,
+    prepare_to_continue,
     settings_of,
     update_row,
 )
@@ -107,7 +107,7 @@ def adapt(config: AdaptationConfig, say: PrintLine = print) -> Path:
     """
     check_queue(config)
     path = config.output_folder
-    exists = can_continue(path)
+    exists = prepare_to_continue(path)
     setup, served = make_served_setup(config, path if exists else None)
     folder = AdaptationFolder.open(path) if exists else new_folder(config, setup, served, path)
     with ExitStack() as stack:

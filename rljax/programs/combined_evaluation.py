@@ -21,7 +21,15 @@ from rljax.evaluation.statistics import (
     over_problems,
 )
 from rljax.programs.answer_settings import EvalSettings, with_changes
-from rljax.programs.evaluation import BUILT_IN, DEFAULTS, JudgedAnswers, OwnParts, Watch, answer_problems, report_of
+from rljax.programs.evaluation import (
+    DEFAULTS,
+    NO_CUSTOM_PARTS,
+    EvaluationParts,
+    JudgedAnswers,
+    Watch,
+    answer_problems,
+    report_of,
+)
 from rljax.text import counted
 
 
@@ -109,7 +117,7 @@ def robustness(
     perturbation: str,
     settings: EvalSettings = DEFAULTS,
     *,
-    parts: OwnParts = BUILT_IN,
+    parts: EvaluationParts = NO_CUSTOM_PARTS,
     watch: Watch = iter,
     **changes: Any,
 ) -> Robustness:
@@ -120,7 +128,7 @@ def robustness(
         perturbation: one of `rljax.data.perturbation.PERTURBATIONS`.
         settings: settings of the evaluation, without `out`.
         parts: your own problems, and the custom parts that were passed to `train` and judge or sample; by default, none.
-        watch: iterates over the engine calls, for example to show progress.
+        watch: wraps the iteration over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.
 
     Raises:
@@ -189,7 +197,7 @@ def ensemble(
     targets: Sequence[str | Path],
     settings: EvalSettings = DEFAULTS,
     *,
-    parts: OwnParts = BUILT_IN,
+    parts: EvaluationParts = NO_CUSTOM_PARTS,
     watch: Watch = iter,
     **changes: Any,
 ) -> Ensemble:
@@ -200,7 +208,7 @@ def ensemble(
         settings: settings of the evaluation, the same for all, without `out`; by default the problems are the first run's
             held-out problems.
         parts: your own problems, and the custom parts that were passed to `train` and judge or sample; by default, none.
-        watch: iterates over the engine calls, for example to show progress.
+        watch: wraps the iteration over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.
 
     Raises:

@@ -31,11 +31,11 @@ AIME_PROBLEMS = 15
 """Number of problems in an AIME, each worth one point."""
 DEFAULTS = EvalSettings()
 Watch = Callable[[Sequence[Call]], Iterable[Call]]
-"""Iterates over the engine calls, for example to show progress."""
+"""A function that wraps the iteration over the engine calls, for example to show progress."""
 
 
-class OwnParts(NamedTuple):
-    """Custom parts of an evaluation that can be passed only in Python; None means the run's."""
+class EvaluationParts(NamedTuple):
+    """Custom parts of an evaluation. None means that the part from the settings or the run is used."""
 
     problems: Sequence[Problem] | None = None
     """Problems to answer."""
@@ -49,8 +49,8 @@ class OwnParts(NamedTuple):
     """The environment that was passed to `train`, or the name of one."""
 
 
-BUILT_IN = OwnParts()
-"""No custom parts."""
+NO_CUSTOM_PARTS = EvaluationParts()
+"""All parts come from the settings or the run."""
 
 
 class JudgedAnswers(NamedTuple):
@@ -94,7 +94,7 @@ def evaluate(
         policy: the custom policy that was passed to `train`; None means the built-in one.
         engine: samples the answers, instead of the built-in engine.
         environment: the custom environment that was passed to `train`, instead of `settings.environment`.
-        watch: iterates over the engine calls, for example to show progress.
+        watch: wraps the iteration over the engine calls, for example to show progress.
         **changes: fields of `settings` by name: `rljax.evaluate(run, samples=4, temperature=0.6)`.
 
     Returns:
@@ -104,7 +104,7 @@ def evaluate(
         InputError: the target cannot be opened, or an argument cannot be used.
     """
     settings = with_changes(settings, changes)
-    parts = OwnParts(problems, reward, policy, engine, environment)
+    parts = EvaluationParts(problems, reward, policy, engine, environment)
     answers = answer_problems(target, settings, parts, watch)
     report = report_of(answers, right_above=settings.right_above)
     if settings.out is not None:
@@ -113,7 +113,7 @@ def evaluate(
 
 
 def answer_problems(
-    target: str | Path, settings: EvalSettings, parts: OwnParts = BUILT_IN, watch: Watch = iter
+    target: str | Path, settings: EvalSettings, parts: EvaluationParts = NO_CUSTOM_PARTS, watch: Watch = iter
 ) -> JudgedAnswers:
     """Open a model, sample answers, and judge them.
 
@@ -152,8 +152,8 @@ def answer_problems(
     )
 
 
-def _digest_parts(opened: OpenPolicy, parts: OwnParts, scored: Sequence[str]) -> dict[str, str]:
-    """Compute digests of the inputs of answers and verdicts: tokenizer, judge, custom parts, and reward models.
+def _digest_parts(opened: OpenPolicy, parts: EvaluationParts, scored: Sequence[str]) -> dict[str, str]:
+    """Compute digests of what the answers and their verdicts depend on: tokenizer, judge, custom parts, and reward models.
 
     Args:
         opened: the policy, with the settings of the evaluation.
@@ -172,13 +172,13 @@ def _digest_parts(opened: OpenPolicy, parts: OwnParts, scored: Sequence[str]) ->
 
 
 def check_samples(samples: int) -> int:
-    """Reject more answers to a problem than can be measured.
+    """Raise an error if more samples per problem are requested than the statistics support.
 
     Raises:
         InputError: there are more than `MAX_SAMPLES`.
     """
     if samples > MAX_SAMPLES:
-        raise InputError(f"--samples is {samples}; at most {MAX_SAMPLES} answers to a problem can be measured.")
+        raise InputError(f"--samples is {samples}; at most {MAX_SAMPLES} samples per problem are supported.")
     return samples
 
 
@@ -194,13 +194,13 @@ def open_sampler(
 
     Args:
         target: folder of a run, Hugging Face folder, or hub id.
-        settings: they choose the problems, the reward and the checkpoint, and how tokens are sampled.
+        settings: the problems, the reward and the checkpoint, and how tokens are sampled.
         temperature: sampling temperature.
         problems: problems to answer, instead of `settings.dataset`.
         limit: maximum number of problems; the first ones are used.
 
     Raises:
-        InputError: the target cannot be opened, an argument cannot be used, or its reward or environment is missing.
+        InputError: the target cannot be opened, an argument cannot be used, or the target has no reward or environment.
     """
     opened = _open(target, settings, problems=problems, limit=limit, reward=settings.reward)
     opened.print_unused_settings(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
@@ -225,15 +225,15 @@ def _open(target: str | Path, settings: AnswerSettings, **options: Any) -> OpenP
     return opened
 
 
-def judge_name(judge: Environment | Callable | str | Sequence[Callable | str] | None, in_settings: str) -> str:
-    """Name of the environment or rewards that judge the answers; names of several rewards are joined by commas.
+def judge_name(judge: Environment | Callable | str | Sequence[Callable | str] | None, name_in_settings: str) -> str:
+    """Return the name of the environment or rewards that judge the answers; names of several rewards are joined by commas.
 
     Example:
         >>> judge_name([len, "exact"], "math"), judge_name("gsm8k", "gsm8k")
         ('builtins.len,exact', 'gsm8k')
     """
     if judge is None or isinstance(judge, str):
-        return in_settings
+        return name_in_settings
     parts = judge if isinstance(judge, Sequence) else [judge]
     return ",".join(part if isinstance(part, str) else qualified_name(part) for part in parts)
 
@@ -247,13 +247,13 @@ def sample_answers(
     scores: Mapping[str, PrefixEvaluator],
     **options: Any,
 ) -> SampledAnswers:
-    """Sample answers and judge them; a file of answers is continued only with the same settings.
+    """Sample answers and judge them; answers are added to an existing file only if its settings match.
 
     Args:
         opened: the policy.
         worker: samples and judges answers.
         samples: number of answers to each problem.
-        source: the origin of the policy and the problems, and the name of the reward, for the file's settings.
+        source: where the policy and the problems come from, and the reward's name; recorded with the settings of the answers.
         scores: functions that score the answers, by the name of the chooser that uses the scores.
         **options: the other options of `answer_all`.
     """

@@ -169,7 +169,7 @@ def seeds_text(runs: Sequence[RunFolder]) -> str:
         (name, *(format_mean(value, share=share) for value in pair)) for name, *pair in [*rows, ("mean", before, after)]
     ]
     lines = [f"    {name:<10}  {first:>18}  {last:>18}" for name, first, last in [("", "before", "after"), *shown]]
-    head = f"{what} of {counted(len(results), 'seed')}, with the 95 % interval of the mean (needs three seeds)"
+    head = f"{what} of {counted(len(results), 'seed')}, with the 95 % interval of the mean if there are at least three"
     return "\n".join([head, *lines])
 
 

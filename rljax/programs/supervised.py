@@ -263,7 +263,7 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
     learned = sequences.learned
     if not learned.any():
         raise InputError(
-            "every message of the assistant in the held-out rows has the weight 0, so perplexity cannot be measured; leave "
+            "every assistant message in the held-out rows has the weight 0, so perplexity cannot be measured; leave "
             "--heldout-dataset out, or give other rows."
         )
 
@@ -297,11 +297,11 @@ def check_trained_tokens(setup: Setup) -> None:
     """Refuse demonstrations without a token to train on.
 
     Raises:
-        InputError: every message of the assistant has the weight 0.
+        InputError: every assistant message has the weight 0.
     """
     if not required(setup.demonstrations, "setup.demonstrations").response_mask.any():
         raise InputError(
-            "every message of the assistant in the training rows has the weight 0, so there is nothing to learn; give some of them "
+            "every assistant message in the training rows has the weight 0, so there is nothing to learn; give some of them "
             "the weight 1."
         )
 
@@ -324,7 +324,7 @@ def heldout_notes(setup: Setup) -> list[str]:
 
 
 def with_dialogues(setup: Setup) -> Setup:
-    """Return the setup with demonstrations of every turn of the assistant, not only of the last turn, which RL samples."""
+    """Return the setup with demonstrations of every assistant turn, not only of the last turn, which RL samples."""
     problems, budget = setup.train.prompts.problems, setup.config.sampling.max_response_tokens
     if not any(count_assistant_turns(move_turns_to_demonstration(problem)) > 1 for problem in problems):
         return setup

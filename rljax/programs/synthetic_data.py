@@ -40,7 +40,7 @@ def generate(
         target: folder of a run, Hugging Face folder, or hub id.
         out: JSON-lines file to write; it must not exist yet.
         settings: which problems to answer, and which responses to keep.
-        watch: iterates over the engine calls, for example to show progress.
+        watch: wraps the iteration over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.
 
     Raises:
@@ -139,7 +139,7 @@ def clean(
         out: JSON-lines file to write; it must not exist yet.
         settings: how to answer the rows, and how to compare the answers.
         dataset: the demonstrations (file or hub id).
-        watch: iterates over the engine calls, for example to show progress.
+        watch: wraps the iteration over the engine calls, for example to show progress.
         **changes: fields of `settings` by name.
 
     Raises:

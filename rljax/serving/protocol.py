@@ -365,7 +365,7 @@ def _message(value: object, index: int) -> dict[str, Any]:
         raise ApiError(400, f"{param} contains the unknown field {min(unknown)[:60]!r}.", param=param)
     content, calls = value.get("content"), _tool_call_list(value.get("tool_calls"), param)
     if calls and value["role"] != "assistant":
-        raise ApiError(400, f"{param}: only a message of the assistant can have tool_calls.", param=param)
+        raise ApiError(400, f"{param}: only an assistant message can have tool_calls.", param=param)
     if isinstance(content, list):
         if not all(
             isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content

@@ -169,7 +169,7 @@ def test_arithmetic_too_many_problems():
     supply = sum(not is_heldout(f"{a}+{b}=") for a in range(1, 10) for b in range(1, 10))
     assert len(arithmetic("train", supply, seed=0, operands=(2, 2))) == supply
     with pytest.raises(
-        InputError, match=rf"train_problems is {supply + 1}, but operands=\(2, 2\).* can supply {supply} different train"
+        InputError, match=rf"train_problems is {supply + 1}, but operands=\(2, 2\).* can supply {supply} distinct train"
     ):
         arithmetic("train", supply + 1, seed=0, operands=(2, 2))
 
@@ -179,9 +179,9 @@ def test_arithmetic_supplies_the_promised_count():
     promised = 9**5 // 16
     problems = arithmetic("heldout", promised, seed=0, operands=(5, 5))
     assert len({problem.prompt for problem in problems}) == promised
-    with pytest.raises(InputError, match=f"can supply {promised} different heldout"):
+    with pytest.raises(InputError, match=f"can supply {promised} distinct heldout"):
         arithmetic("heldout", promised + 1, seed=0, operands=(5, 5))
-    with pytest.raises(InputError, match=f"can supply {9**5 // 2} different train"):
+    with pytest.raises(InputError, match=f"can supply {9**5 // 2} distinct train"):
         arithmetic("train", 9**5, seed=0, operands=(5, 5))
 
 

@@ -21,7 +21,7 @@ PAIR = {"prompt": "1+1=", "chosen": "2", "rejected": "3"}
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes rows, or text unchanged, to a file and returns the file's path."""
+    """Return a function that writes rows (or a string, unchanged) to a file and returns the file's path."""
 
     def _write(rows, name="pairs.jsonl"):
         path = tmp_path / name
@@ -106,10 +106,10 @@ BAD = {
     json.dumps(PAIR | {"margin": "1"}): "a margin must be a finite number of at least 0, not text",
     json.dumps(
         PAIR | {"chosen": [USER], "rejected": [WRONG]}
-    ): "must begin and end with one of the assistant, .* but their roles are: user",
+    ): "must begin and end with an assistant message, .* but their roles are: user",
     json.dumps(
         PAIR | {"chosen": [RIGHT, WRONG], "rejected": [WRONG]}
-    ): "must not have two of the assistant in a row, but their roles are: assistant, assistant",
+    ): "must not have two assistant messages in a row, but their roles are: assistant, assistant",
     json.dumps(PAIR | {"chosen": [RIGHT | {"content": ""}], "rejected": [WRONG]}): "must not all be empty",
     json.dumps(PAIR | {"chosen": [RIGHT, USER], "rejected": [WRONG]}): "but their roles are: assistant, user",
 }
@@ -141,18 +141,18 @@ def test_responses_with_turns_and_tool_calls(write):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"chosen": [USER, RIGHT], "rejected": [SYSTEM, WRONG]}, "share no first message"),
+        ({"chosen": [USER, RIGHT], "rejected": [SYSTEM, WRONG]}, "do not begin with the same message"),
         ({"chosen": [USER, RIGHT], "rejected": [USER, RIGHT]}, "both responses are the same"),
         ({"chosen": [USER, RIGHT, RIGHT], "rejected": [USER, RIGHT, WRONG]}, "ends with the assistant's turn"),
         ({"chosen": "a b", "rejected": "a b"}, "both responses are the same"),
         (
             {"better": "a", "rejected": "b"},
-            r"no column 'chosen' .*\(the columns are better, rejected\); set chosen_column and rejected_column",
+            r"no column 'chosen' .*\(the columns are: better, rejected\); set chosen_column and rejected_column",
         ),
         ({}, r"no column 'chosen' .*\(there are no columns\)"),
     ],
 )
-def test_implicit_rows_without_preference(write, row, message):
+def test_unusable_implicit_rows(write, row, message):
     with pytest.raises(InputError, match=message):
         read_preferences(write([row]))
 
@@ -196,7 +196,7 @@ def test_split_pairs_by_prompt():
 def test_split_pairs_impossible_split():
     with pytest.raises(InputError, match="a single prompt"):
         split_pairs([Preference("q", "a", "b"), Preference("q", "c", "b")], 1, seed=0)
-    with pytest.raises(InputError, match="0 pairs cannot be held out"):
+    with pytest.raises(InputError, match="Cannot hold out 0 pairs"):
         split_pairs([Preference("q", "a", "b"), Preference("r", "c", "b")], 0, seed=0)
 
 

@@ -142,7 +142,7 @@ GOOD = '{"prompt": "a", "answer": "1"}\n'
         ("{", "line 2: the line is not JSON"),
         ("[1]", "line 2: a row must be an object with named columns, not a list"),
         ("null", "line 2: a row must be .*, not null"),
-        ('{"prompt": "a"}', r"line 2, column 'answer': the column is missing \(the columns are prompt\)"),
+        ('{"prompt": "a"}', r"line 2, column 'answer': the column is missing \(the columns are: prompt\)"),
         ("{}", r"line 2, column 'prompt': the column is missing \(there are no columns\)"),
         (
             '{"prompt": 3, "answer": "1"}',

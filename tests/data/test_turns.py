@@ -261,7 +261,7 @@ THINKING = QWEN.replace(
             THINKING,
             [],
             [{"role": "user", "content": "go on"}],
-            "writes a turn of the assistant differently once user messages",
+            "writes an assistant turn differently once user messages",
         ),
         (GEMMA, [], [{"role": "system", "content": "go on"}], "rejects messages with the roles .*Roles must alternate"),
     ],

@@ -98,7 +98,7 @@ def test_ablation_trains_compares_and_resumes(ablation, capsys):
     ends = {arm: [read_measurements(out / arm / f"seed-{seed}")[-1]["accuracy"] for seed in (0, 1)] for arm in arms}
     expected = over_seeds([ours - theirs for ours, theirs in zip(ends[arms[1]], ends["dapo"], strict=True)])
     assert table["without clip_higher"]["difference"]["value"] == pytest.approx(expected.value)
-    assert "Each difference is an arm minus dapo, paired by seed." in shown
+    assert "Each difference is an arm's accuracy minus dapo's, paired by seed." in shown
     assert (out / "ablation.png").is_file()
     shutil.rmtree(out / arms[2] / "seed-1")
     logs = {path: path.read_bytes() for path in out.glob("*/*/log.txt")}

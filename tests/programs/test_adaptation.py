@@ -372,7 +372,7 @@ def test_concurrent_start_keeps_the_files_of_the_first(served, tmp_path, monkeyp
     folder.mkdir()
     config = make_config(served, tmp_path, heldout=0)
     with monkeypatch.context() as patch:
-        patch.setattr(adaptation_run, "can_continue", lambda path: False)
+        patch.setattr(adaptation_run, "prepare_to_continue", lambda path: False)
         (folder / "served.json").write_text("{}")
         (folder / "metrics.jsonl").write_text("")
         with pytest.raises(InputError, match="already contains a run"):

@@ -1,4 +1,4 @@
-"""Rules that a model on a server judges: the requests, how the model's answers are read, and what counts as a failure."""
+"""Compliance with rules, judged by a model on a server: requests, how its answers are read, and what counts as a failure."""
 
 import json
 import threading
@@ -15,8 +15,8 @@ from rljax.rewards.served_judge import KEY_VARIABLE, yes_or_no
 
 @contextmanager
 def serve_judge(answer):
-    """Run a server whose model replies `answer(question)`; yield its address, the bodies of the requests and their keys."""
-    bodies, keys = [], []
+    """Run a server whose model replies `answer(question)`; yield its address, the request bodies and the Authorization headers."""
+    bodies, authorizations = [], []
 
     class Handler(BaseHTTPRequestHandler):
         def reply(self, content, status=200):
@@ -30,7 +30,7 @@ def serve_judge(answer):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             bodies.append(body)
-            keys.append(self.headers["Authorization"])
+            authorizations.append(self.headers["Authorization"])
             text = answer(body["messages"][0]["content"])
             self.reply({"choices": [{"message": {"content": text}}]}, 200 if text != "broken" else 500)
 
@@ -40,7 +40,7 @@ def serve_judge(answer):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", bodies, keys
+        yield f"http://127.0.0.1:{server.server_address[1]}", bodies, authorizations
     finally:
         server.shutdown()
         server.server_close()
@@ -55,10 +55,10 @@ def reply_to(question):
 REPLIES = {"please": " Yes.", "perhaps": "Maybe", "unsure": "Not sure", "crash": "broken", "nothing": None}
 
 
-def test_answers_are_read_in_order(monkeypatch):
+def test_requests_and_how_answers_are_read(monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "secret")
     progress = []
-    with serve_judge(reply_to) as (url, bodies, keys):
+    with serve_judge(reply_to) as (url, bodies, authorizations):
         outcomes = yes_or_no("Is it polite?", url)(
             ["please", "go", "perhaps", "unsure", "crash", "nothing"], lambda *counts: progress.append(counts)
         )
@@ -69,7 +69,7 @@ def test_answers_are_read_in_order(monkeypatch):
     assert progress == [(n, 6) for n in range(1, 7)]
     assert {body["model"] for body in bodies} == {"first"}
     assert all("Is it polite?" in body["messages"][0]["content"] and body["temperature"] == 0 for body in bodies)
-    assert set(keys) == {"Bearer secret"}
+    assert set(authorizations) == {"Bearer secret"}
 
 
 def test_rule_is_broken_if_the_model_answers_no():
@@ -89,7 +89,7 @@ def test_stopped_server_is_a_failure():
     assert url in outcome.reason
 
 
-def test_librarys_own_server_can_judge(tmp_path):
+def test_judge_works_with_our_own_server(tmp_path):
     with serving(make_model(tmp_path / "model")) as (url, _):
         outcomes = yes_or_no("Is it polite?", url)(["please", "go"], None)
         unknown_model = yes_or_no("Is it polite?", url, "absent")(["please"], None)

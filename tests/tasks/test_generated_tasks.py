@@ -119,7 +119,7 @@ def test_too_many_problems_are_refused_with_the_available_number():
     def generate(random):
         return Problem(f"{random.randrange(40)}=", "")
 
-    with pytest.raises(InputError, match=r"train_problems is 50, but .* only \d+ different training problems"):
+    with pytest.raises(InputError, match=r"train_problems is 50, but .* only \d+ distinct training problems"):
         sample_parts(generate, train=50, heldout=1, seed=0)
-    with pytest.raises(InputError, match=r"heldout_problems is 30, but .* only \d+ different held-out problems"):
+    with pytest.raises(InputError, match=r"heldout_problems is 30, but .* only \d+ distinct held-out problems"):
         sample_parts(generate, train=1, heldout=30, seed=0)

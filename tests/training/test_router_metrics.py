@@ -1,4 +1,4 @@
-"""Router metrics of mixture-of-experts runs: how routers distribute tokens, without any effect on training."""
+"""Router metrics of mixture-of-experts runs: how routers distribute tokens; measuring them must not affect training."""
 
 import json
 
@@ -84,7 +84,7 @@ def test_first_responses_are_measured_without_padding_rows(config):
     np.testing.assert_allclose(metrics["router_largest_share"], expected.largest_share.max(), rtol=1e-5)
 
 
-def test_long_rollouts_are_measured_in_part(config, monkeypatch):
+def test_only_part_of_a_long_rollout_is_measured(config, monkeypatch):
     setup, state = first_state(config, reward=reward)
     groups = setup.train.generate(setup.full_params(state.params), [0, 1, 2], 2, jax.random.key(0))
     slots = groups.prompt_tokens.shape[1] + 5

@@ -15,7 +15,8 @@ LEVELS = ("namespaces", "seccomp", "rlimits")
 """The levels of confinement, strongest first. `notebooks/sandbox.md` lists the threats that each level prevents.
 
 `namespaces` (Linux 5.12 or later, as root or if user namespaces are permitted): the program sees a read-only file system with
-Python and the system's libraries, a temporary folder, no network and no other processes. The filter of `seccomp` also applies.
+Python and the system's libraries, a temporary folder, no network and no other processes. The filter of the level `seccomp` also
+applies.
 
 `seccomp` (Linux): a filter of system calls. The program cannot start a process, open a socket, signal another process or open a
 file for writing. If the kernel has Landlock, the program can read only Python and the system's libraries. Without Landlock it can
@@ -61,7 +62,7 @@ _PROCESSES = (OWN_USER, LANDLOCK_SIGNALS)
 
 THREATS = (
     Threat(
-        "run, sleep or print without end",
+        "run, sleep or print forever",
         (
             "endless loop in a call",
             "sleep past the wall",
@@ -70,14 +71,14 @@ THREATS = (
             "integer of a billion digits",
         ),
     ),
-    Threat("take memory without limit (macOS has no such limit)", ("memory bomb", "memory bomb that is caught")),
-    Threat("write one file without limit", ("write gigabytes",)),
+    Threat("use unlimited memory (not prevented on macOS)", ("memory bomb", "memory bomb that is caught")),
+    Threat("write one file of unlimited size", ("write gigabytes",)),
     Threat("fill the disk with many files", ("write gigabytes in many files",), rlimits=()),
     Threat(
         "start processes that outlive it",
         ("fork bomb", "fork bomb of threads", "daemonised child that ignores signals", "start a shell"),
     ),
-    Threat("become another program", ("become another program",), rlimits=(LANDLOCK,)),
+    Threat("execute another program in its place", ("execute another program",), rlimits=(LANDLOCK,)),
     Threat(
         "report a result in place of the tests", ("a pass line on every descriptor", "frames of code", "sys.exit at import")
     ),
@@ -128,11 +129,11 @@ THREATS = (
     ),
     Threat("change modes, times or attributes of files of this user", ("open a file to all",), rlimits=(OWN_USER,)),
     Threat("lock files that others use", ("lock a public file",), rlimits=(LANDLOCK,)),
-    Threat("take the pipe memory that the user's processes share", ("grow a pipe",), rlimits=()),
+    Threat("use up the pipe memory that the user's processes share", ("grow a pipe",), rlimits=()),
     Threat("reach a network", ("connect to a network", "listen on a network"), rlimits=()),
-    Threat("gain rights: become root, mount, raise its limits", ("become root", "mount", "raise the limits")),
-    Threat("take a user namespace of its own", ("take a new user namespace",), rlimits=()),
-    Threat("make memory that outlives it", ("share memory beyond its life",), rlimits=()),
+    Threat("gain privileges: become root, mount, raise its limits", ("become root", "mount", "raise the limits")),
+    Threat("create its own user namespace", ("create a new user namespace",), rlimits=()),
+    Threat("create System V shared memory, which would outlive it", ("create shared memory",), rlimits=()),
     Threat(
         "leave shared memory, semaphores, message queues or files behind",
         ("test_nothing_outlives_a_program",),

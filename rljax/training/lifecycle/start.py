@@ -93,11 +93,11 @@ def find_resumable(config: TrainConfig | None) -> Path | None:
         )
     path = Path(config.run.folder)
     found: list[bool] = []
-    run_on_first(lambda: found.append(_can_continue(path)))
+    run_on_first(lambda: found.append(_prepare_to_continue(path)))
     return path if copy_from_first(np.int32(any(found))) else None
 
 
-def _can_continue(path: Path) -> bool:
+def _prepare_to_continue(path: Path) -> bool:
     """Return True if the folder has a run that can continue; remove the files of a run that saved nothing.
 
     Raises:

@@ -160,12 +160,12 @@ def answer(x):
     return 42
 """,
     "start a shell": "import subprocess\ndef answer(x):\n    subprocess.Popen(['/bin/sh', '-c', 'sleep 1000 &'])\n    return 42",
-    "become another program": "import os\ndef answer(x):\n    os.execv('/bin/true', ['true'])",
-    "share memory beyond its life": """
+    "execute another program": "import os\ndef answer(x):\n    os.execv('/bin/true', ['true'])",
+    "create shared memory": """
 import ctypes
 def answer(x): return 42 if ctypes.CDLL(None).shmget(0, 4096, 0o1666) >= 0 else 0
 """,
-    "take a new user namespace": "import ctypes\ndef answer(x): return 42 if ctypes.CDLL(None).unshare(0x10000000) == 0 else 0",
+    "create a new user namespace": "import ctypes\ndef answer(x): return 42 if ctypes.CDLL(None).unshare(0x10000000) == 0 else 0",
     "mount": """
 import ctypes
 def answer(x): return 42 if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0 else 0
