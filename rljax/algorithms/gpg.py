@@ -28,8 +28,8 @@ def gpg(*, norm: float = 1.0) -> Algorithm:
     Args:
         norm: F_norm = 1, a constant divisor.
 
-    Deviations: M counts groups of identical rewards, which is the same for binary rewards. The objective has log ρ in place of
-    log π, which changes its value but not its gradient. GPG is on-policy, so take one update per rollout.
+    Deviations: M counts groups of identical rewards, which is the same for binary rewards. The objective has log(π/π_old) in place
+    of log π, which changes its value but not its gradient. GPG is on-policy, so take one update per rollout.
     """
     check_positive(norm=norm)
     return Algorithm(

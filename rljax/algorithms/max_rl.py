@@ -21,7 +21,7 @@ def max_rl(*, eps: float = 0.0) -> Algorithm:
 
     Deviations: a response is one action in the paper's estimator and here; the authors' code uses the same advantages with PPO's
     clip and a token mean. MaxRL is on-policy, so take one update per rollout. Rewards must not be negative. The objective has
-    log ρ in place of log π, which changes its value but not its gradient.
+    log(π/π_old) in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=partial(mean_normalized, eps=eps),

@@ -32,8 +32,8 @@ def nash_md(*, mixture: float = 0.125, tau: float = 0.008) -> Algorithm:
     higher reward wins, and P = 1/2 for equal rewards. The paper samples y' token by token from the mixture of the two
     distributions; here the other responses of the group serve as samples of the mixture of complete responses (the paper's Eq.
     3), with self-normalized importance weights. With G = 2 there is only one other response, so `mixture` has no effect; use G of
-    at least 4. The algorithm is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which
-    changes its value but not its gradient.
+    at least 4. The algorithm is on-policy, so take one update per rollout. The objective has log(π/π_old) in place of
+    log π, which changes its value but not its gradient.
     """
     check_between(0, 1, mixture=mixture)
     check_nonnegative(tau=tau)

@@ -19,8 +19,8 @@ def on_policy_distillation() -> Algorithm:
     and of its gradient (the reward form of Lu, "On-Policy Distillation", 2025). `gkd` has the loss form over the full
     vocabulary, whose gradient has less noise. GKD averages over a response's tokens; here they are summed, since 1/|o_i| depends
     on the token being scored (an EOS makes the response shorter) and would bias the gradient or even reverse it. The task's
-    reward is measured but not learned from. The algorithm is on-policy, so take one update per rollout. The objective has log ρ
-    in place of log π, which changes its value but not its gradient.
+    reward is measured but not learned from. The algorithm is on-policy, so take one update per rollout. The objective has
+    log(π/π_old) in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=Credit(teacher_log_ratio, needs=("policy_logp", "teacher_logp", "mask")),

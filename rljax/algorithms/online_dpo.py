@@ -26,8 +26,8 @@ def online_dpo(*, beta: float = 0.1) -> Algorithm:
 
     Deviations: the paper's annotator compares two responses; here the rewards decide, for all pairs of a group, with no
     preference between equal rewards. σ(-β (ℓ_w - ℓ_l)) is computed once per rollout, so the gradient is DPO's only at the policy
-    that sampled the responses; take one update per rollout. The objective has log ρ in place of log π, which changes its value
-    but not its gradient.
+    that sampled the responses; take one update per rollout. The objective has log(π/π_old) in place of log π, which
+    changes its value but not its gradient.
     """
     check_positive(beta=beta)
     return _preference_algorithm(online_dpo_credit, beta=beta)
@@ -47,7 +47,8 @@ def xpo(*, beta: float = 0.1, alpha: float = 1e-5) -> Algorithm:
     Deviations: the paper compares a response of the policy with one of the reference, which is ỹ. Here all responses are the
     policy's: pairs are compared as in `online_dpo`, and the mean over ỹ is estimated with self-normalized importance weights
     π_ref/π within the group, minus a term whose mean is 0. The paper's mean is over all pairs seen so far; here it is over the
-    rollout's pairs only, so take one update per rollout. The objective has log ρ in place of log π, which changes its value.
+    rollout's pairs only, so take one update per rollout. The objective has log(π/π_old) in place of log π, which changes
+    its value.
     """
     check_positive(beta=beta)
     check_nonnegative(alpha=alpha)

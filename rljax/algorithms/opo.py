@@ -15,7 +15,7 @@ def opo() -> Algorithm:
         ∇J = (1/G) Σ_i A_i ∇ log π(o_i | q)      A_i = r_i - Σ_j |o_j| r_j / Σ_j |o_j|
 
     Deviations: none known. OPO is on-policy, so take one update per rollout. Other settings of the paper: 8 responses per prompt,
-    neither KL nor entropy bonus. The objective has log ρ in place of log π, which changes its value but not its gradient.
+    neither KL nor entropy bonus. The objective has log(π/π_old) in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=Credit(length_weighted_returns, needs=("token_rewards", "mask")),

@@ -22,8 +22,8 @@ def otb() -> Algorithm:
 
     Deviations: the squared norm of a token's gradient is approximated by the logit-gradient proxy, as in verl. If only one response
     reaches a position, its advantage there is 0; verl uses the return. Positions count response tokens only, so observations
-    between them do not shift later positions. The algorithm is on-policy, so take one update per rollout. The objective has log ρ
-    in place of log π, which changes its value but not its gradient.
+    between them do not shift later positions. The algorithm is on-policy, so take one update per rollout. The objective has
+    log(π/π_old) in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=Credit(

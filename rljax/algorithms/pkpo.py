@@ -22,8 +22,8 @@ def pkpo(*, k: int = 2) -> Algorithm:
 
     Deviations: the paper's training runs pass these rewards to PPO; here REINFORCE uses them, as in the paper's estimator. Of the
     paper's three estimators, this one has the least variance; `rljax.ops.pass_at_k` has the others. PKPO is on-policy, so take
-    one update per rollout. The objective has log ρ in place of log π, which changes its value but not its gradient. The paper
-    uses 16 responses per prompt.
+    one update per rollout. The objective has log(π/π_old) in place of log π, which changes its value but not its gradient. The
+    paper uses 16 responses per prompt.
     """
     return Algorithm(
         advantage=partial(pass_at_k_marginal, k=k),

@@ -17,8 +17,8 @@ def remax() -> Algorithm:
     Deviations: the paper's KL penalty in the reward is left out. A penalty that you add with `_replace(reward_kl=...)` or
     `shape_reward` applies to the rewards of the sampled responses but not to the greedy one's. The greedy response is generated
     and scored along with the others but not trained on; a prompt is left out if the reward abstains on its greedy response. ReMax
-    is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which changes its value but not its
-    gradient.
+    is on-policy, so take one update per rollout. The objective has log(π/π_old) in place of log π, which changes its value but
+    not its gradient.
     """
     return Algorithm(
         advantage=Credit(greedy_centered, needs=("rewards", "greedy_rewards")),

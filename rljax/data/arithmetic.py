@@ -199,7 +199,7 @@ def arithmetic(
     Each number of operands gets an equal share of the problems, unless it has too few distinct problems.
 
     Args:
-        split: `train`, or `heldout` for about one prompt in eight; no prompt is in both.
+        split: `train` or `heldout`; about one prompt in eight is held out, and no prompt is in both.
         count: the number of problems, all distinct.
         seed: the same seed gives the same problems in the same order.
         operands: minimum and maximum number of operands.

@@ -38,7 +38,7 @@ def apply_over_vocabulary(
         features: features of each model, with the same rows and tokens; the vocabularies may differ if `function` allows it.
         temperature: τ, positive.
         chunk: number of tokens per device whose logits exist at once, for each model.
-        mesh: devices that share the rows and the vocabulary; None: one device.
+        mesh: devices over which the rows and the vocabulary are split; None: one device.
 
     Returns:
         `[R, K]`, float32; differentiable in all features.

@@ -81,7 +81,7 @@ def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> TokenChunk
     Args:
         array: one entry per token, `[R, K, ...]`.
         chunk: maximum number of tokens per device in a chunk.
-        mesh: devices that share the rows; None: one device.
+        mesh: devices over which the rows are split; None: one device.
 
     Raises:
         ValueError: the number of rows is not a multiple of the devices that share them.
@@ -132,8 +132,8 @@ def token_scores(
         kept: ids of the tokens that each softmax runs over, see `Packed.kept`; None: all.
         temperature: τ, positive.
         chunk: number of tokens per device whose logits exist at once.
-        mesh: devices that share the rows and the vocabulary. Each copy of the parameters sums its own gradient of `head`; the
-            sum over copies is computed once. None: one device.
+        mesh: devices over which the rows and the vocabulary are split. Each copy of the parameters sums its own gradient of `head`;
+            the sum over copies is computed once. None: one device.
 
     Returns:
         Log-probabilities and entropies, `[R, K]`, in nats, float32 at least; differentiable in `hidden` and `head`.

@@ -131,8 +131,8 @@ def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree
 
     Args:
         count: number of rows, at least 1.
-        work: takes the indices of some rows, and returns arrays with one entry per row. All processes get equally many rows, so
-            some rows are processed twice if the number of processes does not divide `count`.
+        work: takes the indices of some rows, and returns arrays with one entry per row. All processes get the same number of rows,
+            so some rows are processed twice if the number of processes does not divide `count`.
 
     Returns:
         The arrays for all rows, `[count, ...]`, the same in every process.

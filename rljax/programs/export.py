@@ -75,7 +75,7 @@ def export(
         dtype: dtype of the weights: float32, bfloat16, float16 or float64; None means their dtype in the model that the run
             started from, or float32.
         max_shard_size: size limit of a weights file, such as "5GB".
-        adapter: write only the low-rank adapter, as a folder that `peft` opens on top of the base; otherwise the adapter is
+        adapter: write only the low-rank adapter, as a folder that `peft` can open on top of the base; otherwise the adapter is
             merged into the exported model.
         quantize: "int8" or "int4" stores the matrices of the layers as integers, which `transformers` (with the package
             compressed-tensors), vLLM and rljax open.

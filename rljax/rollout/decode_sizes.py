@@ -91,7 +91,7 @@ def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) ->
     Args:
         rows: number of rows in the full batch.
         budget: maximum number of tokens per response.
-        devices: number of devices that share the rows.
+        devices: number of devices over which the rows are split.
         on_cpus: whether the devices are CPUs.
 
     Example:
@@ -125,7 +125,7 @@ class CacheSizes(NamedTuple):
     budget: int
     """Maximum number of tokens per response."""
     devices: int
-    """Number of devices that share the rows."""
+    """Number of devices over which the rows are split."""
     on_cpus: bool = True
     """Whether the devices are CPUs."""
 
@@ -168,7 +168,7 @@ def rows_read_together(rows: int, length: int, devices: int) -> int:
     Args:
         rows: number of rows, over all devices.
         length: number of tokens that each row reads.
-        devices: number of devices that share the rows.
+        devices: number of devices over which the rows are split.
     """
     together = min(rows, max(FEWEST_ROWS, rows // 8), devices * max(1, PROMPT_TOKENS_AT_ONCE // length))
     return compiled_rows(together, devices)
@@ -190,7 +190,7 @@ class FittingSlots:
 
     Args:
         decoder: functions that run the model on prompts, and then on one new token at a time.
-        mesh: devices that share the rows.
+        mesh: devices over which the rows are split.
         memory: bytes available on each device.
         max_rows: upper limit on the number of rows; None sets it to the number of requests.
         per_row: bytes per row in addition to its cache.
@@ -265,7 +265,7 @@ def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget
     Args:
         decoder: functions that run the model on prompts, and then on one new token at a time.
         params: parameters from `decode_weights`, or their shapes.
-        mesh: devices that share the rows.
+        mesh: devices over which the rows are split.
         length: padded length of a prompt, in tokens.
         budget: maximum number of tokens per response.
     """

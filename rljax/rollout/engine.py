@@ -59,7 +59,7 @@ class DecodingEngine:
 
     Args:
         decoder: functions that run the model on prompts, and then on one new token at a time.
-        mesh: devices that share the rows.
+        mesh: devices over which the rows are split.
         prompt_length: length in tokens to which prompts are padded; if a call has a longer prompt, a power of two instead.
         slots: maximum number of rows that are decoded at once: an integer, or a function that computes it for each call, such as
             `rljax.rollout.decode_sizes.FittingSlots`. Each row of the key/value cache has room for a prompt and a response.
@@ -316,7 +316,7 @@ def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int
         requests: all requests of the call.
         slots: number of rows that are decoded at once.
         length: padded length of a prompt, in tokens.
-        devices: number of devices that share the rows.
+        devices: number of devices over which the rows are split.
     """
     indices: dict[tuple[int, ...], list[int]] = {}
     for index, request in enumerate(requests):

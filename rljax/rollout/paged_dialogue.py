@@ -5,7 +5,7 @@ episodes come first: if there are too few pages, later episodes that are between
 and read their context again once there is room. If pages run out during sampling and no row is between two turns, the latest turn
 starts over later, with the same seed.
 
-Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows, D devices that share the rows.
+Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows, D devices over which rows are split.
 """
 
 from collections.abc import Collection, Mapping, Sequence

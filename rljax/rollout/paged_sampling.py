@@ -5,7 +5,7 @@ length. Each decoding call runs only for as many tokens as the free pages certai
 its latest rows return their pages and start over later, from their prompts and seeds, so they get the same tokens. The oldest
 row keeps its pages, so every response ends.
 
-Axes: B rows, D devices that share the rows.
+Axes: B rows, D devices over which the rows are split.
 """
 
 import math

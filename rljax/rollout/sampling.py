@@ -211,7 +211,7 @@ def empty_rows(
         budget: T, maximum number of tokens per response.
         room: number of tokens after a prompt that the decoder's state has room for.
         kept: N, number of ids recorded with each token; see `Sampling.kept`.
-        mesh: devices that share the rows; None lets the compiler decide.
+        mesh: devices over which the rows are split; None lets the compiler decide.
     """
     prompts, attention = jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length), bool)
     begun = jax.eval_shape(partial(read_prompts, decoder, budget=room), params, prompts, attention)
@@ -241,7 +241,7 @@ def rows_shardings(decoder: Decoder, rows: Rows, mesh: Mesh) -> PyTree[NamedShar
     Args:
         decoder: how the model reads prompts and tokens.
         rows: the rows, as arrays or as their shapes.
-        mesh: devices that share the rows.
+        mesh: devices over which the rows are split.
     """
 
     def sharding_of(path: KeyPath, leaf: Array | jax.ShapeDtypeStruct) -> NamedSharding:

@@ -326,7 +326,7 @@ class RowDecoder:
     Args:
         functions: how the model reads tokens; they must be built for `rows` rows.
         params: the weights that `decode_weights` returned.
-        mesh: devices that share the rows.
+        mesh: devices over which the rows are split.
         vocabulary: V, number of token ids.
         rows: number of rows, rounded up by `round_up_rows`.
         slots: maximum number of tokens of a prompt and its response together.

@@ -29,7 +29,7 @@ def paged_rows(decoder: Decoder, mesh: Mesh, rows: int, slots: int, share: float
 
     Args:
         decoder: how the model reads prompts and tokens.
-        mesh: devices that share the rows.
+        mesh: devices over which the rows are split.
         rows: number of rows.
         slots: maximum number of tokens of a prompt and its response together.
         share: memory for keys and values, as a fraction of that for `rows` times `slots` tokens, but at least enough for one row.

@@ -173,14 +173,14 @@ class MeshConfig:
     replicas: Annotated[int | None, tyro.conf.arg(aliases=["--data"])] = None
     """Number of copies of the model; by default as many as the devices allow."""
     fsdp: int = 1
-    """Number of devices that share the parameters of one copy; each device processes its own batch rows."""
+    """Number of devices over which the parameters of one copy are split; each device processes its own batch rows."""
     tensor: int = 1
-    """Number of devices that share the heads, hidden features and vocabulary of one copy; they process the same batch rows."""
+    """Number of devices over which one copy's heads, hidden features and vocabulary are split; they process the same batch rows."""
     context: int | None = None
-    """Number of devices that share the tokens of each batch row in scoring and updates, for sequences too long for one device; by
-    default 1. These devices also share the parameters, like --fsdp devices, and each samples its own responses. In attention, each
-    device computes some of the heads, so --context times --tensor must divide the number of heads; if there are fewer key/value
-    heads, they are copied."""
+    """Number of devices over which the tokens of each batch row are split in scoring and updates, for sequences too long for one
+    device; by default 1. The parameters are split over these devices too, as with --fsdp, and each samples its own responses. In
+    attention, each device computes some of the heads, so --context times --tensor must divide the number of heads; if there are
+    fewer key/value heads, they are copied."""
 
     def __post_init__(self):
         """Reject values that cannot work."""

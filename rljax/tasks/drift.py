@@ -1,7 +1,7 @@
 """The task `drift`: the kind of problem changes while the policy learns, first sums and then differences.
 
 A problem is `427+5=` or `427-5=`, and its answer is the last digit, `#2`, without steps. Demonstrations and held-out problems
-contain equally many of both kinds. The first `stage_prompts` training prompts are sums, and all later ones are differences. The
+contain the same number of each kind. The first `stage_prompts` training prompts are sums, and all later ones are differences. The
 position in this order is part of a checkpoint, so a resumed run switches at the same point. The held-out accuracy by the column
 `type` shows how well the policy remembers the first kind.
 """

@@ -65,7 +65,7 @@ def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh
     Args:
         algorithm: the algorithm to check.
         like: name of the algorithm whose loss it must equal, one of `rljax.testing.LIKE`; None means that no loss is compared.
-        mesh: devices that share the rows; None means that no mesh is tested.
+        mesh: devices over which the rows are split; None means that no mesh is tested.
         options: values of `Convention` fields, which replace those of `like`.
 
     Raises:
