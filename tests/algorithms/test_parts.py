@@ -20,6 +20,7 @@ P, G, T, V = 4, 4, 6, 5
 DAPO, GSPO, DR_GRPO, PPO = BY_NAME["dapo"](), BY_NAME["gspo"](), BY_NAME["dr_grpo"](max_length=6), BY_NAME["ppo"]()
 GKD = BY_NAME["gkd"]()
 BASES = {
+    "advantage=mean_normalized": GSPO,
     "advantage=normalized": DR_GRPO,
     "keep_group=mixed_outcomes": DR_GRPO,
     "log_ratio=token": GSPO,
