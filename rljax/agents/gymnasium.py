@@ -163,7 +163,7 @@ class GymnasiumEnvironment:
         names = [str(name).lower() for name in actions]
         if len(names) != self.space.n or len(set(names)) < len(names):
             raise InputError(
-                f"gymnasium: {self.name!r} has {self.space.n} actions, which need different names; got {actions!r:.80}."
+                f"gymnasium: {self.name!r} has {self.space.n} actions, which need distinct names; got {actions!r:.80}."
             )
         return names
 

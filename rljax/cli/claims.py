@@ -24,7 +24,7 @@ class Claims:
     """Show which claims from papers hold in small experiments, and with what statistics."""
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Claims or trainer experiments to print as full pages; by default, all are listed."""
+    """Claims, or experiments with the trainer, to print as full pages; by default, all are listed."""
     rerun: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
     """Claims whose experiments are run again from the start, with all arms and seeds."""
     finish: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
@@ -79,7 +79,7 @@ def page_text(claim: ClaimResult, *, width: int) -> str:
 
 
 def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str:
-    """Format the list of trainer experiments, with each one's question, result file and command."""
+    """Format the list of experiments with the trainer, each with its question, result file and command."""
     title = f"long experiments with the trainer, decided by the same rule ({len(experiments)})"
     blocks = [
         "\n".join(

@@ -65,7 +65,7 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> ClaimEvidence:
-    """Return a trainer experiment's evidence: the verdicts in the last table row about the choice, such as the longest delay."""
+    """Return a trainer experiment's evidence: the verdicts in its table's last row about the choice, such as the longest delay."""
     experiment = read_trainer_experiment(file)
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
     counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}

@@ -240,7 +240,7 @@ def check_seeds(command: Train, arguments: Sequence[str]) -> None:
     """Reject flags that cannot be combined with --seeds.
 
     Raises:
-        InputError: the message names the flag.
+        InputError: a seed is invalid, or a flag cannot be combined with --seeds; the message names the flag.
     """
     if len(set(command.seeds)) < len(command.seeds) or min(command.seeds) < 0:
         raise InputError(

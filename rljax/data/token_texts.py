@@ -18,7 +18,7 @@ MAX_TOKENS_PER_CHARACTER = 4
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """Return the text of each token. Joined, they are the full text with special tokens, unless it has a replacement character.
 
-    A token that contains part of a character gets an empty text; the token that completes the character gets the character.
+    A token that contains part of a character gets an empty string; the token that completes the character gets the character.
 
     Args:
         tokenizer: the policy's tokenizer.

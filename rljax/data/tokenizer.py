@@ -422,7 +422,7 @@ def check_vocab_size(tokenizer: Tokenizer, size: int) -> None:
         size: number of the model's tokens.
 
     Raises:
-        InputError: the message names both sizes.
+        InputError: the tokenizer has more tokens than the model.
     """
     if tokenizer.vocab_size > size:
         raise InputError(
@@ -440,7 +440,7 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str], *, ids: st
         ids: name of the setting for token ids that end a response.
 
     Raises:
-        InputError: the message names the token.
+        InputError: a stop string contains a special token; the message names both.
     """
     special = tokenizer.special_texts if isinstance(tokenizer, HuggingFaceTokenizer) else set()
     found = next(((text, name) for text in stop for name in sorted(special) if name in text), None)

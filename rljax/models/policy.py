@@ -343,7 +343,7 @@ def check_policy(policy: Policy) -> None:
     """Reject a policy whose fields do not have the right types.
 
     Raises:
-        InputError: the message names the field.
+        InputError: a field has the wrong type; the message names it.
     """
     size = policy.vocab_size
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:

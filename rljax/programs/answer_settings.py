@@ -290,7 +290,7 @@ def check_positive_counts(**numbers: float | None) -> None:
     """Reject numbers below 1; accept None.
 
     Raises:
-        InputError: the message names the option and its value.
+        InputError: a number is below 1; the message names the option.
     """
     for name, value in numbers.items():
         if value is not None and value < 1:
@@ -316,7 +316,7 @@ def refuse_options(settings: object, names: Iterable[str], applies: str) -> None
         applies: when the options apply, such as "with --clean".
 
     Raises:
-        InputError: the message names the option.
+        InputError: one of the options is set; the message names it.
     """
     for name in names:
         if getattr(settings, name) is not None:

@@ -126,7 +126,7 @@ def check_same_start(configs: dict[str, TrainConfig]) -> None:
         configs: name of a run -> its settings.
 
     Raises:
-        InputError: the message names the first setting in which two of them differ.
+        InputError: a run began with other weights; the message names the first setting that differs.
     """
     (first, start), *others = [(name, start_of(config)) for name, config in configs.items()]
     for name, other in others:

@@ -227,7 +227,7 @@ def check_adapter_export(
         prune: requested pruning pattern, or None.
 
     Raises:
-        InputError: the message says what to do.
+        InputError: an adapter cannot be written.
     """
     if config.adapter.rank is None:
         raise InputError("this run trained the full model, so it has no adapter; leave --adapter out.")

@@ -214,7 +214,7 @@ def check_sizes(config: PairConfig, mesh: Mesh) -> None:
     """Reject a batch or micro-batch that cannot be divided evenly among the devices.
 
     Raises:
-        InputError: the message names the setting.
+        InputError: a size cannot be divided evenly; the message names the setting.
     """
     check_rows(mesh, batch=config.batch)
     if config.microbatch_pairs is not None:
@@ -574,7 +574,7 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
     """Refuse to continue training with different inputs.
 
     Raises:
-        InputError: the message names what has changed.
+        InputError: an input has changed; the message names it.
     """
     saved = folder.config.get(FINGERPRINTS, {})
     changed = [name for name, value in fingerprints.items() if saved.get(name) != value]

@@ -214,7 +214,7 @@ def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None
     """Require a third (gold) response in every pair if the loss reads one, and in no pair otherwise.
 
     Raises:
-        InputError: the message names the loss.
+        InputError: a pair lacks the response that the loss reads, or has one that it does not read.
     """
     wrong = sum((pair.gold is not None) != loss.reads_gold for pair in pairs)
     if wrong:

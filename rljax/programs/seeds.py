@@ -199,7 +199,7 @@ def write_seeds(folder: Path, runs: Sequence[RunFolder]) -> SeedFiles:
     atomic_write(folder / NUMBERS, json.dumps(content, indent=1).encode() + b"\n")
     if not judged or any(summarize(run).algorithm == "sft" for run in runs):
         return SeedFiles(folder / NUMBERS, None)
-    from rljax.tracking.plots import overlay  # noqa: PLC0415  matplotlib takes a second
+    from rljax.tracking.plots import overlay  # noqa: PLC0415  importing matplotlib takes about a second
 
     label = f"mean of {counted(len(runs), 'seed')}"
     overlay({label: [run.metrics for run in runs]}, folder / PICTURE, title=f"{folder.name}: held-out accuracy")

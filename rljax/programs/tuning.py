@@ -110,7 +110,7 @@ def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
     """Reject settings that do not allow a run to be extended.
 
     Raises:
-        InputError: the message names the first candidate whose training depends on the total number of steps.
+        InputError: a candidate's training depends on the total number of steps; the message names the candidate.
     """
     for name, config in configs.items():
         reasons = schedules(config, make_algorithm(config))

@@ -258,7 +258,7 @@ def other_policy_in(environment: Environment | None) -> str | None:
     """Return the other policy that an environment names: "past", or a model folder; None if there is none.
 
     Raises:
-        InputError: `other_policy` is neither a non-empty text nor None.
+        InputError: `other_policy` is neither a non-empty string nor None.
     """
     if getattr(environment, "is_others_turn", None) is None:
         return None

@@ -21,7 +21,7 @@ CHAT = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes rows, or text unchanged, to a file and returns the file's path."""
+    """Return a function that writes rows (or a string, unchanged) to a file and returns the file's path."""
 
     def _write(rows, name="data.jsonl"):
         path = tmp_path / name

@@ -189,7 +189,7 @@ def test_a_step_learns_from_the_score_of_the_generator(monkeypatch):
 
 
 class Counter:
-    """A fake reasoning-gym generator with `count` different problems."""
+    """A fake reasoning-gym generator with `count` distinct problems."""
 
     def __init__(self, config):
         self.config = config

@@ -171,7 +171,7 @@ def find_oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable
         entry_point: the name of the function under test; empty if unknown.
 
     Returns:
-        Name -> the module that must supply it; an empty text if no such module is known.
+        Name -> the module that must supply it; an empty string if no such module is known.
 
     Example:
         >>> test = ast.parse("assert isclose(f(2), np.pi)\\nassert approx(f(3)) == 1")
@@ -225,7 +225,7 @@ def _find_called(nodes: Sequence[ast.expr], names: set[str]) -> set[str]:
 
 
 def _find_origin(name: str) -> str | None:
-    """Return a name's module; an empty text for a name such as `allclose` whose module is unknown, and None for other names."""
+    """Return a name's module; an empty string for a name such as `allclose` whose module is unknown, and None for other names."""
     if name in _ALIASES or name in _PACKAGES:
         return _ALIASES.get(name, name)
     standard = next((module.__name__ for module in _STANDARD if name in vars(module) and not name.startswith("_")), None)
