@@ -246,7 +246,7 @@ def test_problems_are_distinct_and_determined_by_the_seed():
         (
             "counter",
             {"count": 6},
-            "has only 3 different train problems in 25 samples, and 5 are needed; lower --train-problems",
+            "has only 3 distinct train problems in 25 samples, and 5 are needed; lower --train-problems",
         ),
     ],
 )
