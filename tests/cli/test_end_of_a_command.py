@@ -139,7 +139,10 @@ def test_refusal_is_wrapped_only_on_a_terminal(monkeypatch):
     ("command", "text"),
     [
         ("runs", "rljax: interrupted.\n"),
-        ("sft", "rljax: interrupted. `rljax sft --resume RUN` continues from the run's last checkpoint, if it has one.\n"),
+        (
+            "sft",
+            "rljax: interrupted. `rljax sft --resume RUN` continues from the run's last checkpoint, if there is one.\n",
+        ),
     ],
 )
 def test_second_interrupt_says_how_to_continue_a_run(command, text, monkeypatch, capsys):

@@ -55,14 +55,14 @@ def test_length_stream_order_depends_on_seed():
     [
         ({"records": range(0), "lengths": []}, "there are no records to sample from"),
         ({"lengths": [3]}, "got 1 lengths for 2 records"),
-        ({"lengths": [3, 0]}, "a length of 1 or more .* the smallest of them 0"),
+        ({"lengths": [3, 0]}, "a length of 1 or more .* the smallest length is 0"),
         ({"seed": -1}, "the seed of the data order is -1"),
         ({"weights": (1, 1)}, r"weights of the length bins are \(1, 1\); give 5 numbers"),
         ({"weights": (1, 1, 1, 1, -1)}, "give 5 numbers of 0 or more"),
         ({"weights": (1, 1, 1, 1, float("nan"))}, "give 5 numbers of 0 or more"),
         (
             {"weights": (0, 1, 1, 0, 0), "lengths": [7, 7]},
-            r"one above 0 for a bin that has prompts \(the bins have \[2, 0, 0, 0, 0\]\)",
+            r"one above 0 for a bin that has prompts \(the bins have \[2, 0, 0, 0, 0\] prompts\)",
         ),
     ],
 )
