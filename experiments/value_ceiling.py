@@ -3,8 +3,8 @@
 The ceiling for any critic is the explained variance of the true value function. To estimate it, each of two thousand states of
 new responses is continued 64 times; the mean reward of a state's continuations is its Monte-Carlo value. The outcome of the
 state's own response is not part of this mean. The ceiling and the critics are evaluated on the same states and outcomes, once for
-training prompts and once for held-out prompts. The held-out prompts have more short problems, including most of the few problems
-with two numbers.
+training prompts and once for held-out prompts. Short problems are more frequent among the held-out prompts, which include most
+of the few problems with two numbers.
 
 Two critics of the same policy are measured: one that reads the tokens, as in the papers, and one that also reads the
 log-probability of each token under the policy (`critic_surprisal`).
@@ -13,8 +13,8 @@ Command:
 
     python experiments/value_ceiling.py --seeds 0 1 2 --out experiments/value_ceiling
 
-Deviations from VAPO (arXiv:2504.05118): more and smaller rollouts than its 50 of 8192 responses, two passes over each rollout,
-and a higher learning rate, since the model is small and starts from random weights; rewards are 1 / 0.
+Deviations from VAPO (arXiv:2504.05118): more rollouts, each smaller, than VAPO's 50 rollouts of 8192 responses; two
+passes over each rollout; a higher learning rate, since the model is small and starts from random weights; rewards are 1 / 0.
 
 The command writes value_ceiling.json and value_ceiling.png, a plot of the explained variance on new rollouts over the steps of
 value pretraining.
@@ -102,11 +102,11 @@ class SampledStates(NamedTuple):
     """S states of these responses."""
     outcomes: Float[np.ndarray, " S"]
     """Reward of each state's own response."""
-    truth: Float[np.ndarray, " S"]
+    monte_carlo_values: Float[np.ndarray, " S"]
     """Mean reward of each state's continuations: its Monte-Carlo value."""
 
 
-def variance_explained(values: np.ndarray, outcomes: np.ndarray) -> float:
+def explained_variance_of_states(values: np.ndarray, outcomes: np.ndarray) -> float:
     """Compute the fraction of the outcomes' variance that the values explain, with one value per state."""
     return float(explained_variance(jnp.asarray(values), jnp.asarray(outcomes), jnp.ones(len(values), bool)))
 
@@ -137,16 +137,16 @@ def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: in
 
 def compare(critics: dict[str, PretrainedRun], sampled: SampledStates) -> dict:
     """Compute the ceiling, and compare each critic with the ceiling and with the Monte-Carlo values."""
-    ceiling = variance_explained(sampled.truth, sampled.outcomes)
+    ceiling = explained_variance_of_states(sampled.monte_carlo_values, sampled.outcomes)
     figures = {}
     for name, critic in critics.items():
         token_values = critic.values(sampled.groups)
         values = np.array([token_values[state] for state in sampled.states], np.float32)
-        reached = variance_explained(values, sampled.outcomes)
+        reached = explained_variance_of_states(values, sampled.outcomes)
         figures[name] = {
             "explained_variance": reached,
             "share": reached / ceiling,
-            "root_mean_square_distance_of_values": float(np.sqrt(np.square(values - sampled.truth).mean())),
+            "root_mean_square_distance_of_values": float(np.sqrt(np.square(values - sampled.monte_carlo_values).mean())),
         }
     return {"ceiling": ceiling, "mean_outcome": float(sampled.outcomes.mean()), "critics": figures}
 

@@ -21,7 +21,7 @@ def free_address() -> str:
 def run_on_two_hosts(
     command: Sequence[str], *, devices: int = 1, seconds: float = 400, survivor: int | None = None, **environment: str
 ) -> list[subprocess.CompletedProcess]:
-    """Run `python COMMAND --coordinator ... --hosts 2 --host N` once per host; return both exit codes and outputs.
+    """Run `python COMMAND --coordinator ... --hosts 2 --host N` once per host; return each one's exit code and output.
 
     If there is a `survivor`, wait for that host only.
     """

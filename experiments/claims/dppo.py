@@ -1,4 +1,4 @@
-"""Does a policy learn more if a bound limits the change of a token's probability, not its importance ratio?
+"""Does a policy learn more if we bound the change in a token's probability rather than its importance ratio?
 
 DPPO drops a token from the loss if its probability has changed by more than 0.15. According to the paper, a bound on
 the importance ratio, 0.8 to 1.2, stops rare tokens too early and common tokens too late, and DPPO's training is more
@@ -10,7 +10,7 @@ logits, plus 1.5 for right tokens) is right on about one response in 50, and dif
 used for 8 updates.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. With a
-vocabulary of 4, no token is rarer than about one in a hundred at first. Both arms take a mean over tokens, and divide
+vocabulary of 4, no token initially has a probability far below 0.01. Both arms take a mean over tokens, and divide
 advantages by the group's standard deviation, as GRPO does and the paper does not. DPPO's ratio is capped at 20. The
 optimizer is Adam. Each arm uses its best learning rate out of 0.01, 0.03, 0.1 and 0.3: the one with the highest mean
 pass rate during training on 8 other seeds.
@@ -31,7 +31,7 @@ from rljax.ops.weights import token_mean
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-BOUND = dppo(cap=20.0)._replace(advantage=grpo(beta=0.0).advantage)
+DPPO = dppo(cap=20.0)._replace(advantage=grpo(beta=0.0).advantage)
 
 
 def make_arm(algorithm):
@@ -39,7 +39,7 @@ def make_arm(algorithm):
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=100, passes=8)
 
 
-ARMS = {"ratio": make_arm(grpo(beta=0.0)._replace(weights=token_mean)), "dppo": make_arm(BOUND)}
+ARMS = {"ratio": make_arm(grpo(beta=0.0)._replace(weights=token_mean)), "dppo": make_arm(DPPO)}
 
 CLAIM = Claim(
     paper="DPPO, arXiv:2602.04879",

@@ -5,14 +5,14 @@ those of a short one, and that wrong responses grow longer under GRPO, but not o
 
 Setting: 8 contexts (distinct prompts). A token of thought either continues the thought or ends it; then one token
 answers, right or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every
-position, so the length of a response says nothing about its answer. After 64 tokens of thought the answer is forced, so
-no response is truncated. The verifier errs on one response in 20. Contexts differ in difficulty; the responses of the
+position, so the length of a response says nothing about its answer. After 64 tokens of thought the policy must
+answer, so no response is truncated. The verifier errs on one response in 20. Contexts differ in difficulty; the responses of the
 initial policy (`undecided`) have about 13 tokens on average.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "grpo"
 has the highest mean pass rate during training on 8 other seeds. Lengths are compared at a pass rate that both arms
-reach, 80 % of the way to the final one, because at the end hardly any response is wrong.
+reach, 80 % of the way from the initial to the final pass rate, because at the end hardly any response is wrong.
 
 Command: rljax claims --rerun length_bias
 """
@@ -44,7 +44,7 @@ ARMS = {"grpo": make_arm(grpo(beta=0.0)), "dr_grpo": make_arm(dr_grpo(max_length
 
 
 def growth(arms, arm):
-    """Return how many tokens longer wrong responses are than before training, averaged over the training."""
+    """Return how many tokens longer wrong responses are than before training, averaged over training."""
     return (arms[arm]["wrong_length_curve"] - arms[arm]["first_wrong_length"][:, None]).mean(-1)
 
 

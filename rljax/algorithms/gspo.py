@@ -10,7 +10,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """GSPO (arXiv:2507.18071, Eqs. 5-7): the ratio, and with it the clip, applies to the full response.
+    """GSPO (arXiv:2507.18071, Eqs. 5-7): ratio and clip apply to the full response.
 
     ::
 
@@ -34,7 +34,7 @@ def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 1e-6, 
 
 
 def gspo_token(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
-    """GSPO-token (arXiv:2507.18071, Section 4.3): the response's ratio, with the gradient of each token.
+    """GSPO-token (arXiv:2507.18071, Section 4.3): the response's ratio, but each token has its own gradient.
 
     ::
 

@@ -33,9 +33,9 @@ def vc_ppo(
         pretraining_steps: number of rollouts of the fixed initial policy, before RL, from which only the critic learns. The paper
             continues until value loss and explained variance settle; 50 is VAPO's value.
 
-    Deviations: written from descriptions of the paper, including one by VAPO's authors. So the ratio of the critic's learning
-    rate to the policy's (2, as in VAPO) and the unclipped value loss are not verified against the paper. Value pretraining uses
-    the Monte-Carlo return as its target, whatever λ_value is.
+    Deviations: this follows descriptions of the paper (one is by VAPO's authors), not the paper itself. So the ratio of the
+    critic's learning rate to the policy's (2, as in VAPO) and the unclipped value loss are not verified against the paper. Value
+    pretraining uses the Monte-Carlo return as its target, whatever λ_value is.
     """
     return Algorithm(
         advantage=None,

@@ -1,4 +1,4 @@
-"""The index of all equations, read from their docstrings so that it always agrees with the code."""
+"""The index of all equations, read from the docstrings of the functions, so that it always agrees with the code."""
 
 import importlib
 import inspect
@@ -32,7 +32,7 @@ ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "online_preference",
             "distillation",
         ),
-        "In no paper": ("unpublished",),
+        "Unpublished": ("unpublished",),
     }
 )
 """Role in an algorithm -> the modules with equations for that role, in the order of the index."""
@@ -43,7 +43,7 @@ class Equation:
     """One equation, its source and its test."""
 
     name: str
-    """`module.function` of an op (`unpublished.module.function`), or the name of an algorithm on the command line."""
+    """For an op, `module.function`, after `unpublished.` if no paper has it; for an algorithm, its name on the command line."""
     summary: str
     """First line of the docstring."""
     equation: str
@@ -66,11 +66,11 @@ def role_of(entry: Equation) -> str:
     """
     if entry.name in BY_NAME:
         return "Algorithms"
-    folder = entry.name.partition(".")[0]
+    first_part = entry.name.partition(".")[0]
     for role, modules in ROLES.items():
-        if folder in modules:
+        if first_part in modules:
             return role
-    raise ValueError(f"{folder!r} has no role; add it to rljax.book.equations.ROLES")
+    raise ValueError(f"{first_part!r} has no role; add it to rljax.book.equations.ROLES")
 
 
 def by_role(entries: Iterable[Equation]) -> dict[str, list[Equation]]:
@@ -167,7 +167,7 @@ def _formula_of(name: str, docstring: str) -> str:
 
 
 def public_ops() -> Iterator[Callable]:
-    """Find every public function of the modules of `rljax.ops` that contain equations, in file order; published ones first."""
+    """Find the public functions of all modules with equations, in the order of each file; published ones come first."""
     names = [found.name for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}.") if not found.ispkg]
     for name in sorted(names, key=lambda name: name.count(".")):
         if name.rpartition(".")[2] in WITHOUT_EQUATIONS:

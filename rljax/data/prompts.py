@@ -154,7 +154,7 @@ def chat_messages(problem: Problem) -> tuple[Mapping[str, Any], ...]:
 def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False) -> tuple[list[int], list[bool]]:
     """Tokenize the demonstration of a problem, and end it with the end token.
 
-    With a chat template, the template writes the turns, and the token that ends a turn replaces the end token.
+    With a chat template, the template writes the turns, and its end-of-turn token is used instead of the end token.
 
     Args:
         problem: the problem, with a demonstration.
@@ -252,13 +252,14 @@ COLUMNS_NOT_IN_PROMPTS = (
 
 
 CHATS_NOT_IN_PROMPTS = ("messages", "conversation", "conversations", "history")
-"""Columns with chats that other programs write into prompts; an assistant message in such a chat may be the answer."""
+"""Columns with chats that other programs write into prompts; an assistant message in such a chat may be the
+answer, so prompts are not searched for it."""
 SCORE_COLUMNS = tuple(
     (name.format("chosen"), name.format("rejected")) for name in ("score_{}", "{}_score", "{}-rating", "{}_rating")
 )
 """Columns with the scores of the two responses of a pair."""
 MAX_SHAPES = 64
-"""Maximum number of different chats that are compared with the template's output; chats with equal fields and roles are one."""
+"""Maximum number of different chats compared with the template's output; chats with the same fields and roles count once."""
 
 
 def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
@@ -396,7 +397,7 @@ def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, c
 
 
 class PromptStream:
-    """An endless, shuffled order of records, addressed by position.
+    """An endless, shuffled stream of records, addressed by position.
 
     Position 0 is the first record of the first epoch. Each epoch contains every record once, in a new order. The index
     at a position depends only on the seed and the number of records, so a checkpoint has to save only the position.
@@ -466,7 +467,7 @@ def _grain_order(order: _Shuffled) -> grain.MapDataset[int]:
 
 @lru_cache(maxsize=1 << 16)
 def _index(order: _Shuffled, position: int) -> int:
-    """Look up an index in Grain's order; all streams share the cache, because Grain takes 8 ms even for seven records."""
+    """Look up an index in Grain's order; all streams share the cache, because Grain takes 8 ms per lookup."""
     return int(required(_grain_order(order)[position], "index"))
 
 
@@ -549,7 +550,7 @@ def encode_demonstrations(
         response_length: T, the maximum number of tokens of a response, its end token included.
         chat: format the prompts with the tokenizer's chat template.
         dialogues: train on all of the assistant's turns, not only the last; see `move_turns_to_demonstration`. If a dialogue then
-            has several assistant turns, prompt and response share a limit of P + T tokens, as in rows of token ids.
+            has several assistant turns, prompt and response share a limit of P + T tokens, as for a `TokenizedProblem`.
 
     Returns:
         The arrays, and the number of problems whose prompt or response was too long. Prompts are padded to P tokens, responses to

@@ -10,7 +10,7 @@ from rljax.settings.shared_groups import EngineConfig
 
 KEY_VARIABLE = "RLJAX_ENGINE_KEY"
 """Environment variable with the API key of the server."""
-RETRY_SECONDS = 120.0
+DEFAULT_PATIENCE = 120.0
 """How long, in seconds, requests are retried by default while the server does not respond."""
 
 
@@ -42,6 +42,6 @@ def connect_to_server(
         sampling=sampling,
         vocabulary=vocabulary,
         key=key or None,
-        patience=settings.engine_patience or RETRY_SECONDS,
+        patience=settings.engine_patience or DEFAULT_PATIENCE,
         in_flight=bool(settings.engine_in_flight),
     )

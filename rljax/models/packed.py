@@ -1,4 +1,4 @@
-"""Packed rows of tokens, which are the model's input, and the rearrangement of the model's values per token into the batch.
+"""Packed rows of tokens, which are the model's input, and how the model's per-token outputs become a batch.
 
 Axes: R rows, S slots per row, K scored tokens per row; B responses, T tokens per response. Algorithms see `[B, T]`.
 """
@@ -13,7 +13,7 @@ from rljax.lazy import lazy_names
 
 __getattr__ = lazy_names(__name__, renamed={"MEMBERS": "SEGMENTS_PER_PROMPT"})[0]
 SEGMENTS_PER_PROMPT = 1 << 10
-"""Segment numbers per prompt of a row: one for the shared prefix, the others for the sequences that share it."""
+"""Number of sequence indices reserved per prompt of a row: 1 for the shared prefix, the others for the sequences that share it."""
 
 
 class Packed(NamedTuple):
@@ -24,9 +24,9 @@ class Packed(NamedTuple):
     positions: Int[Array | np.ndarray, "*M R S"]
     """Position of each token in its sequence, from 0."""
     segments: Int[Array | np.ndarray, "*M R S"]
-    """Number of the sequence that each token belongs to, from 1 in each row; 0 is padding. A token sees its own sequence up to
-    itself. If several sequences share a prefix, the shared tokens of the row's prompt p have the number
-    n = p * SEGMENTS_PER_PROMPT. The tokens of the sequences m = 1, 2, ... then have the number n + m, and also see the shared
+    """Index of the sequence that each token belongs to, from 1 in each row; 0 is padding. A token sees its own sequence up to
+    itself. If several sequences share a prefix, the shared tokens of the row's prompt p have the index
+    n = p * SEGMENTS_PER_PROMPT. The tokens of the sequences m = 1, 2, ... then have the index n + m, and also see the shared
     tokens."""
     scored: Int[Array | np.ndarray, "*M R K"]
     """Slot indices of the scored tokens. They are at least 1, because the model predicts a token at the slot before the token."""
@@ -69,7 +69,7 @@ class Features(NamedTuple):
     head: Float[Array, "V D"]
     """Output matrix, which maps hidden states to logits."""
     copy: Float[Array, "V D"] | None = None
-    """`head`, already cast to the precision of the hidden states, if available; `head` receives the gradient."""
+    """A copy of `head`, cast to the precision of the hidden states, if available; the gradient goes to `head`."""
     cap: float | Float[Array, ""] | None = None
     """Bound on the logits, a constant; None: no bound."""
 
@@ -86,9 +86,9 @@ def visible_slots(
     Padding sees itself, so that its softmax is defined.
 
     Args:
-        segments: sequence number of each slot, `[R, S]`, see `Packed.segments`; 0 is padding.
+        segments: sequence index of each slot, `[R, S]`, see `Packed.segments`; 0 is padding.
         first: first slot of the Q query tokens.
-        count: Q; None: all slots.
+        count: Q, the number of query tokens; None means all slots.
         window: maximum number of tokens that a token sees: itself and the nearest earlier tokens; None: no limit. It must be None
             if sequences share a prefix, because distances between slots then differ from distances between positions.
     """

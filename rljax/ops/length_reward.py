@@ -52,8 +52,8 @@ def cosine_length_reward(
         `[...]`, units of reward.
 
     Raises:
-        ValueError: `correct` is not boolean, mismatched shapes, negative lengths, `max_length` not positive, or a
-            reward that is NaN.
+        ValueError: `correct` is not boolean, the shapes differ, a length is negative, `max_length` is not positive, or a reward is
+            NaN.
 
     Example:
         >>> import jax.numpy as jnp

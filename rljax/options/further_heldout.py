@@ -19,7 +19,7 @@ from rljax.training.setup import Setup, encode_nonempty
 
 
 def install(setup: Setup) -> Setup:
-    """Add a worker for each set to the held-out worker.
+    """Give the held-out worker one extra worker per set.
 
     Raises:
         InputError: a file cannot be used, the reward cannot judge its problems, or a prompt is too long for the model.
@@ -48,7 +48,7 @@ def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list
         on_error=data.on_error,
     )
     problems = loaded.problems[: data.heldout_problems]
-    check_judge(setup, problems, f"also_heldout {name}={source}")
+    check_can_be_judged(setup, problems, f"also_heldout {name}={source}")
     problems = with_environment_prompts(Problems([], problems), setup.heldout.environment, setup.tokenizer).heldout
     encoded = encode_nonempty(config, problems, setup.tokenizer, name=f"prompt of also_heldout {name}={source}")
     beyond = note_omission(
@@ -58,7 +58,7 @@ def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list
     return encoded, [*beyond, *long, *note_omission(len(loaded.faults), "unreadable")]
 
 
-def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
+def check_can_be_judged(setup: Setup, problems: Sequence[Problem], source: str) -> None:
     """Reject problems that the run's reward cannot judge.
 
     Raises:
@@ -71,8 +71,8 @@ def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
     comparing = [name for name in setup.config.reward.names if name.removeprefix("brier:") in REFERENCE_REWARDS]
     if comparing and answered and not any(problem.answer for problem in problems):
         raise InputError(
-            f"{source}: the reward {comparing[0]!r} compares with reference answers, but no problem of this set has one; name the "
-            "column with --answer-column, or leave the set out."
+            f"{source}: the reward {comparing[0]!r} compares responses with reference answers, but no problem of this set has one; "
+            "name the column with --answer-column, or leave the set out."
         )
     programs = [name for name in setup.config.reward.names if name in RUN_PROGRAMS]
     if programs and any(map(has_tests, judged)) and not any(map(has_tests, problems)):

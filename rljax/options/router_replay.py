@@ -38,8 +38,8 @@ def install(setup: Setup) -> Setup:
     engine = recording_engine(setup.train.engine)
     if engine is None or setup.train.environment is not None:
         raise InputError(
-            "replay_experts records what the built-in engine samples in one turn, without --paged-cache, --plans, --calculator or "
-            "an environment; leave out either these or replay_experts. A custom engine can return Response.experts without "
+            "replay_experts needs the built-in engine, and cannot be combined with --paged-cache, --plans, --calculator or an "
+            "environment; leave these out, or leave replay_experts out. A custom engine can return Response.experts without "
             "this setting."
         )
     return setup._replace(train=replace(setup.train, engine=engine))

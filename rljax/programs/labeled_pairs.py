@@ -35,16 +35,16 @@ class LabelCounts(NamedTuple):
     without_pair: int
     """Number of prompts without a pair: all responses are right, or none is right and there is no right demonstration."""
     unjudged: int = 0
-    """Number of responses without a verdict, which are in no pair."""
+    """Number of responses without a verdict; they are not used in any pair."""
     dropped: int = 0
     """Number of problems that were dropped because their prompts are too long."""
 
 
 def label_responses(target: str | Path, out: str | Path, settings: PairSettings = DEFAULTS, **changes: Any) -> LabelCounts:
-    """Sample responses of a policy, judge them, and write preference pairs for `rljax reward-model` and `rljax preference`.
+    """Sample responses from a policy, judge them, and write preference pairs for `rljax reward-model` and `rljax preference`.
 
-    Each distinct wrong response is the rejected one in one pair. The right responses to the prompt are the chosen ones, in turn; if
-    there is none, the demonstration of the problem is chosen, provided that it is right.
+    Each distinct wrong response becomes the rejected half of one pair. The right responses to the prompt take turns as the chosen
+    half; if there is none, the demonstration of the problem is the chosen half, provided that it is right.
 
     Args:
         target: folder of a run or of its checkpoint, model folder or hub id.
@@ -63,8 +63,9 @@ def label_responses(target: str | Path, out: str | Path, settings: PairSettings 
     opened, worker = open_sampler(target, settings, temperature=settings.temperature, problems=problems)
     rows, counts = _label_problems(opened, worker, settings)
     if not rows:
-        known = "all are right" if counts.right == 1 else f"{counts.right:.0%} are right"
-        known = "no response has a verdict" if np.isnan(counts.right) else known
+        right_fraction = counts.right
+        known = "all are right" if right_fraction == 1 else f"{right_fraction:.0%} are right"
+        known = "no response has a verdict" if np.isnan(right_fraction) else known
         raise InputError(
             f"no prompt has both a right and a wrong response ({known}); raise --samples, or give other problems or another "
             "--reward."

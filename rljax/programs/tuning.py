@@ -50,7 +50,7 @@ class Trial(NamedTuple):
     seed: int
     """Random seed of the run."""
     steps: int
-    """Number of RL steps made."""
+    """Number of RL steps at the end of the rung."""
     before: float | None
     """Held-out accuracy before RL, from 0 to 1; None if the run failed or the accuracy is unknown."""
     accuracy: float | None
@@ -62,7 +62,7 @@ class Trial(NamedTuple):
 
 
 TrainCandidate = Callable[[TrainConfig], tuple[float, float]]
-"""A function that starts or resumes the run in the settings' folder, and returns held-out accuracy before RL and at its end."""
+"""A function that starts or resumes the run in the folder that the settings name; returns held-out accuracy before and after RL."""
 
 
 def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
@@ -110,7 +110,7 @@ def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
     """Reject settings that do not allow a run to be extended.
 
     Raises:
-        InputError: a candidate's training depends on the total number of steps; the message names the candidate.
+        InputError: a candidate's training depends on the total number of steps; the message names the first such candidate.
     """
     for name, config in configs.items():
         reasons = schedules(config, make_algorithm(config))
@@ -219,7 +219,7 @@ def _tune(
         if not best_candidates(score, 1):
             reason = next(trial.error for trial in trials if trial.error)
             keep_only(folder, plan, [trial for trial in trials if trial.rung < number])
-            raise InputError(f"every candidate failed, the first one with: {reason}")
+            raise InputError(f"every candidate failed; the first error was: {reason}")
         failed = [trial for trial in trials if trial.rung == number and trial.error]
         if failed and not drop_failed:
             keep_only(folder, plan, [trial for trial in trials if trial not in failed])

@@ -54,11 +54,11 @@ def main(descriptor: int, name: str, memory: int | None, initializer: str | None
     if memory is not None and sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     connection = Connection(descriptor)
-    lines, pickles = (
+    line_channel, pickle_channel = (
         _Channel(encode_result, partial(_write, descriptor)),
         _Channel(ForkingPickler.dumps, connection.send_bytes),
     )
-    channel = lines if confined else pickles
+    channel = line_channel if confined else pickle_channel
     try:
         function = _load(name)
         if initializer is not None:

@@ -84,11 +84,12 @@ def build_stdin_program(program: str, inputs: Sequence[str], outputs: Sequence[s
     r"""Turn a program that reads standard input into a program with one sandbox test per input.
 
     The program runs once per input, in a process that sees the inputs but no expected output. The program passes a test if it
-    ends without an error (`sys.exit(0)` is not an error) and prints the expected words. White space and capitalization are
+    ends without an error (`sys.exit(0)` is not an error) and prints the expected words. Whitespace and capitalization are
     ignored. Two words also match if at least one of them has a decimal point and they are numbers that differ by less than 1e-5.
 
     The program may read with `input`, `sys.stdin`, `open(0)`, `open("/dev/stdin")` and `os.read(0, n)`, and print with `print`,
-    `sys.stdout` and `os.write(1, b)`. The process's actual descriptors 0 and 1 are empty. A program therefore fails its tests if
+    `sys.stdout` and `os.write(1, b)`. The process's real standard input is empty, and what it writes to the real
+    standard output is ignored. A program therefore fails its tests if
     it opens them in another way (`io.open(0)`, `os.fdopen(0)`, `open(1, "w")`), asks for the size of its input
     (`os.fstat(0).st_size`), or prints in another process or at exit (`atexit`).
 

@@ -1,6 +1,6 @@
 """Concurrent calls of an environment's methods: functions run on threads, coroutines on one event loop, each with a time limit.
 
-A call that exceeds its limit is given up: nothing waits for the call any longer, and it is interrupted as soon as it runs Python
+A call that exceeds its limit is abandoned: nothing waits for the call any longer, and it is interrupted as soon as it runs Python
 code again.
 """
 
@@ -101,7 +101,7 @@ class CallBatch:
         thread.start()
 
     def _end(self, index: int, outcome: Any) -> None:
-        """Record the outcome of a call and start another call; ignore the outcome of a call that was given up."""
+        """Record the outcome of a call and start another call; ignore the outcome of a call that was abandoned."""
         with self.lock:
             if index in self.running:
                 del self.running[index]

@@ -49,7 +49,7 @@ def _row_records(state: RecordedState, row: Int[Array, ""] | int) -> tuple[Int16
 
 
 def recording_engine(engine: object) -> RecordingEngine | None:
-    """Return a copy of a built-in engine that records experts; None for another engine, or without the built-in transformer."""
+    """Return a copy of a built-in engine, made to record experts; None for another engine, or without the built-in transformer."""
     decoder = recording_decoder(engine.decoder) if type(engine) is DecodingEngine else None
     if type(engine) is not DecodingEngine or decoder is None:
         return None
@@ -80,8 +80,8 @@ def experts_in_slots(responses: Sequence[Response], prompt_length: int, length: 
     if len(records) < len(responses) or len({record.shape[1:] for record in records}) != 1:
         shapes = {str(None if response.experts is None else list(response.experts.shape)) for response in responses}
         raise InputError(
-            "engine.generate: all responses must have experts, with equal numbers of layers and of experts per token, or none may "
-            f"have them; got the shapes {', '.join(sorted(shapes))}."
+            "engine.generate: either all responses must have experts, with equal numbers of layers and of experts per token, or "
+            f"none must have them; got the shapes {', '.join(sorted(shapes))}."
         )
     slots = np.full((len(responses), prompt_length + length, *records[0].shape[1:]), UNKNOWN, np.int16)
     for row, response, record in zip(slots, responses, records, strict=True):

@@ -43,7 +43,7 @@ class Report(NamedTuple):
     """The result of comparing a function with an algorithm."""
 
     equals: Convention | None
-    """The convention that the function equals in every case; None if it equals no known convention."""
+    """The convention that the function follows in every case; None if it follows no known convention."""
     slot: str | None
     """The slot in which the function differs from the algorithm; None if it does not differ."""
     text: str
@@ -63,8 +63,8 @@ def evaluator(function: Callable[..., Any], *, arrays: Arrays, options: dict[str
         inputs = _select_arguments(function, {**offered, **options}, known=(*INPUTS, *asdict(Convention())))
         if "logp" not in inputs:
             raise InputError(
-                "The loss has no parameter 'logp', the log-probabilities that it is differentiated with respect to; rename that "
-                "parameter to logp."
+                "The loss has no parameter 'logp', the log-probabilities that it is differentiated with respect to; rename the "
+                "parameter that contains them to logp."
             )
         if arrays == "numpy":
             return _numpy_gradient(function, inputs)
@@ -158,7 +158,7 @@ def _torch_gradient(function: Callable[..., Any], inputs: dict[str, Any]) -> Res
 
 
 def expected_loss(example: Example, convention: Convention) -> Result:
-    """Compute the loss of a convention and its gradient, for a rollout that may have gaps."""
+    """Compute the loss of a convention and its gradient, for a rollout whose masks may have gaps."""
     value, gradient = loss_and_gradient(example.compact(), convention)
     return value, example.spread(gradient)
 
@@ -323,7 +323,7 @@ def _find_broken(evaluate: Evaluate, convention: Convention, rtol: float) -> Bro
     except InputError:
         raise
     except Exception as error:
-        return BrokenInvariant("exception", f"For 2 prompts x 4 responses, rearranged, {_error_line(error)}")
+        return BrokenInvariant("exception", f"With 2 prompts x 4 responses rearranged, it raises {_error_line(error)}")
 
 
 @lru_cache(maxsize=1)
@@ -362,12 +362,12 @@ def _find_convention(found: dict[int, Result], base: Convention, first: int, rto
 
 
 def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rtol: float) -> tuple[str, str]:
-    """Return the slot of a difference that no convention explains, and text that continues the report's sentence about it."""
+    """Return the slot of a difference that no convention explains, and text that completes the report's sentence about it."""
     pairs = [(ours, _expected(base, case_index)) for case_index, ours in found.items()]
     wrong = [pair for pair in pairs if not _same_gradient(*pair, rtol)]
     if not wrong:
         return "value", ". Its gradient is right in every case; its value alone differs."
-    # At ratio 1, the loss is 0 for all advantages, so its value proves nothing.
+    # At ratio 1, the loss is 0 if the advantages sum to 0; its value then proves nothing.
     has_values = any(abs(right[0]) > ABSOLUTE for _, right in wrong)
     if base.surrogate == "clipped" and has_values and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
         return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
@@ -375,7 +375,7 @@ def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rto
 
 
 def _find_hint(found: dict[int, Result], base: Convention, rtol: float) -> str:
-    """Return text that continues the report's sentence with a likely cause of a difference that no convention explains."""
+    """Return text that completes the report's sentence with a likely cause of a difference that no convention explains."""
     pairs = [(ours, _expected(base, case_index)) for case_index, ours in found.items()]
     if all(_close((-ours[0], -ours[1]), right, base, rtol) for ours, right in pairs):
         return ". It is the negative of the loss in every case: return a number to be minimized, not an objective."
@@ -398,7 +398,7 @@ def describe_convention(like: str, convention: Convention) -> str:
 
 
 def counterexample(case: Case, found: Result, expected: Result) -> str:
-    """Return a text with the few numbers that show a difference, token by token."""
+    """Return text with the few numbers that show a difference, token by token."""
     example = case.example
     lines = [_describe_shape(example), f"  loss: {_format_pair(expected[0], found[0])}"]
     wrong = np.abs(np.asarray(found[1]) - expected[1]) > ABSOLUTE + RELATIVE * np.abs(expected[1])
@@ -510,7 +510,7 @@ def conform_gae(
     if raised is None:
         return None, different[GAEConvention()]
     if GAEConvention() in different:
-        return None, f"{different[GAEConvention()]}\n  It also raises. {raised.text}"
+        return None, f"{different[GAEConvention()]}\n  It also raises an exception. {raised.text}"
     return None, f"differs from GAE in: {raised.name}. {raised.text}"
 
 

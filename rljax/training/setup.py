@@ -1,4 +1,4 @@
-"""Build everything that a run uses from its settings. Errors in the settings are found here, before files are written."""
+"""Build, from a run's settings, everything that it uses. Errors in the settings are found here, before files are written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ from rljax.training.worker import make_worker
 
 @renamed_attributes(compare="forward")
 class Setup(NamedTuple):
-    """Everything that a run uses. An option may replace a setup by one with changed settings; see `Option.revise`."""
+    """Everything that a run uses. An optional part may replace the setup with one whose settings differ; see `Option.revise`."""
 
     config: TrainConfig
     """The settings."""
@@ -75,7 +75,7 @@ class Setup(NamedTuple):
     demonstrations: Demonstrations | None
     """Demonstrations for the warm start; None without a warm start."""
     train: RolloutWorker
-    """Samples responses to training prompts, and judges them."""
+    """Samples and judges responses to training prompts."""
     heldout: RolloutWorker
     """Answers held-out prompts greedily, and judges the answers."""
     prompt_length: int
@@ -95,14 +95,14 @@ class Setup(NamedTuple):
     options: tuple[Option, ...] = ()
     """The optional parts of the run."""
     teacher: Any = None
-    """The teacher, in a run of distillation."""
+    """The teacher, in a distillation run."""
 
     def with_option(self, option: Option) -> "Setup":
-        """Return a setup with one more option, and with the optimizer that the option wraps."""
+        """Return a setup with one more option, which also wraps the optimizer."""
         return self._replace(options=(*self.options, option), optimizer=option.wrap_optimizer(self.optimizer))
 
     def full_params(self, params: Params | None) -> Params:
-        """Return the policy's full parameters for these trained parameters; an adapter is merged into its base (None: the base)."""
+        """Return the policy's full parameters; a trained adapter is merged into its base model (None gives the base model)."""
         if self.base is None:
             return params
         return merge_adapter(self.base, params, self.config, mesh=self.mesh, policy=self.policy)
@@ -145,13 +145,13 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
         installers: functions that add the optional parts, in order; `rljax.options.INSTALLERS` are the built-in ones.
 
     Raises:
-        InputError: the settings or the parts cannot work; the message says what to change.
+        InputError: the settings or the parts cannot be used; the message says what to change.
     """
     if config.reward.environment or config.reward.environment_options:
         custom = custom._replace(environment=environment_of(config, custom.environment))
     check_parts(custom)
     mesh = mesh_of(config.devices)
-    # The hosts compare their memory now, before anything can fail on one host only: the others would then wait for that host.
+    # The hosts compare their memory first: if something failed on one host before, the others would wait for that host.
     available = agreed_device_bytes(mesh)
     config, algorithm = make_checked_algorithm(config, custom)
     _check_sizes(config, mesh)
@@ -204,9 +204,9 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
                 train.dropped + heldout.dropped, f"prompt longer than max_prompt_tokens={config.data.max_prompt_tokens}"
             ),
             *([describe_faults(problems.faults)] if problems.faults else []),
-            *notes_on_model(config, (*train.problems, *heldout.problems), tokenizer),
+            *notes_on_data_and_settings(config, (*train.problems, *heldout.problems), tokenizer),
             *notes_on_reward(config, (*train.problems, *heldout.problems)),
-            *(["the algorithm learns from the rewards of steps; the reward is only measured"] * learns_from_steps),
+            *(["the algorithm learns from step rewards; the reward of the response is only measured"] * learns_from_steps),
         ],
         frozen={} if base is None else {"base": base},
     )
@@ -226,7 +226,7 @@ def make_train_worker(
     )
 
 
-def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
+def notes_on_data_and_settings(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
     """List what the run ignores in the data and in the model's folder, and which settings conflict."""
     lost = list_prompt_omissions(problems, tokenizer, chat=config.model.chat)
     return [*lost, *unused_folder_settings(config, tokenizer), *list_misfits(config)]
@@ -242,7 +242,7 @@ def plan_setup(
     *,
     own_optimizer: bool = False,
 ) -> Setup:
-    """Return the setup of a run without data and parameters, to compute the shapes of its state and updates.
+    """Return a run's setup, without data or parameters, to compute the shapes of its state and updates.
 
     Its `tokenizer` is None, which tells an option that there is no data.
     """

@@ -1,4 +1,4 @@
-"""Each config.json entry that `transformers` defines is used as `transformers` uses it, or refused by name."""
+"""Each config.json entry that `transformers` defines is used as `transformers` uses it, or rejected with an error that names it."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ REPLACEMENTS = {
 }
 """Non-default values of entries for which an arbitrary value of the same type would be invalid."""
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16}
-"""RoPE scaling for Phi 3, with too few factors; `transformers` accepts it, but not the scaling in `REPLACEMENTS`."""
+"""RoPE scaling for Phi 3. `transformers` accepts it, although it has too few factors, but rejects the one in `REPLACEMENTS`."""
 
 
 def names_in_source(family):
@@ -150,7 +150,7 @@ def test_every_entry_is_used_or_refused(family, tmp_path):
 
 @pytest.mark.parametrize("drop", ["rope_parameters", "rms_norm_eps", "num_key_value_heads", "head_dim"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_missing_entry_has_the_default_of_transformers(family, drop, tmp_path):
+def test_a_missing_entry_gets_the_transformers_default(family, drop, tmp_path):
     raw = {key: value for key, value in AutoConfig.for_model(family, **TINY).to_dict().items() if key != drop}
     (tmp_path / "config.json").write_text(json.dumps(raw))
     expected = translate_config(AutoConfig.from_pretrained(tmp_path))

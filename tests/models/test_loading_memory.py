@@ -1,4 +1,4 @@
-"""Host memory while a model folder of several files is read, measured in a separate process."""
+"""Host memory needed to read a model folder of several files, measured in a separate process."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from rljax.models.huggingface import model_contents
 from rljax.models.model_folder import write_model
 
 CONFIG = TransformerConfig(vocab_size=64, width=512, layers=16, heads=8, kv_heads=8, head_dim=64, hidden=1536)
-"""218 MB; no tensor has more than 3.2 MB."""
+"""218 MB; no tensor is larger than 3.2 MB."""
 SHARD = 100 * 10**6
 PROGRAM = """
 import json, re, sys
@@ -34,18 +34,16 @@ jax.block_until_ready(jax.numpy.zeros(8))
 abstract_params(config)
 before = memory("VmRSS")
 load_params(folder, config, convert=lambda path, parameter: None)
-dropped = memory("VmHWM") - before
+peak_if_discarded = memory("VmHWM") - before
 params = load_params(folder, config)
 jax.block_until_ready(params)
-held = memory("VmHWM") - before
+peak_if_kept = memory("VmHWM") - before
 tensors = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
-print(json.dumps({"dropped": dropped, "held": held, "both": memory("VmHWM") - before}))
+print(json.dumps({"discarded": peak_if_discarded, "kept": peak_if_kept, "both": memory("VmHWM") - before}))
 """
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="the largest memory of a process is read from Linux's /proc"
-)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
 def test_loading_shards_needs_extra_memory_for_about_one_shard(tmp_path):
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), abstract_params(CONFIG))
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
@@ -55,6 +53,6 @@ def test_loading_shards_needs_extra_memory_for_about_one_shard(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     peak = json.loads(shown)
-    assert peak["dropped"] < 1.5 * SHARD < total, "only the pages of one file and one tensor at a time"
-    assert peak["held"] < total + 1.5 * SHARD
-    assert peak["both"] > 2 * total - SHARD, "the measurement includes arrays that are kept"
+    assert peak["discarded"] < 1.5 * SHARD < total, "reading must hold only one file's pages and one tensor at a time"
+    assert peak["kept"] < total + 1.5 * SHARD
+    assert peak["both"] > 2 * total - SHARD, "the measurement must include arrays that are kept"

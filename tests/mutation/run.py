@@ -60,11 +60,11 @@ def pytest_collection_modifyitems(items):
 ALGORITHMS = Path("tests/algorithms")
 # Modules that several algorithms share, and their tests. An algorithm's own file is tested by the tests that name it.
 SHARED = {
-    "ablations": ("test_reductions.py",),
+    "ablations": ("test_special_cases.py",),
     "algorithm": ("test_prepare.py", "test_defaults.py", "../test_records.py"),
     "corrections": ("test_corrections.py",),
     "critic": (
-        *("test_losses_against_oracles.py", "test_reductions.py", "test_value_head.py", "test_defaults.py"),
+        *("test_losses_against_oracles.py", "test_special_cases.py", "test_value_head.py", "test_defaults.py"),
         *("-k", "vapo or vc_ppo or pretrained or outside_the_factories"),
     ),
     "losses": (

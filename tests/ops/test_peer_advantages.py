@@ -1,7 +1,7 @@
 """Advantages of GDPO, MaxRL and PKPO, checked against the outputs of other projects' functions (see `make_peer_advantages.py`).
 
 GDPO's values come from verl, MaxRL's from its authors' code. For PKPO, no repository of its authors was found: this file compares
-with another author's public implementation, and `test_peer_literals.py` with the code that is printed in the paper.
+with another author's public implementation, and `test_values_of_other_libraries.py` with the code that is printed in the paper.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Estimators, losses and gradients, compared in float64 with another library (the peer) on the same inputs.
 
 The peer minimizes its losses; ours are `-Σ weights · surrogate`. The arrays have 24 responses of 33 tokens. Each test's docstring
-names the differences in convention. The peer adds 1e-8 to every token count that it divides by, so the tolerance is only 1e-9.
+names the differences in convention. The peer adds 1e-8 to every token count that it divides by, so no tolerance below 1e-9 works.
 """
 
 import jax
@@ -97,7 +97,7 @@ def test_sapo(peer):
 
 
 def test_geometric_mean(peer):
-    """The peer clips at 0.28 if A > 0 and at -0.2 if A < 0; the paper and our default, at ±0.4. Both average over responses."""
+    """The peer clips at 0.28 if A > 0 and at -0.2 if A < 0; the paper and our default clip at ±0.4. Both average over responses."""
     mask, advantage = jnp.array(peer["in_mask"]), jnp.array(peer["in_seq_advantages"])
 
     def surrogates(logp):

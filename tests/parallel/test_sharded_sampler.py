@@ -1,4 +1,4 @@
-"""Model weights of the sampler, sharded over devices: the same tokens as with full copies, and no weights sent per token."""
+"""Sharding the sampler's weights over devices changes no tokens, and decoding sends no weights."""
 
 import functools
 import math
@@ -30,7 +30,7 @@ from rljax.training.parts.policy import make_transformer_config
 EVEN = replace(LLAMA, vocab_size=16, heads=8, kv_heads=4)
 MODELS = {
     "even": EVEN,
-    # 4 divides neither the vocabulary nor the numbers of heads of "odd"
+    # the vocabulary size and the head counts of "odd" are not multiples of 4
     "odd": replace(LLAMA, vocab_size=13, heads=6, kv_heads=2, hidden=20, head_dim=8),
     "biased": replace(EVEN, qkv_bias=True, output_bias=True, qk_norm=True, joint_qk_norm=True, sinks=True, tied_head=False),
     "experts": replace(EVEN, routing=Routing(experts=8, chosen=2, normalized=True)),
@@ -45,7 +45,7 @@ def make_requests(temperature, count=12):
     return [Request(prompts[index % 6], index % 6, 0, sampling, seed=7 * index) for index in range(count)]
 
 
-def open_policy(config, axes, *, shard_sampler):
+def make_policy(config, axes, *, shard_sampler):
     """Return the policy, its parameters on the training mesh, and the engine's mesh."""
     mesh = make_mesh(*axes)
     policy = transformer_policy(replace(config, shard_sampler=shard_sampler), eos=1, mesh=mesh)
@@ -61,8 +61,8 @@ def check_equal(found, expected):
 
 @functools.cache
 def sample(name, axes, *, shard_sampler):
-    """Return responses that are sampled greedily, and then others at temperature 1."""
-    policy, params, mesh = open_policy(MODELS[name], axes, shard_sampler=shard_sampler)
+    """Return greedy responses, followed by responses at temperature 1."""
+    policy, params, mesh = make_policy(MODELS[name], axes, shard_sampler=shard_sampler)
     engine = DecodingEngine(policy.decoder, mesh, prompt_length=6, slots=8)
     return engine.generate(params, make_requests(0.0) + make_requests(1.0))
 
@@ -87,7 +87,7 @@ def test_sharded_sampler_samples_the_same_tokens(name, axes):
 
 
 def test_paged_and_dialogue_engines_sample_the_same_tokens():
-    policy, params, mesh = open_policy(EVEN, (2, 2, 2), shard_sampler=True)
+    policy, params, mesh = make_policy(EVEN, (2, 2, 2), shard_sampler=True)
     expected = sample("even", (1, 1), shard_sampler=False)[12:]
     check_equal(PagedEngine(policy.decoder, mesh, 6, 8, share=0.5).generate(params, make_requests(1.0)), expected)
     dialogue = begin_dialogue(
@@ -103,7 +103,7 @@ def test_paged_and_dialogue_engines_sample_the_same_tokens():
 @pytest.mark.parametrize(("name", "axes"), [("even", (1, 4)), ("even", (2, 2, 2)), ("odd", (1, 4)), ("experts", (1, 4))])
 def test_shard_sizes_match_the_planned_size(name, axes, dtype):
     config = replace(MODELS[name], compute_dtype=dtype)
-    policy, params, mesh = open_policy(config, axes, shard_sampler=True)
+    policy, params, mesh = make_policy(config, axes, shard_sampler=True)
     ready = decode_weights(policy.decoder, params)
     shard_sizes = jax.tree.map(lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)), ready)
     vectors = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 1)  # norms are replicated
@@ -112,19 +112,19 @@ def test_shard_sizes_match_the_planned_size(name, axes, dtype):
     if name == "even":
         matrix_size = sum(leaf.size for leaf in jax.tree.leaves(params)) - vectors
         assert planned == matrix_size // (axes[1] * math.prod(axes[2:])) + vectors
-    unsharded = decode_weights(open_policy(config, axes, shard_sampler=False)[0].decoder, params)
+    unsharded = decode_weights(make_policy(config, axes, shard_sampler=False)[0].decoder, params)
     np.testing.assert_array_equal(ready["embedding"].astype(jnp.float32), unsharded["embedding"].astype(jnp.float32))
 
 
 def test_quantized_weights_are_sharded():
-    policy, params, mesh = open_policy(replace(EVEN, width=64), (1, 4), shard_sampler=True)
+    policy, params, mesh = make_policy(replace(EVEN, width=64), (1, 4), shard_sampler=True)
     quantized = jax.jit(lambda params: quantize_params(params, kind="int8", dtype="float32"))(params)
     ready = decode_weights(policy.decoder, quantized)
     codes = jax.tree.leaves(ready["layers"], is_leaf=is_quantized)[0].codes
     assert codes.shape == (64, 4, 4)
     assert codes.sharding.shard_shape(codes.shape) == (64, 1, 4)
     engine = DecodingEngine(policy.decoder, mesh, 6, 8)
-    single_policy, single_params, single_mesh = open_policy(replace(EVEN, width=64), (1, 1), shard_sampler=False)
+    single_policy, single_params, single_mesh = make_policy(replace(EVEN, width=64), (1, 1), shard_sampler=False)
     expected = DecodingEngine(single_policy.decoder, single_mesh, 6, 8).generate(
         quantize_params(single_params, kind="int8", dtype="float32"), make_requests(0.0)
     )
@@ -142,7 +142,9 @@ def test_decoding_sends_no_weights():
     for program in (programs.decode, programs.prefill):
         found = collectives(program.as_text())
         assert found
-        assert not [each for each in found if each.size >= smallest], "nothing as large as a device's shard of a matrix"
+        assert not [each for each in found if each.size >= smallest], (
+            "a program must not send anything as large as a device's shard of a matrix"
+        )
 
 
 def test_plan_counts_sharded_weights():
@@ -153,7 +155,7 @@ def test_plan_counts_sharded_weights():
     assert plan.sampler == weights < 0.3 * sampler_bytes(config.replace(shard_sampler=False), params, mesh)
     cache = 2 * 4 * (6 + 8) * 64 * 4 // 2  # keys and values of four rows per device, four of eight heads
     assert plan.phases["sample"].moved == 8 * (weights + cache * (6 + 8 / 2) / (6 + 8)), (
-        "per token: the weights and the cache"
+        "each token must move the weights and the cache"
     )
 
 

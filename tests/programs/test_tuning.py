@@ -152,7 +152,7 @@ def test_second_process_in_the_folder_is_refused(tmp_path):
 
 
 def test_reason_is_reported_if_all_candidates_fail(tmp_path):
-    with pytest.raises(InputError, match="every candidate failed, the first one with: InputError: the updates are not"):
+    with pytest.raises(InputError, match="every candidate failed; the first error was: InputError: the updates are not"):
         run_tuning(FakeTrainer(fail=(0.1, 0.2, 0.3, 0.4)), tmp_path)
     assert winner(run_tuning(FakeTrainer(), tmp_path)) == "learning_rate=0.4"
 
@@ -164,7 +164,7 @@ def test_a_run_without_a_judged_answer_has_failed(tmp_path):
 
     unjudged = (0.1, 0.2, 0.3, 0.4)
     with pytest.raises(
-        InputError, match="every candidate failed, the first one with: the reward judged no held-out answer"
+        InputError, match="every candidate failed; the first error was: the reward judged no held-out answer"
     ):
         run_tuning(train, tmp_path)
     unjudged = (0.4,)

@@ -1,4 +1,4 @@
-"""Tests of packed rows: token positions, attention masks, and the order in which values return to the batch."""
+"""Tests of packed rows: token positions, attention masks, and values put back in batch order."""
 
 import jax
 import numpy as np
@@ -41,7 +41,7 @@ def test_pack_keeps_micro_batches_separate():
     jax.tree.map(lambda many, one: np.testing.assert_array_equal(many[1], one), packed, pack_one_per_row(SEQUENCES))
 
 
-def test_tokens_attend_to_earlier_tokens_of_their_sequence():
+def test_tokens_attend_only_to_their_own_sequence_up_to_themselves():
     visible = np.asarray(visible_slots(jax.numpy.array([[0, 1, 1, 2, 2]])))[0]
     assert visible.astype(int).tolist() == [
         [1, 0, 0, 0, 0],
@@ -53,7 +53,7 @@ def test_tokens_attend_to_earlier_tokens_of_their_sequence():
 
 
 @pytest.mark.parametrize("devices", [1, 3, 8])
-def test_compiled_rows_are_few_and_at_most_an_eighth_too_large(devices):
+def test_compiled_row_counts_are_few_and_pad_by_at_most_an_eighth(devices):
     rows = {count: compiled_rows(count, devices) for count in range(1, 1025)}
     assert all(size >= count and size % devices == 0 for count, size in rows.items())
     assert all(size - count < max(count / 8, 1) + devices for count, size in rows.items())

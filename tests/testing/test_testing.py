@@ -328,7 +328,7 @@ def test_an_exception_for_a_rearranged_rollout_is_named():
 
     report = conform(loss, like="grpo", arrays="numpy")
     assert report.slot == "exception"
-    assert "For 2 prompts x 4 responses, rearranged, IndexError: too wide" in report.text
+    assert "With 2 prompts x 4 responses rearranged, it raises IndexError: too wide" in report.text
 
 
 def test_an_exception_for_every_rollout_with_gaps_is_named():

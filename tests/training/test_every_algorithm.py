@@ -159,7 +159,7 @@ def test_run_reports_a_reward_that_is_only_measured(step_reward):
         setup, _ = start_rl(
             ONE_STEP.replace(algorithm=name, step_reward=step_reward if name in NEED_STEP_REWARDS else None)
         )
-        assert ("the reward is only measured" in " ".join(setup.omissions)) != is_learned
+        assert ("the reward of the response is only measured" in " ".join(setup.omissions)) != is_learned
 
 
 def test_plans_and_answers_are_credited_separately(step_reward, sampled):

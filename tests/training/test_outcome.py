@@ -54,7 +54,7 @@ def test_outcome_summary():
     lines = describe_outcome(before, after, compared, accuracy="rewards above 0", count=4)
     assert lines == [
         "Held-out rewards above 0: 25.0% (mean reward -0.500) before RL, 50.0% after (4 problems, greedy answers).",
-        "Of the 3 problems judged both times: 1 rose above 0, 0 fell to 0 or below, 1 stayed above 0, 1 stayed at 0 or below.",
+        "Of the 3 problems judged both times, 1 rose above 0, 0 fell to 0 or below, 1 stayed above 0, 1 stayed at 0 or below.",
     ]
     assert len(describe_outcome(before, after, None, accuracy="accuracy", count=4)) == 1
     unknown = Quality(float("nan"), float("nan"))

@@ -166,7 +166,9 @@ def test_a_reward_that_compares_with_answers_needs_them(tmp_path):
     ]
     file = write_jsonl(tmp_path / "code.jsonl", rows)
     limits = {"max_prompt_tokens": 400}
-    with pytest.raises(InputError, match=r"'exact' compares with reference answers, but no problem of .* has one"):
+    with pytest.raises(
+        InputError, match=r"'exact' compares responses with reference answers, but no problem of .* has one"
+    ):
         make_setup(TINY.replace(dataset=file, **limits))
     setup = make_setup(TINY.replace(dataset=file, reward="code", **limits))
     assert setup.train.prompts.problems[0].columns["tests"] == ["assert f() is None"]

@@ -1,4 +1,4 @@
-"""Group baselines other than the mean: weighted by quality, by rank, or by problem type.
+"""Group baselines other than the plain mean: a quality-weighted mean, ranks, and means per problem type.
 
 Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is as in `rljax.ops.group`.
 """
@@ -46,7 +46,7 @@ def weighted_centered(
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, in the rewards' unit; 0 for a group whose valid weights sum to 0, which has no baseline.
+        `[..., G]`, in the rewards' unit; 0 in a group whose valid weights sum to 0, because such a group has no baseline.
 
     Raises:
         ValueError: integer or boolean rewards or weights, groups of fewer than 2 responses, a negative weight of a valid response,
@@ -132,8 +132,8 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
         [0.5, 0.5]
 
     Source:
-        unpublished: a design document (not a paper), Eq. 52, confidence scores, length-normalized as GEPO's authors
-        do (arXiv:2508.17850). Published alternative: the weights of
+        unpublished: a design document (not a paper), Eq. 52, "confidence scores", with the length normalization
+        of GEPO (arXiv:2508.17850). Published alternative: the weights of
         `rljax.ops.ratio.group_expectation_log_denominator`.
     """
     check_floating(logp=logp)
@@ -163,7 +163,7 @@ def reliability_quality(
         valid: which scores exist, bool or 0/1, `[..., G, K]`; None: all of them.
 
     Returns:
-        `[..., G]`, in the inverse of the rewards' unit squared, in (0, 1/s²]; 0 for a response with fewer than 2 valid scores.
+        `[..., G]`, in (0, 1/s²], in units of 1 / reward²; 0 for a response with fewer than 2 valid scores.
 
     Raises:
         ValueError: integer scores, fewer than 2 per response, `valid` of a different shape, or a `floor` that is not positive.
@@ -174,8 +174,8 @@ def reliability_quality(
         [2.0, 0.4000000059604645]
 
     Source:
-        unpublished: a design document (not a paper), Eq. 52, reward reliability, left undefined there; the weights
-        are those of an inverse-variance mean. No published estimator in rljax computes this.
+        unpublished: a design document (not a paper), Eq. 52, "reward reliability", which it does not define; the
+        weights are those of an inverse-variance mean. No published estimator in rljax computes this.
     """
     check_floating(scores=scores)
     check_rank(2, scores=scores)
@@ -195,7 +195,7 @@ def reliability_quality(
 def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
     """Centered and scaled rank of a response in its group; ties get the mean of their ranks.
 
-    An increasing transformation of the rewards does not change the result, and neither does the size of an outlier.
+    An increasing transformation of the rewards does not change the result; nor does the size of an outlier.
 
     ::
 
@@ -232,7 +232,7 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
 def _centered_by_type(
     rewards: Float[Array, "P G"], types: Int[Array, "P"], member: Bool[Array, "P G"]
 ) -> Float[Array, "P G"]:
-    """Reward minus the mean of its type, computed from the type's lowest reward so that equal rewards give exactly 0."""
+    """Reward minus the mean of its type; both are taken relative to the type's lowest reward, so equal rewards give exactly 0."""
     same = types[:, None] == types[None, :]
     lowest = jnp.where(member, rewards, jnp.inf).min(1)
     lowest = jnp.where(same, lowest[None, :], jnp.inf).min(1, keepdims=True)
@@ -263,7 +263,7 @@ def hierarchical(
     Args:
         rewards: one number per response, `[..., G]`; all of them together form the batch.
         types: problem type of each prompt, `[...]`, any integers.
-        local_weight: α, in [0, 1]; 0.7 in the document, whose range is [0.5, 0.9].
+        local_weight: α, in [0, 1]; the document uses 0.7 and allows [0.5, 0.9].
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
@@ -271,7 +271,7 @@ def hierarchical(
         rewards that it averages are identical, or if there are fewer than 2.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2 responses, types that are not integers or not one per prompt, or
+        ValueError: integer rewards, groups of fewer than 2 responses, types that are not integers, not one type per prompt, or
             `local_weight` outside [0, 1].
 
     Example:
@@ -281,8 +281,8 @@ def hierarchical(
         [[0.25, 0.25], [0.25, -0.75], [0.0, 0.0]]
 
     Source:
-        unpublished: a design document (not a paper), Eq. 51, with the α of Table 5. "Similar" is read as "of
-        the same type". Published alternative: `rljax.ops.batch.batch_normalized_rewards`.
+        unpublished: a design document (not a paper), Eq. 51, with the α of Table 5. Its "similar" problems are
+        read as problems of the same type. Published alternative: `rljax.ops.batch.batch_normalized_rewards`.
     """
     member = group_members(rewards, valid)
     check_integer(types=types)

@@ -58,7 +58,7 @@ def draw_curves(folder: RunFolder, config: TrainConfig) -> None:
 
 
 def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
-    """Show the outcome, paths and commands described in `finish`; runs in this process only."""
+    """Show the outcome, paths and commands described in `finish`; only the first process calls it."""
     folder, notes, config = run.folder, checkpoint.notes, run.config
     own_parts, heldout = folder.config.get("seams", ()), run.setup.heldout
     answers = folder.read_heldout()
@@ -118,7 +118,7 @@ def describe_outcome(
         if accuracy != CORRECT:
             verbs = ("rose above 0", "fell to 0 or below", "stayed above 0", "stayed at 0 or below")
         judged = sum(comparison[:4])
-        scope = "" if judged == count else f"Of the {judged} problems judged both times: "
+        scope = "" if judged == count else f"Of the {judged} problems judged both times, "
         lines.append(
             f"{scope}{comparison.gained} {verbs[0]}, {comparison.lost} {verbs[1]}, {comparison.kept} {verbs[2]}, "
             f"{comparison.missed} {verbs[3]}."
@@ -129,8 +129,8 @@ def describe_outcome(
 def write_final_models(run: Run, checkpoint: Checkpoint) -> list[Path]:
     """Write the models that the settings select, replacing earlier models; all processes call it together.
 
-    None are written if the user's policy writes only folders of its own format. An adapter is merged into its model. If the disk
-    is full, the run waits for room, as it does for a checkpoint.
+    None are written if the user's policy writes only folders in its own format. An adapter is merged into its model. If the disk
+    is full, the run waits for free space, as it does for a checkpoint.
 
     Returns:
         The folders of the models.

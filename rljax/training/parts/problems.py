@@ -66,7 +66,7 @@ def make_problems(
     comparing = [name for name in rewards if name.removeprefix("brier:") in REFERENCE_REWARDS]
     if comparing and not any(problem.answer for problem in loaded.problems):
         raise InputError(
-            f"The reward {comparing[0]!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
+            f"The reward {comparing[0]!r} compares responses with reference answers, but no problem of {data.dataset!r} has one; "
             "choose a reward that needs none, such as code, or name the column with --answer-column."
         )
     if data.heldout_dataset is None:

@@ -1,4 +1,4 @@
-"""Algorithms that are special cases of others, and ablations that change one slot."""
+"""Algorithms that are special cases of others, and ablations that change one field ("slot") of an algorithm."""
 
 import math
 from functools import partial
@@ -44,7 +44,7 @@ def rollout(x64):
     )
 
 
-def move_policy(rollout):
+def shifted_logp(rollout):
     return (rollout.behaviour_logp + 0.4 * SAMPLES["shift"][: len(rollout.mask)]).reshape(-1, T)
 
 
@@ -52,7 +52,7 @@ def prepare(algorithm: Algorithm, rollout: Rollout, **options):
     return jax.jit(partial(prepare_eagerly, algorithm, **options))(rollout)
 
 
-def descend(algorithm: Algorithm, rollout: Rollout, progress=None):
+def losses_and_gradients(algorithm: Algorithm, rollout: Rollout, progress=None):
     """Return the policy's loss and gradient, followed by the critic's if there is one."""
 
     def both(rollout, logp):
@@ -62,7 +62,7 @@ def descend(algorithm: Algorithm, rollout: Rollout, progress=None):
             results += jax.value_and_grad(lambda x: value_loss(algorithm, x, batch)[0])(logp)
         return results
 
-    return jax.jit(both)(rollout, move_policy(rollout))
+    return jax.jit(both)(rollout, shifted_logp(rollout))
 
 
 def assert_same(ours, theirs):
@@ -73,55 +73,71 @@ def assert_same(ours, theirs):
 
 def test_gspo_at_one_token_is_grpo(rollout):
     single = rollout._replace(mask=MASK & jnp.asarray(np.arange(T) == np.zeros((P, G, 1))))
-    assert_same(descend(BY_NAME["gspo"](clip_low=0.2, clip_high=0.2), single), descend(BY_NAME["grpo"](beta=0.0), single))
+    assert_same(
+        losses_and_gradients(BY_NAME["gspo"](clip_low=0.2, clip_high=0.2), single),
+        losses_and_gradients(BY_NAME["grpo"](beta=0.0), single),
+    )
 
 
 def test_gspo_token_has_the_gradient_of_gspo(rollout):
     options = {"clip_low": 0.1, "clip_high": 0.1}
-    assert_same(descend(BY_NAME["gspo_token"](**options), rollout), descend(BY_NAME["gspo"](**options), rollout))
+    assert_same(
+        losses_and_gradients(BY_NAME["gspo_token"](**options), rollout),
+        losses_and_gradients(BY_NAME["gspo"](**options), rollout),
+    )
 
 
 def test_vapo_without_extras_is_ppo(rollout):
     plain = BY_NAME["vapo"](clip_high=0.2, positive=0.0)
     plain = plain._replace(critic=plain.critic._replace(advantage=partial(gae, lambda_=1.0), policy_lambda=None))
-    assert_same(descend(plain, rollout), descend(BY_NAME["ppo"](lambda_=1.0, value_clip=math.inf), rollout))
+    assert_same(
+        losses_and_gradients(plain, rollout),
+        losses_and_gradients(BY_NAME["ppo"](lambda_=1.0, value_clip=math.inf), rollout),
+    )
 
 
 def test_vc_ppo_with_one_lambda_is_ppo(rollout):
     calibrated = BY_NAME["vc_ppo"](value_lambda=0.95)
-    assert_same(descend(calibrated, rollout), descend(BY_NAME["ppo"](value_clip=math.inf), rollout))
+    assert_same(
+        losses_and_gradients(calibrated, rollout), losses_and_gradients(BY_NAME["ppo"](value_clip=math.inf), rollout)
+    )
 
 
 def test_open_reasoner_zero_without_normalization_is_ppo(rollout):
     plain = BY_NAME["open_reasoner_zero"]()._replace(normalize=None)
-    assert_same(descend(plain, rollout), descend(BY_NAME["ppo"](lambda_=1.0, value_clip=0.2), rollout))
+    assert_same(
+        losses_and_gradients(plain, rollout), losses_and_gradients(BY_NAME["ppo"](lambda_=1.0, value_clip=0.2), rollout)
+    )
 
 
 def test_dapo_without_its_additions_is_grpo(rollout):
     uniform = rollout._replace(rewards=rollout.rewards.at[1].set(1.0))
     plain = BY_NAME["dapo"](clip_high=0.2)._replace(weights=sequence_mean, shape_reward=None, keep_group=None)
-    assert_same(descend(plain, uniform), descend(BY_NAME["grpo"](beta=0.0), uniform))
-    assert_same(descend(dapo_ladder(BY_NAME["dapo"]())["naive_grpo"], uniform), descend(BY_NAME["grpo"](beta=0.0), uniform))
+    assert_same(losses_and_gradients(plain, uniform), losses_and_gradients(BY_NAME["grpo"](beta=0.0), uniform))
+    assert_same(
+        losses_and_gradients(dapo_ladder(BY_NAME["dapo"]())["naive_grpo"], uniform),
+        losses_and_gradients(BY_NAME["grpo"](beta=0.0), uniform),
+    )
 
 
 def test_one_step_process_supervision_is_grpo(rollout):
     last = jnp.asarray(np.arange(T) == LENGTHS[..., None] - 1)
     steps = rollout._replace(step_end=last, step_rewards=jnp.where(last, rollout.rewards[..., None], jnp.nan))
     for name in ("grpo_process", "mt_grpo"):
-        assert_same(descend(BY_NAME[name](), steps), descend(BY_NAME["grpo"](), rollout))
+        assert_same(losses_and_gradients(BY_NAME[name](), steps), losses_and_gradients(BY_NAME["grpo"](), rollout))
 
 
-def test_turn_with_equal_rewards_contributes_nothing(rollout):
+def test_mt_grpo_ignores_a_turn_with_equal_rewards(rollout):
     """If only the first of two turns is rewarded, MT-GRPO equals process supervision of that turn."""
     first, last = (jnp.asarray(np.arange(T) == end) for end in (0, 1))
     ends = jnp.broadcast_to(first | last, MASK.shape)
     turns = rollout._replace(step_end=ends, step_rewards=jnp.where(first, rollout.rewards[..., None], 0.0))
     outcome = turns._replace(step_end=jnp.broadcast_to(first, MASK.shape))
-    assert_same(descend(BY_NAME["mt_grpo"](), turns), descend(BY_NAME["grpo_process"](), outcome))
+    assert_same(losses_and_gradients(BY_NAME["mt_grpo"](), turns), losses_and_gradients(BY_NAME["grpo_process"](), outcome))
 
 
 def test_kimi_k15_gradient_and_optimum(rollout):
-    """At π_old the penalty has no gradient, the objective is maximal at log ρ = A/τ, and τ = 0 leaves the policy gradient."""
+    """At π_old the penalty has no gradient, the optimum is log ρ = A/τ, and with τ = 0 only the policy gradient remains."""
     algorithm, batch = BY_NAME["kimi_k15"](tau=0.5), prepare(BY_NAME["kimi_k15"](tau=0.5), rollout)
     plain = BY_NAME["kimi_k15"](tau=0.0)
 
@@ -133,20 +149,23 @@ def test_kimi_k15_gradient_and_optimum(rollout):
     tilt = batch.advantage / 0.5 / LENGTHS.reshape(-1, 1).astype(float)
     np.testing.assert_allclose(gradient(algorithm, start + jnp.where(batch.mask, tilt, 0.0)), 0.0, atol=1e-12)
     summed = BY_NAME["dr_grpo"]()._replace(log_ratio=token_log_ratio, surrogate=reinforce, weights=sequence_sum)
-    assert_same(descend(plain, rollout), descend(summed, rollout))
+    assert_same(losses_and_gradients(plain, rollout), losses_and_gradients(summed, rollout))
 
 
 def test_inactive_clip_cov_and_kl_cov_are_token_mean_grpo(rollout):
     plain = BY_NAME["grpo"](beta=0.0)._replace(weights=token_mean)
-    assert_same(descend(BY_NAME["clip_cov"](lower=100.0, upper=200.0, clip=0.2), rollout), descend(plain, rollout))
+    assert_same(
+        losses_and_gradients(BY_NAME["clip_cov"](lower=100.0, upper=200.0, clip=0.2), rollout),
+        losses_and_gradients(plain, rollout),
+    )
     unclipped = plain._replace(surrogate=partial(clipped, low=1.0, high=math.inf))
-    assert_same(descend(BY_NAME["kl_cov"](beta=0.0), rollout), descend(unclipped, rollout))
-    assert descend(BY_NAME["kl_cov"](), rollout)[0] > descend(unclipped, rollout)[0]
+    assert_same(losses_and_gradients(BY_NAME["kl_cov"](beta=0.0), rollout), losses_and_gradients(unclipped, rollout))
+    assert losses_and_gradients(BY_NAME["kl_cov"](), rollout)[0] > losses_and_gradients(unclipped, rollout)[0]
 
 
 def test_gdpo_of_one_reward_is_grpo(rollout):
     ours, theirs = BY_NAME["gdpo"](eps=0.0, ddof=0), BY_NAME["grpo"](beta=0.0, eps=0.0, ddof=0)
-    assert_same(descend(ours, rollout), descend(theirs, rollout))
+    assert_same(losses_and_gradients(ours, rollout), losses_and_gradients(theirs, rollout))
 
 
 def test_remax_and_otb_are_opo_at_one_token(rollout):
@@ -155,18 +174,21 @@ def test_remax_and_otb_are_opo_at_one_token(rollout):
         behaviour_logp=jnp.full((P, G, T), -0.5),
         greedy_rewards=rollout.rewards.mean(-1),
     )
-    expected = descend(BY_NAME["opo"](), single)
-    assert_same(descend(BY_NAME["remax"](), single), expected)
-    assert_same(descend(BY_NAME["otb"](), single), expected)
+    expected = losses_and_gradients(BY_NAME["opo"](), single)
+    assert_same(losses_and_gradients(BY_NAME["remax"](), single), expected)
+    assert_same(losses_and_gradients(BY_NAME["otb"](), single), expected)
 
 
 def test_t1_without_its_additions_is_rloo(rollout):
-    assert_same(descend(BY_NAME["t1"](beta=0.0, entropy=0.0), rollout), descend(BY_NAME["rloo"](), rollout))
+    assert_same(
+        losses_and_gradients(BY_NAME["t1"](beta=0.0, entropy=0.0), rollout),
+        losses_and_gradients(BY_NAME["rloo"](), rollout),
+    )
 
 
 def test_pass_at_1_is_grpo_without_kl(rollout):
     ours, theirs = BY_NAME["pass_at_k"](k=1), BY_NAME["grpo"](beta=0.0, ddof=0)
-    assert_same(descend(ours, rollout), descend(theirs, rollout))
+    assert_same(losses_and_gradients(ours, rollout), losses_and_gradients(theirs, rollout))
 
 
 def test_pkpo_of_two_responses_is_one_sided_rloo(rollout):
@@ -183,37 +205,46 @@ def test_max_rl_is_dr_grpo_over_the_pass_rate(rollout):
 
 def test_luspo_at_equal_lengths_is_gspo_times_the_length(rollout):
     full = rollout._replace(mask=jnp.ones_like(MASK))
-    ours, theirs = (descend(BY_NAME[name](clip_low=0.1, clip_high=0.1), full) for name in ("luspo", "gspo"))
+    ours, theirs = (losses_and_gradients(BY_NAME[name](clip_low=0.1, clip_high=0.1), full) for name in ("luspo", "gspo"))
     assert_same(ours, [T * x for x in theirs])
 
 
 def test_opo_at_equal_lengths_is_rloo_without_its_factor(rollout):
     full = rollout._replace(mask=jnp.ones_like(MASK))
-    assert_same(descend(BY_NAME["opo"](), full), [(G - 1) / G * x for x in descend(BY_NAME["rloo"](), full)])
+    assert_same(
+        losses_and_gradients(BY_NAME["opo"](), full),
+        [(G - 1) / G * x for x in losses_and_gradients(BY_NAME["rloo"](), full)],
+    )
 
 
 def test_scale_rl_of_one_prompt_is_cispo_with_one_cap(rollout):
     alone = jax.tree.map(lambda x: x[:1], rollout)
-    assert_same(descend(BY_NAME["scale_rl"](cap=1.3), alone), descend(BY_NAME["cispo"](clip_high=0.3), alone))
+    assert_same(
+        losses_and_gradients(BY_NAME["scale_rl"](cap=1.3), alone),
+        losses_and_gradients(BY_NAME["cispo"](clip_high=0.3), alone),
+    )
 
 
 def test_lite_ppo_of_one_prompt_is_grpo_with_a_token_mean(rollout):
     alone = jax.tree.map(lambda x: x[:1], rollout)
     theirs = BY_NAME["grpo"](beta=0.0)._replace(weights=token_mean)
-    assert_same(descend(BY_NAME["lite_ppo"](), alone), descend(theirs, alone))
+    assert_same(losses_and_gradients(BY_NAME["lite_ppo"](), alone), losses_and_gradients(theirs, alone))
 
 
 def test_forking_tokens_with_all_tokens_is_dapo(rollout):
-    assert_same(descend(BY_NAME["forking_tokens"](share=1.0), rollout), descend(BY_NAME["dapo"](), rollout))
+    assert_same(
+        losses_and_gradients(BY_NAME["forking_tokens"](share=1.0), rollout),
+        losses_and_gradients(BY_NAME["dapo"](), rollout),
+    )
 
 
 def test_dppo_without_bounds_is_importance_sampling(rollout):
     free = BY_NAME["dppo"](threshold=math.inf, cap=1e9)
     theirs = BY_NAME["cispo"](clip_high=1e9)._replace(advantage=group_centered)
-    assert_same(descend(free, rollout), descend(theirs, rollout))
+    assert_same(losses_and_gradients(free, rollout), losses_and_gradients(theirs, rollout))
     bounded = BY_NAME["dppo"](threshold=0.0, cap=1e9)
-    _, gradient = descend(bounded, rollout)
-    _, unbounded = descend(theirs, rollout)
+    _, gradient = losses_and_gradients(bounded, rollout)
+    _, unbounded = losses_and_gradients(theirs, rollout)
     kept = np.array(gradient != 0)
     np.testing.assert_allclose(gradient, np.where(kept, unbounded, 0.0), rtol=1e-12)
     assert 0 < kept.sum() < (np.array(unbounded) != 0).sum()
@@ -221,27 +252,29 @@ def test_dppo_without_bounds_is_importance_sampling(rollout):
 
 def test_dapo_grpo_without_bonus_is_dapo_with_grpos_weights(rollout):
     plain = BY_NAME["dapo"]()._replace(weights=sequence_mean, shape_reward=None)
-    assert_same(descend(BY_NAME["dapo_grpo"](beta=0.0), rollout), descend(plain, rollout))
+    assert_same(losses_and_gradients(BY_NAME["dapo_grpo"](beta=0.0), rollout), losses_and_gradients(plain, rollout))
 
 
 def test_vapo_grpo_moves_from_vapo_to_grpo(rollout):
     hybrid = BY_NAME["vapo_grpo"](decay=1e3)
-    assert_same(descend(hybrid, rollout, progress=0.0), descend(BY_NAME["vapo"](), rollout))
+    assert_same(losses_and_gradients(hybrid, rollout, progress=0.0), losses_and_gradients(BY_NAME["vapo"](), rollout))
     ends = prepare(hybrid, rollout, progress=1.0).advantage
     np.testing.assert_allclose(ends, prepare(BY_NAME["grpo"](beta=0.0), rollout).advantage, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("alpha", "lambda_"), [(1e12, 1.0), (0.05, 0.0)], ids=["long responses", "short responses"])
-def test_length_adaptive_lambda_is_between_0_and_1(rollout, alpha, lambda_):
+def test_length_adaptive_lambda_tends_to_1_for_long_and_0_for_short_responses(rollout, alpha, lambda_):
     vapo = BY_NAME["vapo"](alpha=alpha)
     fixed = vapo._replace(critic=vapo.critic._replace(advantage=partial(gae, lambda_=lambda_), policy_lambda=None))
     np.testing.assert_allclose(prepare(vapo, rollout).advantage, prepare(fixed, rollout).advantage, rtol=1e-9, atol=1e-12)
 
 
 def test_inactive_dual_clip_is_a_clip(rollout):
-    assert_same(descend(BY_NAME["ppo"](dual_clip=1e6), rollout), descend(BY_NAME["ppo"](), rollout))
+    assert_same(
+        losses_and_gradients(BY_NAME["ppo"](dual_clip=1e6), rollout), losses_and_gradients(BY_NAME["ppo"](), rollout)
+    )
     plain = BY_NAME["ppo"]()._replace(surrogate=partial(clipped, low=0.2, high=0.2))
-    assert_same(descend(BY_NAME["ppo"](), rollout), descend(plain, rollout))
+    assert_same(losses_and_gradients(BY_NAME["ppo"](), rollout), losses_and_gradients(plain, rollout))
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -367,10 +400,10 @@ def test_unknown_ablation_raises():
 
 
 def test_deepseek_v32_without_penalty_and_mask_is_grpo(rollout):
-    """With β = 0 and a large δ, only the advantage and denominator differ; a small δ drops negative responses that became rarer."""
+    """With β = 0 and a large δ, only advantage and denominator differ; a small δ drops responses with A < 0 that became rarer."""
     plain = BY_NAME["grpo"](beta=0.0)._replace(advantage=group_centered)
     same = rollout._replace(policy_logp=rollout.behaviour_logp)
-    assert_same(descend(BY_NAME["deepseek_v32"](beta=0.0, delta=1e9), same), descend(plain, same))
+    assert_same(losses_and_gradients(BY_NAME["deepseek_v32"](beta=0.0, delta=1e9), same), losses_and_gradients(plain, same))
     record = BY_NAME["deepseek_v32"](beta=0.0, delta=0.05)
     batch = prepare(record, same)
     start = jnp.where(batch.mask, batch.behaviour_logp, 0.0)

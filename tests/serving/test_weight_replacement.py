@@ -1,4 +1,4 @@
-"""The batcher's weight changes, with a decoder that decodes nothing."""
+"""How the batcher replaces its weights, with a decoder that decodes nothing."""
 
 from unittest.mock import Mock
 

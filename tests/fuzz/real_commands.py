@@ -1,6 +1,6 @@
 """Run thousands of command lines with existing flags in one process; each does its real work.
 
-    python tests/fuzz/working.py --count 10000 --seed 0 --result tests/fuzz/working.json
+    python tests/fuzz/real_commands.py --count 10000 --seed 0 --result tests/fuzz/real_commands.json
 
 No function is mocked: settings are printed; runs are compared, plotted and reported; rows are checked; models are exported and
 sampled from; and small runs are trained. The result file counts the exit codes of each command and lists every fault. It is
@@ -200,7 +200,10 @@ def main() -> int:
     options = parser.parse_args()
     earlier = json.loads(options.result.read_text()) if options.result.exists() else {}
     exit_codes, faults = earlier.get("commands", {}), earlier.get("faults", [])
-    longest, typed = earlier.get("longest_seconds", 0.0), shlex.join(["python", "tests/fuzz/working.py", *sys.argv[1:]])
+    longest, typed = (
+        earlier.get("longest_seconds", 0.0),
+        shlex.join(["python", "tests/fuzz/real_commands.py", *sys.argv[1:]]),
+    )
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "case"
         train_runs(Path(folder))
