@@ -5,8 +5,8 @@ median length) to a power between -0.5 and 0, to keep responses short without a 
 
 Setting: 8 contexts (distinct prompts). A token of thought either continues the thought or ends it; then one token
 answers, right or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every
-position, so the length of a response says nothing about its answer. After 64 tokens of thought the answer is forced, so
-no response is truncated. The verifier errs on one response in 20. Contexts differ in difficulty; the responses of the
+position, so the length of a response says nothing about its answer. After 64 tokens of thought the policy must
+answer, so no response is truncated. The verifier errs on one response in 20. Contexts differ in difficulty; the responses of the
 initial policy (`undecided`) have about 13 tokens on average.
 
 Deviations from the document: the policy is a table of logits, so nothing learned on one prompt helps another; the

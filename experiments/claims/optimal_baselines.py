@@ -6,8 +6,8 @@ gradient norms and stable training.
 
 Setting: 4 contexts (distinct prompts). A token of thought either continues the thought or ends it; then one token
 answers, right or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every
-position, so the length of a response says nothing about its answer. After 32 tokens of thought the answer is forced, so
-no response is truncated. Contexts differ in difficulty; the responses of the initial policy (`undecided`) have about 12
+position, so the length of a response says nothing about its answer. After 32 tokens of thought the policy must
+answer, so no response is truncated. Contexts differ in difficulty; the responses of the initial policy (`undecided`) have about 12
 tokens on average. The experiment samples 400 rollouts of one policy per seed, each with 4 prompts and 8 responses per
 prompt, and trains nothing.
 

@@ -5,8 +5,8 @@ log-probabilities, and reports that without the division by the length, response
 
 Setting: 8 contexts (distinct prompts). A token of thought either continues the thought or ends it; then one token
 answers, right or wrong. Each context has two logits for continuing or ending and two for the answer, the same at every
-position, so the length of a response says nothing about its answer. After 64 tokens of thought the answer is forced.
-Training uses 256 pairs of responses sampled from the initial policy (`undecided`). The right response of a pair is
+position, so the length of a response says nothing about its answer. After 64 tokens of thought the policy must
+answer. Training uses 256 pairs of responses sampled from the initial policy (`undecided`). The right response of a pair is
 preferred. If both are right or both wrong, the longer one is preferred with probability 0.7, since annotators tend to
 prefer longer responses. The initial policy and the pairs differ from seed to seed.
 

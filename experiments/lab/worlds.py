@@ -174,7 +174,7 @@ def stopping(*, contexts: int, horizon: int, budget: int | None = None, shared: 
 
     Args:
         contexts: C.
-        horizon: number of tokens of thought after which the answer is forced.
+        horizon: number of tokens of thought after which the policy must answer.
         budget: T, number of tokens after which a response is truncated and counts as wrong; None: `horizon` + 1.
         shared: True if all positions of a context use the same two rows, one for stopping and one for answering, so that lengths
             are geometric and the probability of a right answer does not depend on the length; otherwise every position has its

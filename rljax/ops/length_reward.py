@@ -102,7 +102,7 @@ def group_length_reward(
         `[..., G]`, in [-1/2, 1/2].
 
     Raises:
-        ValueError: `correct` is not boolean, mismatched shapes, negative lengths, or a malformed `valid`.
+        ValueError: `correct` is not boolean, the shapes differ, a length is negative, or `valid` is malformed.
 
     Example:
         >>> import jax.numpy as jnp

@@ -69,7 +69,7 @@ def test_run_with_replay_resumes_exactly(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"paged_cache": 0.5}, "without --paged-cache"),
+        ({"paged_cache": 0.5}, "cannot be combined with --paged-cache"),
         ({"algorithm": "on_policy_distillation", "teacher": "MODEL"}, "cannot be used with a teacher"),
         ({"model": None, "tokenizer": "bytes"}, "with a mixture of experts"),
     ],
