@@ -91,5 +91,5 @@ def test_incomplete_records_are_refused(config):
     responses = setup.train.answer(setup.full_params(state.params), [0, 1], jax.random.key(0))
     with pytest.raises(InputError, match="all responses must have experts"):
         experts_in_slots([responses[0], responses[1]._replace(experts=None)], 8, 5)
-    with pytest.raises(InputError, match="one row for each token of its prompt"):
+    with pytest.raises(InputError, match="one row for each token of the prompt"):
         experts_in_slots([responses[0]._replace(experts=responses[0].experts[:1])], 8, 5)
