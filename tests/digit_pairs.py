@@ -6,7 +6,7 @@ from rljax.data.preferences import Preference
 
 
 def digit_pairs(count, seed):
-    """Pairs of digit strings of which the longer string is preferred."""
+    """Pairs of digit strings in which the longer string is preferred."""
     rng = random.Random(seed)
 
     def digits(length):
@@ -22,7 +22,7 @@ def texts(pairs):
 
 
 def even_pairs(count, seed):
-    """Pairs of four-digit strings of which the string of even digits is preferred."""
+    """Pairs of four-digit strings, one with only even and one with only odd digits; the even one is preferred."""
     rng = random.Random(seed)
 
     def sample(digits):

@@ -1,20 +1,21 @@
 """Does dividing advantages by the batch's standard deviation teach the policy more than dividing by each group's?
 
-The paper subtracts the group's mean from a reward and divides by the standard deviation of the full batch. It finds
-that this is more robust than dividing by the group's standard deviation, and its Lite PPO uses it. REINFORCE++ with the
-group's mean as its baseline also divides by the batch's standard deviation, and Dr.GRPO does not divide. If every step
-has the same size, these three algorithms differ only by a scale factor, so this experiment covers them all.
+"Tricks or traps" (arXiv:2508.08221) subtracts the group's mean from a reward and divides by the standard deviation of
+the full batch. It finds that this is more robust than dividing by the group's standard deviation, and its Lite PPO uses
+it. REINFORCE++ with the group's mean as its baseline also divides by the batch's standard deviation, and Dr.GRPO does
+not divide. These three algorithms differ only by a scale factor, which has no effect if all updates have the same norm,
+so this experiment covers all three.
 
-Setting: 16 contexts (distinct prompts), each with a code of 3 tokens from a vocabulary of 4. A response is right if all
+Setting: 16 contexts (distinct prompts), each with a secret code of 3 tokens from a vocabulary of 4. A response is right if all
 its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial logits (`leaning`: random,
 plus 1 for right tokens) have a standard deviation of 1.5, so contexts range from hopeless to easy, and the rewards of
 groups of 32 responses differ in their standard deviations. The initial policy differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All steps of
-an arm have the same length, because Adam would hide how prompts are weighted against each other. Each arm uses its best
-length out of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4: the one with the highest mean pass rate during training on 8 other
-seeds. The claim is decided only if the true standard deviations of the contexts' rewards differ by more than a fifth of
-their mean, on average over training.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. All updates
+of an arm have the same norm, because Adam would hide how prompts are weighted against each other. Each arm uses its best
+step size out of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4: the one with the highest mean pass rate during training on 8 other
+seeds. The claim is decided only if the spread of the true standard deviations of the contexts' rewards is more than a
+fifth of their mean, on average over training.
 
 Command: rljax claims --rerun batch_deviation
 """
@@ -51,7 +52,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Measure pass rates at the best step length, and the relative spread of the contexts' standard deviations."""
+    """Measure pass rates at the best step size, and the relative spread of the contexts' standard deviations."""
     best = tune([setting], rates=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4))
     curves, _ = train_seeds(best, seeds)
     p = np.asarray(curves.success, np.float64)

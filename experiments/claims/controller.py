@@ -97,7 +97,7 @@ def train_arm(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array,
             learning_rate=rate * arm.factor * control.update_scale,  # pyright: ignore[reportArgumentType]  traced
         )
         sample = _sample(now, carry, first, inputs[0])
-        after = _update(now, _optimizer(now), carry, sample, policy=True, progress=inputs[1])
+        after = _update(now, _optimizer(now), carry, sample, train_policy=True, progress=inputs[1])
         mask = sample.rollout.mask.astype(jnp.float32)
         divergence, entropy = measure_change(carry.tables.logits, after.tables.logits, sample.states, mask)
         found = next_control(control, divergence=divergence / UPDATES**2, entropy=entropy, target=TARGET)

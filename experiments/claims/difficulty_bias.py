@@ -3,7 +3,7 @@
 The Dr.GRPO paper calls this a difficulty bias: questions whose rewards hardly vary get a higher weight than questions
 of intermediate difficulty.
 
-Setting: 32 contexts (distinct prompts), each with a code of 3 tokens from a vocabulary of 4. The initial policy
+Setting: 32 contexts (distinct prompts), each with a secret code of 3 tokens from a vocabulary of 4. The initial policy
 (`leaning`: random logits, plus 2.5 for right tokens) is almost never right on some contexts and mostly right on others.
 Contexts with a pass rate below 0.2 or above 0.8 count as too hard or too easy (extreme); all others count as
 intermediate. The experiment samples 500 rollouts of one policy per seed, each with 32 prompts and 8 responses per

@@ -4,7 +4,7 @@ REINFORCE++ normalizes rewards over the full batch and needs no groups. The pape
 GRPO, whose statistics come from a few responses and are noisy. If some prompts are easy and others hopeless, a single
 baseline is far from the expected reward of most of them.
 
-Setting: 16 contexts (distinct prompts), each with a code of 3 tokens from a vocabulary of 4. A response is right if all
+Setting: 16 contexts (distinct prompts), each with a secret code of 3 tokens from a vocabulary of 4. A response is right if all
 its tokens are; the reward is 1 or 0. The verifier errs on one response in 20. The initial logits (`leaning`: random,
 plus 1 for right tokens) have a standard deviation of 2, so contexts range from hopeless to easy; the initial policy
 differs from seed to seed. A step has 8 prompts with 8 responses each; in one arm, it has 64 prompts with one response

@@ -1,4 +1,4 @@
-"""Training of tabular policies in small token worlds, fast enough for hundreds of steps of any algorithm per second.
+"""Training of tabular policies in small token worlds, fast enough to run hundreds of steps per second of any algorithm.
 
 A policy is a table of logits instead of a network. The losses are the library's own, `rljax.algorithms.prepare` and `loss`. The
 experiments that test claims use this training. It does not show the effects of a network: features that prompts share, the
@@ -61,9 +61,9 @@ class Setting(NamedTuple):
     delay: int = 0
     """Age of the sampler's table, in rollouts. The log-probabilities of this older table are the denominator of the ratio."""
     sampler: Callable[[Key, Float[Array, "S V"]], Float[Array, "S V"]] | None = None
-    """(key, log-probabilities of the policy) -> log-probabilities of the engine that samples; None if they are equal."""
+    """(key, log-probabilities of the policy) -> log-probabilities of the engine that samples; None if they equal the policy's."""
     tries: int = 1
-    """Dynamic sampling samples `tries` · P prompts and trains on P of them, taking first those that the algorithm keeps."""
+    """Dynamic sampling samples `tries` · P prompts and trains on P of them, preferring those that the algorithm keeps."""
     judge: Callable[[Key, Float[Array, "P G"]], Float[Array, "P G"]] | None = None
     """(key, true rewards) -> the rewards that training uses; None: the true rewards."""
     past: int = 0
@@ -73,10 +73,10 @@ class Setting(NamedTuple):
     value_steps: int = 0
     """Number of rollouts of the initial policy on which only the critic is trained, towards Monte-Carlo returns."""
     first_value: float = 0.0
-    """The critic's initial value of every state. It must be 0 for a head with several outputs; for a categorical head, the initial
-    value is then the middle of its support."""
+    """The critic's initial value of every state. A head with several outputs requires 0; a categorical head then starts at the
+    middle of its support."""
     points: int = 10
-    """Number of points on a curve, not counting the one before training."""
+    """Number of evaluations during a run, at equal intervals, not counting the one before training."""
 
 
 class _Tables(NamedTuple):
@@ -113,7 +113,8 @@ def sample_states(
         world: the task.
         logp: log-probability of every token in every state under the policy that samples.
         first: first state of each response.
-        uniform: a random number in [0, 1) for each token. Generating them once per rollout compiles faster than once per token.
+        uniform: a random number in [0, 1) for each token. Generating all of them at once compiles faster than
+            generating them token by token.
 
     Returns:
         The state before each token, the tokens, the mask of tokens that belong to the response, and each response's last state.
@@ -204,17 +205,17 @@ def _update(
     carry: _Carry,
     sample: _Sample,
     *,
-    policy: bool,
+    train_policy: bool,
     progress: Array,
 ) -> _Carry:
-    """Train on one rollout; without `policy`, only the critic is trained, towards Monte-Carlo returns."""
+    """Train on one rollout; without `train_policy`, only the critic is trained, towards Monte-Carlo returns."""
     algorithm = setting.algorithm
-    if not policy:
+    if not train_policy:
         critic = required(algorithm.critic, "algorithm.critic")
         algorithm = algorithm._replace(
             critic=critic._replace(target=lambda *a, **k: critic.target(*a, **{**k, "lambda_": 1.0}))
         )
-    past = EarlierRewards(carry.history, sample.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  one record per run
+    past = EarlierRewards(carry.history, sample.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  an `object`
     batch = prepare(
         algorithm,
         sample.rollout,
@@ -222,12 +223,16 @@ def _update(
         progress=progress if algorithm.needs("progress") else None,
         past=past,
     )
-    parts = batch, sample.states, sample.tokens  # `[B, T]` or `[P, G, T]`, reshaped to `[M, B / M, T]`
+    parts = (
+        batch,
+        sample.states,
+        sample.tokens,
+    )  # B responses in M mini-batches: `[B, T]` or `[P, G, T]`, reshaped to `[M, B / M, T]`
     parts = jax.tree.map(lambda x: x.reshape(setting.minibatches, -1, x.shape[-1]), parts)
     parts = jax.tree.map(lambda x: jnp.concatenate([x] * setting.passes), parts)
 
     def update(inner: tuple[_Tables, optax.OptState], part: tuple[Batch[Array], Array, Array]):
-        gradient = jax.grad(lambda tables: _compute_loss(setting, tables, *part, policy))(inner[0])
+        gradient = jax.grad(lambda tables: _compute_loss(setting, tables, *part, train_policy))(inner[0])
         change, state = optimizer.update(gradient, inner[1], inner[0])
         return (cast(_Tables, optax.apply_updates(inner[0], change)), state), None
 
@@ -276,7 +281,7 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
     def step(policy: bool):
         def one(carry: _Carry, inputs: tuple[Key, Array]) -> tuple[_Carry, None]:
             sample = _sample(setting, carry, tables.logits, inputs[0])
-            return _update(setting, optimizer, carry, sample, policy=policy, progress=inputs[1]), None
+            return _update(setting, optimizer, carry, sample, train_policy=policy, progress=inputs[1]), None
 
         return one
 
@@ -345,9 +350,9 @@ def measure(setting: Setting, seeds: Sequence[int]) -> dict[str, np.ndarray]:
 
     Returns:
         Metrics per seed. At the end of training: `success` (mean pass rate of the contexts), `entropy` (nats per token), `length`,
-        `right_length`, `wrong_length` (tokens) and `pass_at_16`. Before training: `first_entropy`, `first_wrong_length` and
-        `first_pass_at_16`. At `points` + 1 points of training: `curve` (the pass rate), `entropy_curve`, `wrong_length_curve` and
-        `pass_at_16_curve`; `area` is the mean of `curve`.
+        `right_length` and `wrong_length` (mean tokens of all, of right and of wrong responses), and `pass_at_16`. Before training:
+        `first_entropy`, `first_wrong_length` and `first_pass_at_16`. At `points` + 1 points of training: `curve` (the pass rate),
+        `entropy_curve`, `wrong_length_curve` and `pass_at_16_curve`; `area` is the mean of `curve`.
     """
     curves, _ = train_seeds(setting, seeds)
     success = curves.success.mean(-1)

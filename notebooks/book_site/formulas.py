@@ -1,4 +1,4 @@
-"""Formulas of docstrings, which are lines of plain text, as TeX."""
+"""Convert the plain-text formulas of docstrings to TeX."""
 
 import re
 import unicodedata
@@ -43,7 +43,7 @@ INDICES = frozenset({"pit"})
 GAP = " {3,}"
 """Spaces between two formulas on a line."""
 LONGEST_LINE = 70
-"""Characters up to which the formulas of a line stay side by side."""
+"""A line with more characters than this is split into its formulas."""
 BRACES = "⎧⎨⎩"
 
 TOKEN = re.compile(
@@ -54,13 +54,13 @@ TOKEN = re.compile(
 )
 SUBSCRIPT = re.compile(r"<?[^\W²]+(?:,<\w+)?")
 SIZE = re.compile(r"\|(?! )((?:[^()|]|\([^()|]*\))+)(?<! )\|")
-"""A size or an absolute value; the bar of a condition, as in π(y | x), is alone in its brackets."""
+"""A size or an absolute value; the bar of a conditional, as in π(y | x), has a space on both sides."""
 SIGNS_BEFORE, SIGNS_AFTER = frozenset("=+-·<>≤≥≈∈←→/|([{"), frozenset("=+-·<>≤≥≈∈←→/|)]},;:")
-"""Signs before and after a space that have their own spacing in TeX, or need none."""
+"""Signs next to which a space is dropped: TeX sets their spacing itself, or they need none."""
 
 
 def tex_lines(formula: str) -> list[str]:
-    """TeX of each line of a formula; if a line is long, TeX of each formula on it.
+    """Return the TeX of each line of a formula, or of each formula on a long line.
 
     Args:
         formula: the block of a docstring, as `rljax.book.equations.formula` returns it.
@@ -122,23 +122,23 @@ def _pieces(text: str) -> Iterator[str]:
             after = after or under
             continue
         if found["space"]:
-            apart = after == ";" or (after not in SIGNS_BEFORE and _is_text(text, found.end(), after))
+            apart = after == ";" or (after not in SIGNS_BEFORE and _needs_visible_space(text, found.end(), after))
             yield r"\ " if apart else " "
         else:
             yield _symbol(found, text[found.end() : found.end() + 1] or ")")
-            after = "text" if _word(found) else found[0]
+            after = "text" if _is_word(found) else found[0]
         at = found.end()
 
 
-def _word(found: re.Match[str]) -> bool:
-    """Whether a token is set as a word, so that a space next to it is visible."""
+def _is_word(found: re.Match[str]) -> bool:
+    """Whether a token is typeset as a word, so that a space next to it is visible."""
     return bool(found["word"] or found["name"] or found["code"]) and found["word"] not in OPERATORS
 
 
-def _is_text(text: str, at: int, before: str) -> bool:
+def _needs_visible_space(text: str, at: int, before: str) -> bool:
     """Whether a space that ends at an index must be visible: next to a word, and not before a sign with its own spacing."""
     ahead = TOKEN.match(text, at)
-    return ahead is not None and ahead[0] not in SIGNS_AFTER and (before == "text" or _word(ahead))
+    return ahead is not None and ahead[0] not in SIGNS_AFTER and (before == "text" or _is_word(ahead))
 
 
 def _symbol(found: re.Match[str], ahead: str) -> str:
@@ -194,7 +194,7 @@ def _operand(text: str, at: int) -> tuple[str, int]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Index of the bracket that closes the one at an index."""
+    """Return the index of the bracket that closes `text[at]`."""
     pairs = {"(": ")", "{": "}"}
     depth = 0
     for index in range(at, len(text)):

@@ -1,4 +1,4 @@
-"""Python as a tool: the policy's code runs in the sandbox, and its variables last for an episode."""
+"""Python as a tool: the policy's code runs in the sandbox, and its variables persist throughout an episode."""
 
 from rljax.agents.tool_environment import ToolEnvironment
 from rljax.rewards.sandbox import Limits, text_of
@@ -40,8 +40,8 @@ def output():
 class PythonInterpreter(ToolEnvironment):
     """An environment whose only tool runs Python code.
 
-    Each call first runs the code of the episode's earlier calls again, with hidden output, and then the new code. Variables
-    therefore last although no process runs between calls, and a resumed run continues exactly as before. The limits apply to all
+    Each call first runs the code of the episode's earlier calls again, discards its output, and then runs the new code. Variables
+    therefore persist although no process runs between calls, and a resumed run continues exactly as before. The limits apply to all
     of this code together; the code of a call that exceeds them, or ends the process, is left out of later calls.
 
     Args:

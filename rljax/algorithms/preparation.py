@@ -43,7 +43,7 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
 
 
 def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: EarlierRewards | None) -> None:
-    """Refuse a record with no source of credit, with two sources and no mix, or with arguments that do not fit it."""
+    """Refuse an algorithm with no source of credit or with two and no mix, and arguments that do not fit the algorithm."""
     sources = [name for name in ("advantage", "critic") if getattr(algorithm, name) is not None]
     uses_teacher_only = algorithm.teacher_divergence is not None and not sources
     if algorithm.mix is None and len(sources) != 1 and not uses_teacher_only:
@@ -55,7 +55,7 @@ def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Ea
     if progress is not None:
         check_between(0, 1, progress=progress)
     if past is not None and not algorithm.compares_groups:
-        raise ValueError("past must be None: the algorithm does not compare the responses to a prompt, got earlier rewards")
+        raise ValueError("past must be None: the algorithm does not compare the responses of a group, got earlier rewards")
 
 
 def _check_minibatches(prompts: int, **counts: int) -> None:
@@ -65,7 +65,7 @@ def _check_minibatches(prompts: int, **counts: int) -> None:
 
 
 def _drop_abstentions(rollout: Rollout[Array] | Rollout[np.ndarray]) -> Rollout[Array]:
-    """Mask out every token of a response on which the reward abstained; convert host arrays to JAX's."""
+    """Mask out every token of a response on which the reward abstained; convert NumPy arrays to JAX arrays."""
     arrays: Rollout[Array] = jax.tree.map(jnp.asarray, rollout)
     mask = arrays.mask.astype(bool)
     return arrays._replace(mask=mask if arrays.valid is None else mask & arrays.valid.astype(bool)[..., None])
@@ -132,7 +132,7 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.
         rollout: P prompts with G responses each.
 
     Returns:
-        `[P, G]`, in the rewards' unit.
+        `[P, G]`, in the same unit as the rewards.
 
     Raises:
         ValueError: a required input is missing, or shapes disagree.
@@ -292,7 +292,7 @@ def prepare(
             prompts, and weights computed from these prompts alone.
         value_minibatches: the same for the critic's updates; None: as many as for the policy.
         progress: fraction of training completed, in [0, 1]; for algorithms that mix two advantages.
-        past: earlier rewards of the prompts, from before this rollout; they join the groups in which responses are
+        past: rewards of the same prompts from earlier rollouts; they join the groups in which responses are
             compared, so G may be 1. Only for algorithms that compare responses.
 
     Returns:

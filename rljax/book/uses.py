@@ -19,7 +19,7 @@ from rljax.ops.unpublished.schedule import warmup_cosine
 
 SWITCHED_OFF = (0.0, math.inf)
 """Defaults that disable a part of an algorithm: a coefficient of 0, an infinite bound."""
-BY_NUMBER: Mapping[str, Callable[..., Any]] = MappingProxyType({"reference_rate": ema_update})
+OPS_OF_NUMERIC_SLOTS: Mapping[str, Callable[..., Any]] = MappingProxyType({"reference_rate": ema_update})
 """Slot that contains a number -> the op that the trainer calls with the number, unless it is 0."""
 BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
@@ -28,12 +28,12 @@ BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "--schedule quarter_cosine": warmup_cosine,
     }
 )
-"""Trainer flag -> the op that the flag adds to an algorithm; the first two flags need a penalty towards a reference."""
+"""Trainer flag -> the op that the flag adds to an algorithm; the first two need a penalty on the divergence from a reference."""
 OWN_PACKAGE = "rljax."
 
 
 class Use(NamedTuple):
-    """A filled slot of a record, and the ops that it calls."""
+    """A filled slot of an algorithm, critic or correction, and the ops that it calls."""
 
     slot: str
     """Name of the slot: `surrogate`, `critic.target`, `terms.reference_kl`."""
@@ -53,7 +53,7 @@ def ops_in(value: object) -> tuple[str, ...]:
     """Return the names of the ops that a slot's value calls, directly or through other functions, but not through other ops.
 
     Args:
-        value: a function, a partial function, or a tuple of either; any other value calls no op.
+        value: a function, a `functools.partial`, or a tuple of either; any other value calls no op.
 
     Returns:
         The names in order of first reference, each once.
@@ -101,7 +101,7 @@ def _references(function: Callable[..., Any]) -> Iterator[object]:
 
 @cache
 def _global_names(code: CodeType) -> list[str]:
-    """Return the names of the globals that bytecode and the bytecode of its nested functions load."""
+    """Return the names of the globals loaded by a code object and by the functions nested in it."""
     outer = [step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"]
     inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _global_names(constant)]
     return [*outer, *inner]
@@ -157,12 +157,15 @@ def uses(name: str) -> tuple[Use, ...]:
 
 
 def _ops_by_slot(record: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    found = {slot: BY_NUMBER[slot] if slot in BY_NUMBER and value else value for slot, value in record.items()}
+    found = {
+        slot: OPS_OF_NUMERIC_SLOTS[slot] if slot in OPS_OF_NUMERIC_SLOTS and value else value
+        for slot, value in record.items()
+    }
     return {slot: ops for slot, value in found.items() if (ops := ops_in(value))}
 
 
 def calls_of_records() -> dict[str, tuple[str, ...]]:
-    """Map each algorithm (including its options) and each flag to the ops that it calls.
+    """Map each algorithm (including its options) and each flag to the ops that it makes the trainer call.
 
     The keys of corrections are `--correction NAME`, and those of parts are `--with SLOT=PART`.
     """

@@ -15,7 +15,7 @@ class StagedStream(PromptStream):
         records: the records, for instance `range(n)`.
         stages: for each stage, the indices of its records.
         prompts: the length of each stage except the last, in positions, at least 1.
-        seed: the seed of shuffling, 0 or more.
+        seed: seed of the shuffling, 0 or more.
 
     Raises:
         InputError: there are no records, a stage has none, `prompts` is below 1, or the seed is negative.
@@ -31,7 +31,7 @@ class StagedStream(PromptStream):
             raise InputError(f"a stage has {prompts} prompts; it must have at least 1.")
         empty = [number for number, indices in enumerate(stages, 1) if not indices]
         if empty or not stages:
-            raise InputError(f"stage {empty[0] if empty else 1} has no problems; give each stage at least one.")
+            raise InputError(f"stage {empty[0] if empty else 1} has no records; give each stage at least one.")
         self._order = _Order([PromptStream(indices, seed=seed) for indices in stages], prompts)
 
 

@@ -10,19 +10,19 @@ from rljax.data.tokenizer import Tokenizer, prefix_ids
 
 
 def cut_blocks(problems: Sequence[Problem], tokenizer: Tokenizer, length: int) -> Demonstrations:
-    """Join documents into one token stream, and cut it into blocks that each predict the next `length` tokens.
+    """Join documents into one token stream, and cut it into blocks with `length` prediction targets each.
 
     ::
 
         stream = start, document 1, end, start, document 2, end, ...        block i = stream[iT], predicts stream[iT+1 ... (i+1)T]
 
-    Each token of the stream except the first is predicted once, from the earlier tokens of its block, even from another document's.
+    Each token of the stream except the first is predicted once, from the earlier tokens of its block, including other documents'.
 
     Args:
         problems: the documents, in the column `text`.
         tokenizer: the tokenizer. Its prefix starts each document, and its end token ends each document. Without a prefix, an
             end token starts the stream.
-        length: T, the number of tokens that each block predicts.
+        length: T, the number of predicted tokens per block.
 
     Returns:
         One row per block: a prompt of one token, and a response of T tokens (the last block may have fewer).

@@ -1,4 +1,4 @@
-"""Quantize frozen matrices to 8 or 4 bits, with one scale per block of inputs, for use under an adapter (QLoRA) or for inference.
+"""Quantize frozen matrices to 8 or 4 bits, with one scale per block of weights, for use under an adapter (QLoRA) or for inference.
 
 Source: Dettmers et al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314, equations 1, 2 and 5, appendix E.
 The paper also quantizes the scales; we do not. A block contains adjacent weights of one output, along the last input axis.
@@ -40,7 +40,7 @@ class Quantized(NamedTuple):
     """int8: an integer for each weight; uint8: the NF4 codes of two adjacent weights along the blocked axis, the first one in
     the lower four bits."""
     scale: Float[Array | np.ndarray, "*S"]
-    """Factor of each block: its largest absolute weight, divided by 127 for int8, undivided for NF4."""
+    """Factor of each block: its largest absolute weight; for int8, divided by 127."""
 
     @property
     def axis(self) -> int:
@@ -51,12 +51,12 @@ class Quantized(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the original matrix."""
-        in_a_byte = 2 if self.codes.dtype == jnp.uint8 else 1
-        return tuple(size * in_a_byte if axis == self.axis else size for axis, size in enumerate(self.codes.shape))
+        weights_per_byte = 2 if self.codes.dtype == jnp.uint8 else 1
+        return tuple(size * weights_per_byte if axis == self.axis else size for axis, size in enumerate(self.codes.shape))
 
 
 def is_quantized(leaf: object) -> bool:
-    """Return True for a `Quantized`; for the argument `is_leaf` of pytree functions."""
+    """Return True for a `Quantized`; use it as `is_leaf` in pytree functions."""
     return isinstance(leaf, Quantized)
 
 
@@ -176,14 +176,14 @@ def dequantize(quantized: Quantized) -> Float[Array, "*S"]:
 
 
 def quantize_parameter(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dtype: Any) -> Quantized | Float[Array, "*S"]:
-    """Quantize or cast one parameter of a model that is not trained.
+    """Quantize or cast one parameter of a frozen model.
 
     Args:
         path: path of the parameter.
-        leaf: the parameter. Matrices of layers are quantized; embedding and head are cast to the dtype of the products, which
-            loses nothing because they are not trained; norms and biases are unchanged.
+        leaf: the parameter. Matrices of layers are quantized; embedding and head are cast to `dtype`, because a frozen
+            parameter needs no extra precision for small updates; norms and biases are unchanged.
         kind: "int8" or "nf4".
-        dtype: dtype of the products.
+        dtype: dtype of the matrix products.
 
     Raises:
         InputError: no block size divides the last input axis, or the matrix belongs to experts.
@@ -191,20 +191,22 @@ def quantize_parameter(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dt
     names = path_names(path)
     name = names[-1]
     if name.startswith("expert_"):
-        raise InputError(f"quantize={kind!r} cannot quantize the matrices of experts ({'/'.join(names)}); leave it out.")
+        raise InputError(
+            f"quantize={kind!r} cannot quantize the matrices of experts ({'/'.join(names)}); leave quantize out."
+        )
     if name not in INPUT_AXES:
         return leaf.astype(dtype) if name in ("embedding", "head") else leaf
     axis = INPUT_AXES[name] - 1
     if not choose_block(leaf.shape[axis]):
         raise InputError(
-            f"quantize={kind!r} divides inputs into blocks of 4, 8, ... or {MAX_BLOCK}, but {'/'.join(names)} of shape "
-            f"{list(leaf.shape)} has {leaf.shape[axis]}; leave it out, or use a model of another shape."
+            f"quantize={kind!r} divides the inputs of a matrix into blocks of 4, 8, ... or {MAX_BLOCK}, but {'/'.join(names)} of "
+            f"shape {list(leaf.shape)} has {leaf.shape[axis]} inputs; leave quantize out, or use a model of another shape."
         )
     return QUANTIZERS[kind](leaf, axis=axis)
 
 
 def quantize_params(params: Params, *, kind: str, dtype: Any) -> Params:
-    """Quantize or cast all parameters of a model that is not trained; see `quantize_parameter`."""
+    """Quantize or cast all parameters of a frozen model; see `quantize_parameter`."""
     return jax.tree_util.tree_map_with_path(partial(quantize_parameter, kind=kind, dtype=dtype), params)
 
 
@@ -225,7 +227,7 @@ def dequantize_params(params: PyTree) -> PyTree[Array]:
 
 
 def check_blocks(params: PyTree, mesh: Mesh) -> None:
-    """Refuse a mesh that cannot share the blocks of quantized matrices equally.
+    """Refuse a mesh over which the blocks of a quantized matrix cannot be divided evenly.
 
     Args:
         params: parameters with `Quantized` matrices, or their shapes.

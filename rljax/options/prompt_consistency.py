@@ -1,7 +1,7 @@
-"""`--prompt-consistency NAME=WEIGHT`: make right answers likely after changed versions of their prompts, too.
+"""`--prompt-consistency NAME=WEIGHT`: make right answers likely for changed versions of their prompts as well.
 
 The changes are those of `rljax eval --perturb`. The responses of a rollout answer the original prompts. For each prompt that has a
-right answer, every update then adds to the loss the negative log-likelihood of one right answer after the changed prompt.
+right answer, every update then adds to the loss the negative log-likelihood of one right answer given the changed prompt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -103,16 +103,16 @@ def changed_prompts(setup: Setup, name: str) -> ChangedPrompts:
     ]
 
 
-def choose_right_answers(rollout: Rollout[np.ndarray], begin: int) -> Int[np.ndarray, "P"]:
-    """Choose one right answer per group: the first one at or after index `begin`, wrapping around; -1 if the group has none.
+def choose_right_answers(rollout: Rollout[np.ndarray], start: int) -> Int[np.ndarray, "P"]:
+    """Choose one right answer per group: the first one at or after index `start`, wrapping around; -1 if the group has none.
 
     Args:
         rollout: P groups of G answers.
-        begin: the index, taken modulo G.
+        start: the index, taken modulo G.
     """
     valid = np.ones(rollout.rewards.shape, bool) if rollout.valid is None else rollout.valid
     right, known = correctness_masks(rollout._replace(valid=valid))
-    order = (begin + np.arange(right.shape[1])) % right.shape[1]
+    order = (start + np.arange(right.shape[1])) % right.shape[1]
     is_eligible = (right & known & rollout.mask.any(-1))[:, order]
     return np.where(is_eligible.any(1), order[is_eligible.argmax(1)], -1)
 
@@ -151,9 +151,10 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
 
     ::
 
-        L = Σ_k w_k mean{ -log π(y_t | x_k, y_<t) : t a token of y }        y ~ π_old(. | x),    x_k = x changed in the kth way
+        L = Σ_k w_k mean{ -log π(y_t | x_k, y_<t) : t a token of y }        x_k = x changed in the kth way
 
-    If L included wrong answers and summed over tokens, it would estimate KL(π_old(. | x) ‖ π(. | x_k)) up to a constant.
+    Here y ~ π_old(. | x) is one of the right answers of the rollout. If L included wrong answers and summed over tokens, it would
+    estimate KL(π_old(. | x) ‖ π(. | x_k)) up to a constant.
 
     Args:
         score: scores the tokens of packed rows.

@@ -34,11 +34,11 @@ def is_first() -> bool:
 def fetch(tree: PyTree) -> PyTree[np.ndarray]:
     """Copy complete arrays to this host, even if they are sharded over several hosts; all processes must call it together."""
 
-    def complete(array: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    def gather(array: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         is_here = not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated
         return array if is_here else process_allgather(array, tiled=True)
 
-    return jax.device_get(jax.tree.map(complete, tree))
+    return jax.device_get(jax.tree.map(gather, tree))
 
 
 def fetch_once(array: jax.Array | np.ndarray) -> np.ndarray:
@@ -61,13 +61,15 @@ def run_together(work: Callable[[], Result]) -> Result:
     error: Exception | None = None
     try:
         returned.append(work())
-    except Exception as raised:  # errors of any type, because the other processes wait for the outcome
+    except Exception as raised:  # catch errors of any type: the other processes wait for the outcome
         error = raised
     failed = np.flatnonzero(process_allgather(np.asarray(error is not None)))
     if error is not None:
         raise error
     if failed.size:
-        raise InputError(f"Host {failed[0]} of {jax.process_count()} failed; see its output for the reason.")
+        raise InputError(
+            f"Host {failed[0]} (of hosts 0 to {jax.process_count() - 1}) failed; see its output for the reason."
+        )
     return returned[0]
 
 
@@ -103,7 +105,7 @@ def min_over_hosts(bytes_here: int | None) -> int | None:
         >>> min_over_hosts(3_000_000), min_over_hosts(None)
         (2097152, None)
     """
-    here = -1 if bytes_here is None else bytes_here >> 20  # MiB, because JAX gathers 32 bits
+    here = -1 if bytes_here is None else bytes_here >> 20  # MiB, because JAX gathers 32-bit integers
     lowest = int(process_allgather(np.int32(here)).min())
     return None if lowest < 0 else lowest << 20
 

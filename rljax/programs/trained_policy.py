@@ -534,7 +534,7 @@ def quantized_policy(policy: Policy, kind: str, dtype: str, mesh: Mesh) -> Polic
         mesh: the devices.
 
     Raises:
-        InputError: the policy or one of its matrices cannot be quantized, or the devices cannot share the blocks.
+        InputError: the policy or one of its matrices cannot be quantized, or its blocks cannot be divided evenly among the devices.
     """
     if policy.quantized is None or policy.shapes is None:
         raise InputError(
@@ -551,7 +551,7 @@ def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolde
         opened = open_adapter(config, policy, mesh, run, which)
         return merge_adapter(opened.base, opened.params, config, mesh=mesh, policy=policy)
     if run is None and config.adapter.rank is not None:
-        base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
+        base = required(make_base(config, policy, mesh, is_custom=False), "lora_rank")
         factors = initial_adapter(config, base)
         factors = put(factors, policy_shardings(mesh, factors, factors, policy.partition))
         return merge_adapter(base, factors, config, mesh=mesh, policy=policy)
@@ -587,7 +587,7 @@ def open_adapter(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder
     Raises:
         InputError: the base cannot be loaded or is not the run's, or the checkpoint cannot be read.
     """
-    base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
+    base = required(make_base(config, policy, mesh, is_custom=False), "lora_rank")
     check_base(run, base_entry(config, base))
     like = jax.eval_shape(partial(fresh_adapter, config, base))
     param_shardings = policy_shardings(mesh, like, like, policy.partition)

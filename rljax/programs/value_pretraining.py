@@ -141,7 +141,7 @@ def make_value_learner(setup: Setup, state: TrainState, steps: int) -> Learn:
     prepare_batch = make_prepare(algorithm, minibatches=minibatches, value_minibatches=schedule.minibatches)
     passes = config.critic.pretraining_passes
     optimizer = pretraining_optimizer(config, algorithm, steps * passes * schedule.minibatches * schedule.passes)
-    update_critic = make_critic_updates(setup, optimizer, schedule, state, passes=passes)
+    update_critic = make_critic_updates(setup, optimizer, schedule, state, repeats=passes)
 
     def learn(state: TrainState, scored_rollout: ScoredRollout) -> tuple[TrainState, LearnMetrics, Batch[np.ndarray]]:
         rollout, sequences = scored_rollout.groups.rollout, sequences_of(scored_rollout.groups)

@@ -58,12 +58,12 @@ def code(
     expect; `rljax.rewards.sandbox.driver` explains how this is enforced. A program that does not finish fails.
 
     Args:
-        prompts: the tasks, as text or chats. A prompt of HumanEval is the beginning of the program.
+        prompts: the tasks, as text or chats. A HumanEval prompt is the beginning of the program.
         completions: the responses, one per prompt.
         tests: for each prompt a list of assertions, like MBPP's `test_list`.
         setup: for each prompt the statements that run before the assertions, like MBPP's `test_setup_code`.
-        test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions (as in
-            MBPP+), of functions `test_...` without parameters, or of `unittest` cases.
+        test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script that
+            consists of assertions (as in MBPP+), functions `test_...` without parameters, or `unittest` cases.
         entry_point: for each prompt the name of the function under test, or `Class().method`; required with `check(candidate)`.
         stdin: for each prompt the inputs of the program, one text per test, as in CodeContests. With `stdin`, the program is what
             `rljax.rewards.code_blocks.last_code` finds, and it is judged as in `rljax.rewards.standard_input.build_stdin_program`.

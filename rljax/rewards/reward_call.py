@@ -58,7 +58,7 @@ class CallResult(NamedTuple):
 
 
 def qualified_name(reward: object) -> str:
-    """Return the name of a function, or of the class of any other object, after its module or the user's file.
+    """Return the name of a function, or of the class of any other object, prefixed with its module or the user's file.
 
     Example:
         >>> import math
@@ -127,7 +127,7 @@ def select_arguments(reward: Callable, available: Mapping[str, object]) -> dict[
 
 
 def abstain(completions: Sequence[str]) -> list[None]:
-    """Abstain on every completion. Programs that need no reward pass this function.
+    """Abstain on every completion. It stands in for the reward in programs that need none.
 
     Example:
         >>> abstain(["a", "b"])
@@ -167,8 +167,8 @@ def shield(function: str) -> Generator[None]:
             os.close(probe)
         except OSError as error:
             raise InputError(
-                f"the reward {function} closed file descriptors that it had not opened, among them files of the run; let it close "
-                "only its own files. When resumed, the run continues from its last checkpoint."
+                f"the reward {function} closed file descriptors that it had not opened, including files of the run; it must close "
+                "only files that it opened. When resumed, the run continues from its last checkpoint."
             ) from error
 
 
@@ -274,7 +274,7 @@ def wait_for(returned: Sequence[object], seconds: float | int | None = None) -> 
     async def await_all() -> list[object]:
         return await asyncio.gather(*(_await(one, seconds) for one in awaitables), return_exceptions=True)
 
-    with shield("that is a coroutine"), ThreadPoolExecutor(max_workers=1) as pool:
+    with shield("(a coroutine)"), ThreadPoolExecutor(max_workers=1) as pool:
         results = iter(pool.submit(asyncio.run, await_all()).result())
     finished = [next(results) if inspect.isawaitable(entry) else entry for entry in returned]
     for result in finished:
@@ -378,7 +378,7 @@ def _check_range(value: numbers.Real) -> float | Failed:
 
 
 def has_failed(kinds: Int8[np.ndarray, "*N"]) -> Bool[np.ndarray, "*N"]:
-    """True where a reward failed; unfinished and unstated answers are wrong, not failures.
+    """True where a reward failed; answers of the kinds unfinished and unstated are wrong, but the reward did not fail.
 
     Args:
         kinds: for each completion 0, or the position of its kind of failure in `Failures`, counted from 1.
@@ -422,7 +422,7 @@ def check_failures(result: CallResult, function: str, max_failure_share: float |
         error = OutOfRangeError if result.failures.out_of_range == failed else FailedJudgeError
         raise error(
             f"the {what} {function} failed on {failed} of {count} completions ({result.failures}), more than the "
-            f"{max_failure_share:.0%} that may fail; the first: completion {first}: {result.reason}. "
+            f"{max_failure_share:.0%} that may fail; the first was completion {first}: {result.reason}. "
             f"Fix the function, or raise max_failure_share."
         )
 

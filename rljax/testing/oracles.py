@@ -1,11 +1,12 @@
 # pyright: basic
 """Every algorithm's objective as loops over prompts, responses and tokens, written from its paper without this library's code.
 
-An objective takes a rollout `d`, log-probabilities `x[p, i, t]` in float64, and a copy `sg` of `x` under stop-gradient. It is
-to be maximized; for the losses of critics, see `rljax.testing.value_oracles`. Every response must have at least one token, begin
+An objective takes a rollout `d`, log-probabilities `x[p, i, t]` in float64, and a copy `sg` of `x` under stop-gradient. Objectives
+are maximized; for critic losses, see `rljax.testing.value_oracles`. Every response must have at least one token, begin
 in column 0 and have no gaps (see `Example.compact` of `rljax.testing.example`).
 
-The loops are written for the hyperparameters in `OPTIONS`, with which every part of an algorithm affects responses of six tokens.
+The loops are written for the hyperparameters in `OPTIONS`, which are chosen so that every part of an algorithm has an effect, even
+on responses of six tokens.
 """
 
 from itertools import combinations
@@ -49,11 +50,11 @@ def _centered(rewards):
 
 
 def _zscores(rewards, eps=1e-6, ddof=1):
-    away = _centered(rewards)
-    return [a / (sqrt(sum(b * b for b in away) / (len(away) - ddof)) + eps) for a in away]
+    deviations = _centered(rewards)
+    return [a / (sqrt(sum(b * b for b in deviations) / (len(deviations) - ddof)) + eps) for a in deviations]
 
 
-def _minus_others(rewards):
+def _minus_mean_of_others(rewards):
     return [r - (sum(rewards) - r) / (len(rewards) - 1) for r in rewards]
 
 
@@ -73,8 +74,8 @@ def _k1(d, x, p, i, t):
 
 
 def _k3(d, x, p, i, t):
-    away = d.ref_logp[p, i, t] - x[p, i, t]
-    return exp(away) - away - 1
+    log_ratio = d.ref_logp[p, i, t] - x[p, i, t]
+    return exp(log_ratio) - log_ratio - 1
 
 
 def _token_reward(d, p, i, t, beta=0.0):
@@ -85,8 +86,8 @@ def _token_reward(d, p, i, t, beta=0.0):
 def _gae(d, p, i, t, lambda_, gamma=1.0, beta=0.0):
     total, n = 0.0, d.lengths[p, i]
     for k in range(t, n):
-        following = d.values[p, i, k + 1] if k + 1 < n else 0.0
-        total += (gamma * lambda_) ** (k - t) * (_token_reward(d, p, i, k, beta) + gamma * following - d.values[p, i, k])
+        next_value = d.values[p, i, k + 1] if k + 1 < n else 0.0
+        total += (gamma * lambda_) ** (k - t) * (_token_reward(d, p, i, k, beta) + gamma * next_value - d.values[p, i, k])
     return total
 
 
@@ -149,8 +150,8 @@ def _deepseek_v32(d, x, sg):
     a = _by_group(d, _centered)
 
     def kept(p, i):
-        away = [d.sampled_logp[p, i, t] - sg[p, i, t] for t in range(d.lengths[p, i])]
-        return not (a[p][i] < 0 and sum(away) / len(away) > 0.05)
+        log_ratios = [d.sampled_logp[p, i, t] - sg[p, i, t] for t in range(d.lengths[p, i])]
+        return not (a[p][i] < 0 and sum(log_ratios) / len(log_ratios) > 0.05)
 
     def objective(p, i, t):
         ratio = exp(x[p, i, t] - d.sampled_logp[p, i, t])
@@ -326,13 +327,13 @@ def _luspo(d, x, sg):
     return total / len(d.rows)
 
 
-def _reinforce_responses(d, x, a):
+def _response_reinforce(d, x, a):
     """REINFORCE that treats each response as one action."""
     return sum(a[p][i] * (x[p, i, t] - d.old_logp[p, i, t]) for p, i, t in _tokens(d)) / len(d.rows)
 
 
 def _max_rl(d, x, sg):
-    return _reinforce_responses(d, x, _by_group(d, lambda r: [(one * len(r) - sum(r)) / sum(r) for one in r]))
+    return _response_reinforce(d, x, _by_group(d, lambda r: [(one * len(r) - sum(r)) / sum(r) for one in r]))
 
 
 def _on_policy_distillation(d, x, sg):
@@ -350,7 +351,7 @@ def _opo(d, x, sg):
     for p in range(d.prompts):
         total = sum(d.lengths[p, i] * d.rewards[p, i] for i in range(d.group))
         a.append([d.rewards[p, i] - total / sum(d.lengths[p]) for i in range(d.group)])
-    return _reinforce_responses(d, x, a)
+    return _response_reinforce(d, x, a)
 
 
 def _otb(d, x, sg):
@@ -380,8 +381,8 @@ def _pass_at_k(d, x, sg):
     return _sequence_mean(d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), a[p][i], 0.2, 0.2))
 
 
-def _gain_in_pairs(rewards):
-    """For each response: n times its transformed reward s_i in PKPO, for k = 2, as a sum over all pairs."""
+def _pkpo_rewards(rewards):
+    """Return n times PKPO's transformed reward s_i of each response, for k = 2; n is the number of responses."""
     pairs = list(combinations(range(len(rewards)), 2))
     gains = [
         sum(max(rewards[a], rewards[b]) - rewards[a + b - i] for a, b in pairs if i in (a, b)) for i in range(len(rewards))
@@ -390,7 +391,7 @@ def _gain_in_pairs(rewards):
 
 
 def _pkpo(d, x, sg):
-    return _reinforce_responses(d, x, _by_group(d, _gain_in_pairs))
+    return _response_reinforce(d, x, _by_group(d, _pkpo_rewards))
 
 
 def _ppo(d, x, sg):
@@ -418,7 +419,7 @@ def _reinforce_pp_baseline(d, x, sg):
 
 
 def _remax(d, x, sg):
-    return _reinforce_responses(
+    return _response_reinforce(
         d, x, [[d.rewards[p, i] - d.greedy_rewards[p] for i in range(d.group)] for p in range(d.prompts)]
     )
 
@@ -428,7 +429,7 @@ def _rloo(d, x, sg):
         [sum(_token_reward(d, p, i, t, beta=0.1) for t in range(d.lengths[p, i])) for i in range(d.group)]
         for p in range(d.prompts)
     ]
-    a = _by_group(d, _minus_others, penalized)
+    a = _by_group(d, _minus_mean_of_others, penalized)
     return sum(a[p][i] * (x[p, i, t] - d.old_logp[p, i, t]) for p, i, t in _tokens(d)) / len(d.rows)
 
 
@@ -466,7 +467,7 @@ def _t1(d, x, sg):
         ]
         for p in range(d.prompts)
     ]
-    a = _by_group(d, _minus_others, penalized)
+    a = _by_group(d, _minus_mean_of_others, penalized)
     return sum(a[p][i] * (x[p, i, t] - d.old_logp[p, i, t]) + 0.01 * d.entropy[p, i, t] for p, i, t in _tokens(d)) / len(
         d.rows
     )

@@ -52,7 +52,7 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
     update_critic, minibatches = None, {"minibatches": optimization.minibatches}
     if setup.critic is not None:
         schedule, optimizer = value_schedule(algorithm, setup.config), critic_optimizer(setup.config, algorithm)
-        update_critic = make_critic_updates(setup, optimizer, schedule, state, passes=optimization.passes)
+        update_critic = make_critic_updates(setup, optimizer, schedule, state, repeats=optimization.passes)
         minibatches["value_minibatches"] = schedule.minibatches
     prepare_batch = make_prepare(algorithm, setup.options, **minibatches)
     update_policy = make_policy_updates(setup, state)

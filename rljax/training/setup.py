@@ -188,7 +188,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     learns_from_steps = train_worker.judge.step_reward is not None and not any(
         "rewards" in each.needs for each in algorithm.credits
     )
-    base = make_base(config, policy, mesh, is_own=custom.policy is not None)
+    base = make_base(config, policy, mesh, is_custom=custom.policy is not None)
     setup = plan_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         base=base,

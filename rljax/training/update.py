@@ -68,9 +68,9 @@ def apply_gradient(
     return where_safe(safe, after, state), norm, safe
 
 
-def jit_step(step: Callable, where: Shardings, mesh: Mesh) -> Any:
+def jit_step(step: Callable, shardings: Shardings, mesh: Mesh) -> Any:
     """Compile a step for states with these shardings; the old state's buffers are donated."""
-    return jax.jit(step, donate_argnums=0, out_shardings=(where.tree(), replicated(mesh)))
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings.tree(), replicated(mesh)))
 
 
 def make_policy_update(setup: Setup, state: TrainState) -> Update:
@@ -85,14 +85,16 @@ def make_policy_update(setup: Setup, state: TrainState) -> Update:
     return update
 
 
-def policy_program(setup: Setup, where: Shardings) -> Any:
+def policy_program(setup: Setup, shardings: Shardings) -> Any:
     """Compile `(state, frozen, layout, batch, data) -> (state, metrics)` for a state with these shardings."""
     gradient_of = make_gradient(setup.algorithm, setup.forward, setup.policy.copies, traced_parts(setup.options))
-    return _policy_program(gradient_of, setup.optimizer, where, setup.mesh)
+    return _policy_program(gradient_of, setup.optimizer, shardings, setup.mesh)
 
 
 @cache_results
-def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformation, where: Shardings, mesh: Mesh) -> Any:
+def _policy_program(
+    gradient_of: Callable, optimizer: optax.GradientTransformation, shardings: Shardings, mesh: Mesh
+) -> Any:
     def step(
         state: TrainState, frozen: Frozen, layout: Layout, batch: Batch[Array], data: dict[str, PyTree]
     ) -> tuple[TrainState, UpdateMetrics]:
@@ -100,7 +102,7 @@ def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformati
         state, norm, safe = apply_gradient(state, optimizer, gradient, metrics.loss)
         return state, UpdateMetrics(metrics, norm, skip_count(safe), options=measured)
 
-    return jit_step(step, where, mesh)
+    return jit_step(step, shardings, mesh)
 
 
 @cache_results

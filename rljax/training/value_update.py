@@ -1,4 +1,4 @@
-"""The critic's values, its jitted update, and all critic updates on a rollout."""
+"""Compute the critic's values, compile one critic update, and run all critic updates on a rollout."""
 
 from collections.abc import Callable
 from math import gcd
@@ -41,9 +41,10 @@ class ValueSchedule(NamedTuple):
 
 
 def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
-    """Fit the algorithm's number of critic updates per rollout to the number of prompts.
+    """Divide the algorithm's critic updates per rollout into passes over mini-batches of equal size.
 
-    U updates on P prompts are U / gcd(P, U) passes over gcd(P, U) mini-batches: 12 updates on 32 prompts are 3 passes over 4.
+    U updates on P prompts are U / gcd(P, U) passes over gcd(P, U) mini-batches: 12 updates on 32 prompts
+    are 3 passes over 4 mini-batches.
     """
     prompts = config.sampling.prompts
     updates = config.optimization.minibatches * required(algorithm.critic, "algorithm.critic").updates
@@ -57,7 +58,7 @@ def _values_of_part(critic: Critic) -> Callable[[Params, Layout], Float[Array, "
 
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
-    """Compile `(params, sequences) -> values [B, T]` without gradients, `rows` rows at a time; the values are a host array."""
+    """Return a compiled `(params, sequences) -> values [B, T]`, a host array, computed without gradients `rows` rows at a time."""
     return compile_for_sequences(_values_of_part(critic.without_builders()), mesh, rows)  # pyright: ignore[reportReturnType]  host arrays
 
 
@@ -82,7 +83,7 @@ def make_value_step(
 
 @cache_results
 def _value_program(
-    algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, where: Shardings, mesh: Mesh
+    algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, shardings: Shardings, mesh: Mesh
 ) -> Any:
     """Compile `(state, layout, batch) -> (state, metrics)`; see `make_value_step`."""
 
@@ -103,7 +104,7 @@ def _value_program(
         after = where_safe(safe, before._replace(params=params, opt_state=opt_state), before)
         return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skip_count(safe))
 
-    return jit_step(step, where, mesh)
+    return jit_step(step, shardings, mesh)
 
 
 def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
@@ -125,9 +126,9 @@ def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
 
 
 def make_critic_updates(
-    setup: Setup, optimizer: optax.GradientTransformation, schedule: ValueSchedule, state: TrainState, *, passes: int = 1
+    setup: Setup, optimizer: optax.GradientTransformation, schedule: ValueSchedule, state: TrainState, *, repeats: int = 1
 ) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, CriticMetrics | None]]:
-    """Build the function that makes a rollout's critic updates: all updates of the schedule, repeated `passes` times."""
+    """Build the function that runs a rollout's critic updates: all updates of the schedule, repeated `repeats` times."""
     critic = required(setup.critic, "setup.critic")
     update = make_value_step(setup.algorithm, critic, optimizer, state, setup.mesh)
     sampling = setup.config.sampling
@@ -143,7 +144,7 @@ def make_critic_updates(
             (lay_out(responses, part.mask, rows=rows, devices=devices), part)
             for responses, part in mini_batches((sequences, batch), schedule.minibatches)
         ]
-        for layout, part in parts * (schedule.passes * passes):
+        for layout, part in parts * (schedule.passes * repeats):
             if required(part.value_weights, "batch.value_weights").any():
                 state, metrics = update(state, *put_layout(setup.mesh, layout, part))
                 history.append(jax.device_get(metrics))
@@ -153,7 +154,7 @@ def make_critic_updates(
 
 
 def measure_credit(algorithm: Algorithm, rollout: Rollout[np.ndarray], batch: Batch[np.ndarray]) -> CreditMetrics:
-    """Measure the values and advantages of a prepared rollout, over its trained tokens."""
+    """Measure the values and advantages of a prepared rollout, over the tokens that it trains on."""
     shape = rollout.mask.shape
     mask, advantage = batch.mask.reshape(shape), batch.advantage.reshape(shape)
     measured = jax.device_get(credit_metrics(rollout.values, rollout.rewards, mask, advantage))

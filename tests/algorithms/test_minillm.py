@@ -1,4 +1,7 @@
-"""MiniLLM's gradient is the reverse KL's for responses of up to two tokens, where the mean of later tokens is their sum."""
+"""For responses of up to two tokens, MiniLLM's gradient equals the gradient of the reverse KL divergence.
+
+After such a response's first token there is at most one more, so MiniLLM's mean over later tokens is their sum.
+"""
 
 from itertools import product
 
@@ -18,8 +21,8 @@ STATES = np.array([[0, response[0]] for response in RESPONSES])  # logits index 
 STUDENT, TEACHER = np.random.default_rng(3).normal(size=(2, VOCABULARY, VOCABULARY))
 
 
-def log_probabilities(policy_logits):
-    return policy_logits - np.log(np.exp(policy_logits).sum(-1, keepdims=True))
+def log_probabilities(logits):
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
 def sequence_kl(policy_logits):
@@ -42,21 +45,20 @@ def test_minillm_gradient_is_the_sequence_kl_gradient():
         teacher_logp=teacher_logp[:, None],
     )
     batch = prepare(algorithm, rollout)
-    sampling_weights = probabilities[:, None] * len(
-        RESPONSES
-    )  # every response, weighted by its probability, replaces sampling
+    # Instead of sampling, enumerate all responses and weight each by its probability.
+    sampling_weights = probabilities[:, None] * len(RESPONSES)
     batch = batch._replace(
         weights=batch.weights * sampling_weights,
         term_weights=tuple(weights * sampling_weights for weights in batch.term_weights),
     )
 
-    def total(policy_logits):
+    def total_loss(policy_logits):
         logits = policy_logits[STATES]
         divergence = algorithm.teacher_divergence(logits, jnp.array(TEACHER)[STATES])
-        now = jax.nn.log_softmax(policy_logits)[STATES, TOKENS]
-        return loss(algorithm, now, batch, teacher_divergence=divergence)[0]
+        current_logp = jax.nn.log_softmax(policy_logits)[STATES, TOKENS]
+        return loss(algorithm, current_logp, batch, teacher_divergence=divergence)[0]
 
-    gradient = jax.grad(total)(jnp.array(STUDENT))
+    gradient = jax.grad(total_loss)(jnp.array(STUDENT))
     expected = np.zeros_like(STUDENT)
     for index in np.ndindex(expected.shape):
         step = np.zeros_like(STUDENT)
@@ -64,12 +66,14 @@ def test_minillm_gradient_is_the_sequence_kl_gradient():
         expected[index] = (sequence_kl(STUDENT + step) - sequence_kl(STUDENT - step)) / 2e-5
     np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-9)
     assert algorithm.teacher_divergence is exact_kl
-    token_gradient = jax.grad(lambda policy_logits: total(policy_logits) - surrogate(algorithm, batch, policy_logits))(
+    token_gradient = jax.grad(lambda policy_logits: total_loss(policy_logits) - surrogate(algorithm, batch, policy_logits))(
         jnp.array(STUDENT)
     )
-    assert np.abs(token_gradient - expected).max() > 0.005, "without credit for later tokens, the gradient is wrong"
+    assert np.abs(token_gradient - expected).max() > 0.005, (
+        "the gradient without credit for later tokens should be wrong, but is right"
+    )
 
 
 def surrogate(algorithm, batch, policy_logits):
-    now = jax.nn.log_softmax(policy_logits)[STATES, TOKENS]
-    return loss(algorithm._replace(terms=(), teacher_divergence=None), now, batch._replace(term_weights=()))[0]
+    current_logp = jax.nn.log_softmax(policy_logits)[STATES, TOKENS]
+    return loss(algorithm._replace(terms=(), teacher_divergence=None), current_logp, batch._replace(term_weights=()))[0]

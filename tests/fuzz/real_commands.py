@@ -1,10 +1,10 @@
-"""Run thousands of command lines with existing flags in one process; each does its real work.
+"""Run thousands of command lines with valid flag names in one process, without mocks.
 
     python tests/fuzz/real_commands.py --count 10000 --seed 0 --result tests/fuzz/real_commands.json
 
-No function is mocked: settings are printed; runs are compared, plotted and reported; rows are checked; models are exported and
-sampled from; and small runs are trained. The result file counts the exit codes of each command and lists every fault. It is
-written every 25 commands, and the same command resumes where an earlier one was stopped.
+Each command does its real work: settings are printed; runs are compared, plotted and reported; rows are checked; models are
+exported and sampled from; and small runs are trained. The result file counts the exit codes of each command and
+lists every fault. It is written every 25 commands, and the same command resumes where an earlier one was stopped.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import rljax
 from rljax.algorithms import BY_NAME
 from rljax.tracking.glossary import GLOSSARY
 
-LONGEST = 120.0
+TIME_LIMIT = 120.0
 """Longest time that one command may take, in seconds, on a machine that also does other work."""
 WORDS = (
     "gae",
@@ -67,13 +67,13 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "schedule": ("constant", "cosine", "linear"),
 }
 SIZES = (*SMALLEST, "--replicas", "1", "--quiet")
-TRAINED = ("--train-problems", "8", "--heldout-problems", "2", "--warm-start-steps", "1", "--max-response-tokens", "12")
+TRAIN_FLAGS = ("--train-problems", "8", "--heldout-problems", "2", "--warm-start-steps", "1", "--max-response-tokens", "12")
 
 
-def sample_settings(rng: random.Random, most: int = 4) -> list[str]:
-    """Sample up to `most` settings, most of them with a valid value."""
+def sample_settings(rng: random.Random, max_count: int = 4) -> list[str]:
+    """Sample up to `max_count` settings; most get a valid value."""
     words = []
-    for name in rng.sample(sorted(SETTINGS), rng.randint(0, most)):
+    for name in rng.sample(sorted(SETTINGS), rng.randint(0, max_count)):
         values = SETTINGS[name]
         words += [f"--{name}", values[0] if rng.random() < 0.8 else rng.choice(values)]
     return words
@@ -89,12 +89,12 @@ def write_rows(rng: random.Random, directory: Path) -> str:
     return str(file)
 
 
-def make_commands(good: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], list[str]]]]:
-    """Return, for each command, its sampling weight and the function that generates its words."""
-    runs = [str(good / "run"), str(good / "other")]
+def make_commands(runs_folder: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], list[str]]]]:
+    """Return, for each command, its sampling weight and the function that generates its arguments."""
+    runs = [str(runs_folder / "run"), str(runs_folder / "other")]
 
     def sample_run(rng: random.Random) -> str:
-        return rng.choice([*runs, *runs, *runs, str(good / "nowhere")])
+        return rng.choice([*runs, *runs, *runs, str(runs_folder / "nowhere")])
 
     def sample_words(rng: random.Random, names: tuple[str, ...]) -> list[str]:
         return rng.sample(names, rng.randint(0, 2))
@@ -104,57 +104,87 @@ def make_commands(good: Path) -> dict[str, tuple[int, Callable[[random.Random, P
 
     algorithms, metrics = tuple(BY_NAME), tuple(entry.name for entry in GLOSSARY)
     return {
-        "config": (30, lambda d, p: ["config", *sample_settings(d), *(["--json"] if d.random() < 0.5 else ["--changed"])]),
-        "explain": (10, lambda d, p: ["explain", *sample_words(d, (*metrics, "nope"))]),
-        "equations": (10, lambda d, p: ["equations", *sample_words(d, WORDS), *(["--json"] if d.random() < 0.3 else [])]),
-        "algorithms": (10, lambda d, p: ["algorithms", *sample_words(d, (*algorithms, "nope"))]),
-        "errata": (3, lambda d, p: ["errata", *(["--json"] if d.random() < 0.5 else [])]),
+        "config": (
+            30,
+            lambda rng, folder: ["config", *sample_settings(rng), *(["--json"] if rng.random() < 0.5 else ["--changed"])],
+        ),
+        "explain": (10, lambda rng, folder: ["explain", *sample_words(rng, (*metrics, "nope"))]),
+        "equations": (
+            10,
+            lambda rng, folder: ["equations", *sample_words(rng, WORDS), *(["--json"] if rng.random() < 0.3 else [])],
+        ),
+        "algorithms": (10, lambda rng, folder: ["algorithms", *sample_words(rng, (*algorithms, "nope"))]),
+        "errata": (3, lambda rng, folder: ["errata", *(["--json"] if rng.random() < 0.5 else [])]),
         "recommend": (
             10,
-            lambda d, p: [
+            lambda rng, folder: [
                 "recommend",
                 "--group",
-                sample_number(d),
+                sample_number(rng),
                 "--updates",
-                sample_number(d),
-                *(["--critic"] if d.random() < 0.5 else []),
+                sample_number(rng),
+                *(["--critic"] if rng.random() < 0.5 else []),
             ],
         ),
-        "runs": (6, lambda d, p: ["runs", d.choice([str(good), str(p), str(good / "nowhere")])]),
-        "compare": (6, lambda d, p: ["compare", sample_run(d), sample_run(d)]),
-        "doctor": (4, lambda d, p: ["doctor", sample_run(d), "--out", str(p / "report.html")]),
+        "runs": (
+            6,
+            lambda rng, folder: ["runs", rng.choice([str(runs_folder), str(folder), str(runs_folder / "nowhere")])],
+        ),
+        "compare": (6, lambda rng, folder: ["compare", sample_run(rng), sample_run(rng)]),
+        "doctor": (4, lambda rng, folder: ["doctor", sample_run(rng), "--out", str(folder / "report.html")]),
         "plot": (
             1,
-            lambda d, p: ["plot", sample_run(d), "--out", str(p / d.choice(["plot.svg", "plot.png", "plot.nope"]))],
+            lambda rng, folder: [
+                "plot",
+                sample_run(rng),
+                "--out",
+                str(folder / rng.choice(["plot.svg", "plot.png", "plot.nope"])),
+            ],
         ),
         "preprocess": (
             12,
-            lambda d, p: [
+            lambda rng, folder: [
                 "preprocess",
-                write_rows(d, p),
-                str(p / "clean.jsonl"),
+                write_rows(rng, folder),
+                str(folder / "clean.jsonl"),
                 "--on-error",
-                d.choice(["fatal", "drop"]),
+                rng.choice(["fatal", "drop"]),
             ],
         ),
         "export": (
             2,
-            lambda d, p: [
+            lambda rng, folder: [
                 "export",
-                sample_run(d),
-                str(p / "model"),
-                *(["--dtype", "bfloat16"] if d.random() < 0.3 else []),
+                sample_run(rng),
+                str(folder / "model"),
+                *(["--dtype", "bfloat16"] if rng.random() < 0.3 else []),
             ],
         ),
-        "average": (1, lambda d, p: ["average", sample_run(d), sample_run(d), str(p / "mean")]),
+        "average": (1, lambda rng, folder: ["average", sample_run(rng), sample_run(rng), str(folder / "mean")]),
         "sample": (
             2,
-            lambda d, p: ["sample", sample_run(d), "--prompt", d.choice(["3+4=", "", "é"]), "--count", sample_number(d)],
+            lambda rng, folder: [
+                "sample",
+                sample_run(rng),
+                "--prompt",
+                rng.choice(["3+4=", "", "é"]),
+                "--count",
+                sample_number(rng),
+            ],
         ),
-        "eval": (1, lambda d, p: ["eval", sample_run(d), "--limit", sample_number(d)]),
+        "eval": (1, lambda rng, folder: ["eval", sample_run(rng), "--limit", sample_number(rng)]),
         "train": (
             1,
-            lambda d, p: ["train", *SIZES, *TRAINED, "--run", str(p / "run"), "--steps", "1", *sample_settings(d, 2)],
+            lambda rng, folder: [
+                "train",
+                *SIZES,
+                *TRAIN_FLAGS,
+                "--run",
+                str(folder / "run"),
+                "--steps",
+                "1",
+                *sample_settings(rng, 2),
+            ],
         ),
     }
 
@@ -200,7 +230,7 @@ def main() -> int:
     options = parser.parse_args()
     earlier = json.loads(options.result.read_text()) if options.result.exists() else {}
     exit_codes, faults = earlier.get("commands", {}), earlier.get("faults", [])
-    longest, typed = (
+    longest, command_line = (
         earlier.get("longest_seconds", 0.0),
         shlex.join(["python", "tests/fuzz/real_commands.py", *sys.argv[1:]]),
     )
@@ -215,7 +245,7 @@ def main() -> int:
             directory.mkdir()
             os.chdir(directory)
             name = rng.choices(list(commands), weights)[0]
-            result = run_command(commands[name][1](rng, directory), limit=LONGEST)
+            result = run_command(commands[name][1](rng, directory), limit=TIME_LIMIT)
             os.chdir(folder)
             counts = exit_codes.setdefault(name, {})
             counts[f"exit {result.code}"] = counts.get(f"exit {result.code}", 0) + 1
@@ -224,7 +254,7 @@ def main() -> int:
                 faults.append(describe_result(result))
                 print(describe_result(result), flush=True)
             if index % 25 == 0 or index + 1 == options.count:
-                write_result(options.result, exit_codes, faults, typed, longest)
+                write_result(options.result, exit_codes, faults, command_line, longest)
     return int(bool(faults))
 
 

@@ -158,7 +158,7 @@ def step(setting, carry, key):
     """Sample a rollout and update on it; return the sample and the new carry."""
     sample = _sample(setting, carry, carry.tables.logits, key)
     progress = jnp.zeros((), jnp.float32)
-    return sample, _update(setting, _optimizer(setting), carry, sample, policy=True, progress=progress)
+    return sample, _update(setting, _optimizer(setting), carry, sample, train_policy=True, progress=progress)
 
 
 @pytest.mark.usefixtures("standard_promotion")

@@ -1,4 +1,4 @@
-"""Group advantages, masks and gradients, checked against other libraries' results on one small input.
+"""Check group advantages, masks and gradients against the results of other libraries on one small input.
 
 A few lines of each library were transcribed to NumPy and run in float64; the results are below, rounded to 13 decimals. Sources:
 
@@ -8,7 +8,7 @@ A few lines of each library were transcribed to NumPy and run in float64; the re
     Passk_Training       code/passk_adv.py, by the authors of arXiv:2508.10751
     PKPO                 Listing 1 of arXiv:2505.15201: s, sloo, sloo_minus_one
 
-Each test's docstring names the differences in convention.
+If a library's conventions differ from ours, the test's docstring names the differences.
 """
 
 import jax
@@ -172,7 +172,7 @@ def test_luspo():
 
 
 def test_vespo():
-    """Only the gradients agree: TRL's weight multiplies log π, and ours multiplies log W."""
+    """Only the gradients agree: TRL's weight multiplies log π, and ours multiplies the response's log-ratio log W."""
 
     def loss(logp):
         log_ratio = off_policy.whole_response_token_log_ratio(logp, jnp.array(OLD), jnp.array(MASK))
@@ -184,7 +184,7 @@ def test_vespo():
 
 
 def test_high_entropy_tokens():
-    """TRL's 0.8 quantile keeps 4 of 16 tokens; rljax keeps the number nearest to the share, so the test sets a share of 0.25."""
+    """TRL's 0.8 quantile keeps 4 of 16 tokens; rljax rounds share · 16 to the nearest integer, so the test sets a share of 0.25."""
     assert_matches_peer("entropy", token_choice.high_entropy_tokens(jnp.array(ENTROPY), jnp.array(MASK), share=0.25))
 
 
@@ -199,7 +199,7 @@ def test_covariance():
 
 
 def test_dppo():
-    """prime-rl masks by the sign of the probability's change, does not cap the ratio, and sums the loss."""
+    """prime-rl masks tokens by the sign of the change in their probability, does not cap the ratio, and sums the loss."""
 
     def loss(logp):
         log_ratio = ratio.token_log_ratio(logp, jnp.array(OLD), jnp.array(MASK))

@@ -124,7 +124,10 @@ def test_on_first_runs_on_the_first_host_only(two_hosts_results):
 
 
 def test_together_fails_on_both_hosts(two_hosts_results):
-    assert two_hosts_results[0]["refusal"] == ["InputError", "Host 1 of 2 failed; see its output for the reason."]
+    assert two_hosts_results[0]["refusal"] == [
+        "InputError",
+        "Host 1 (of hosts 0 to 1) failed; see its output for the reason.",
+    ]
     assert two_hosts_results[1]["refusal"] == ["ValueError", "here"]
 
 

@@ -1,4 +1,4 @@
-"""Optional parts of an evaluation report: an AIME's expected score, choosers, and calibration."""
+"""Optional parts of an evaluation report: the expected AIME score, the accuracy of answer choosers, and calibration."""
 
 import numpy as np
 

@@ -1,7 +1,7 @@
-r"""Generated answers that are right or wrong by construction: equal values in other forms, and other values in the same forms.
+r"""The reward `math` on synthetic answers: equal values in other forms are right, other values in the same forms are wrong.
 
 Each function in `FAMILIES` takes a random generator and returns a reference, right answers and wrong answers. None of them uses
-code of `rljax.rewards`. A right answer has the value of the reference, often as the same SymPy object or by an algebraic identity.
+code from `rljax.rewards`. A right answer equals the reference, often because both come from one SymPy object or by an identity.
 """
 
 import random
@@ -72,7 +72,7 @@ def large_integers(rng):
     return str(value), right, wrong
 
 
-def powers_of_ten(rng):
+def scientific_notation(rng):
     lead, power = rng.randint(11, 99), rng.randint(2, 12)
     mantissa = f"{lead // 10}.{lead % 10}"
     right = [rf"{mantissa} \times 10^{{{power}}}", rf"{mantissa}\cdot 10^{{{power}}}", f"{lead * 10 ** (power - 1)}"]
@@ -214,18 +214,18 @@ def points(rng):
 def intervals(rng):
     a = rng.randint(-9, 8)
     b = rng.randint(a + 1, 12)
-    left, end = rng.choice("[("), rng.choice("])")
-    if (left, end) == ("(", ")"):
-        end = "]"
-    low, high = ("\\le" if left == "[" else "<"), ("\\le" if end == "]" else "<")
-    right = [f"{left}{a},{b}{end}", rf"\left{left}{a}, {b}\right{end}", rf"{a} {low} x {high} {b}"]
-    right.append(rf"x \in {left}{a},{b}{end}")
+    opening, closing = rng.choice("[("), rng.choice("])")
+    if (opening, closing) == ("(", ")"):
+        closing = "]"
+    low, high = ("\\le" if opening == "[" else "<"), ("\\le" if closing == "]" else "<")
+    right = [f"{opening}{a},{b}{closing}", rf"\left{opening}{a}, {b}\right{closing}", rf"{a} {low} x {high} {b}"]
+    right.append(rf"x \in {opening}{a},{b}{closing}")
     flipped = {"[": "(", "(": "[", "]": ")", ")": "]"}
     wrong = [
-        f"{flipped[left]}{a},{b}{end}",
-        f"{left}{a},{b}{flipped[end]}",
-        f"{left}{a},{b + 1}{end}",
-        f"{left}{a - 1},{b}{end}",
+        f"{flipped[opening]}{a},{b}{closing}",
+        f"{opening}{a},{b}{flipped[closing]}",
+        f"{opening}{a},{b + 1}{closing}",
+        f"{opening}{a - 1},{b}{closing}",
     ]
     return right[0], right, wrong
 
@@ -395,7 +395,7 @@ def functions(rng):
     return right[rng.choice([0, 3])], right, wrong
 
 
-def counts(rng):
+def binomials(rng):
     n, k = rng.randint(6, 12), rng.randint(2, 4)
     value = sympy.binomial(n, k)
     right = [str(value), rf"\binom{{{n}}}{{{k}}}", rf"\dbinom{{{n}}}{{{k}}}", rf"\frac{{{n}!}}{{{k}!\cdot {n - k}!}}"]
@@ -409,10 +409,20 @@ def counts(rng):
 
 
 FAMILIES = [
-    *(rationals, decimals, large_integers, powers_of_ten, repeating, surds, unrationalized, polynomials, two_variables),
+    *(
+        rationals,
+        decimals,
+        large_integers,
+        scientific_notation,
+        repeating,
+        surds,
+        unrationalized,
+        polynomials,
+        two_variables,
+    ),
     *(rational_functions, logarithms, angles, exponentials, trigonometry, complex_numbers, lists, points, intervals),
     *(half_lines, unions, matrices, equations, circles, units, money, percents, bases, words, ratios, both_signs),
-    *(stated_values, functions, counts),
+    *(stated_values, functions, binomials),
 ]
 TEMPLATES = [
     *(r"\boxed{%s}", r"So the answer is $\boxed{%s}$.", "<answer>%s</answer>", "<answer> %s </answer>", r"\[\boxed{%s}\]"),
@@ -440,7 +450,7 @@ def find_misjudged(cases):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_generated_answers_are_judged_correctly(seed):
+def test_few_generated_answers_are_misjudged(seed):
     cases = list(generate_cases(seed, 3))
     accepted, rejected = find_misjudged(cases)
     assert len(accepted) <= 0.002 * sum(not case[3] for case in cases), accepted

@@ -100,7 +100,9 @@ def test_a_reward_cannot_change_the_runs_working_folder(tmp_path):
 def test_first_failure_is_reported_with_its_index():
     failure = Failed("raised", "KeyError: 'x'")
     calls = [read_result(values, "mine", len(values)) for values in ([1.0, None], [0.0, failure, 1.0], [failure])]
-    with pytest.raises(InputError, match=r"failed on 2 of 6 completions .*; the first: completion 3: KeyError: 'x'\. Fix"):
+    with pytest.raises(
+        InputError, match=r"failed on 2 of 6 completions .*; the first was completion 3: KeyError: 'x'\. Fix"
+    ):
         check_failures(join_results(calls), "mine", 0.1)
 
 

@@ -308,7 +308,7 @@ def test_too_many_failures_raise_an_error(count, failed, share, raises):
 
 def test_error_quotes_the_first_failure():
     with pytest.raises(
-        InputError, match=r"\(2 raised an exception, 3 timed out\).*the first: completion 15: KeyError: 'x'\. Fix"
+        InputError, match=r"\(2 raised an exception, 3 timed out\).*the first was completion 15: KeyError: 'x'\. Fix"
     ):
         judge_many(make_reward(20, raised=2, timed_out=3))
 

@@ -116,6 +116,6 @@ def test_each_episode_is_played_on_one_host(tmp_path):
     assert verdicts["correct"][0] == 1
     assert one["finish"][5] == "turns"
     assert verdicts["metrics"]["host"] == [0, 4, 0, -1, 0, 4, 0]
-    assert one["error"] == ["InputError", "Host 1 of 2 failed; see its output for the reason."]
+    assert one["error"] == ["InputError", "Host 1 (of hosts 0 to 1) failed; see its output for the reason."]
     assert two["error"][0] == "InputError"
     assert "must return an rljax.rollout.Step; got 'no step'" in two["error"][1]

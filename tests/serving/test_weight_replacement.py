@@ -1,4 +1,4 @@
-"""How the batcher replaces its weights, with a decoder that decodes nothing."""
+"""Replacing the weights of a batcher whose decoder is a mock."""
 
 from unittest.mock import Mock
 
@@ -15,7 +15,7 @@ def make_batcher():
     return Batcher(Mock(spec=RowDecoder, count=1, params=OLD), str, queue=1, version=0)
 
 
-def test_cancelled_weight_change_is_skipped_and_the_next_one_happens():
+def test_cancelled_weight_change_is_skipped_and_the_next_is_applied():
     batcher = make_batcher()
     cancelled, kept = batcher.replace_weights(OLD, 1), batcher.replace_weights(NEW, 2)
     assert cancelled.cancel()
@@ -25,7 +25,7 @@ def test_cancelled_weight_change_is_skipped_and_the_next_one_happens():
     assert batcher.close(timeout=30)
 
 
-def test_failure_reaches_the_changes_that_were_not_cancelled():
+def test_failure_is_raised_by_pending_weight_changes():
     batcher = make_batcher()
     cancelled, kept = batcher.replace_weights(OLD, 1), batcher.replace_weights(NEW, 2)
     cancelled.cancel()

@@ -255,13 +255,13 @@ def fill_disk_of_run(family: str, seed: int) -> dict[str, Any]:
         lines = []
         for line in stream or ():
             lines.append(line)
-            if "cannot be written into" in line:
+            if "cannot be written to" in line:
                 waited += 1
                 (disk / "filler").unlink(missing_ok=True)
         process.wait(timeout=LIMIT)
         output = "".join(lines)
         fault = output[-2000:] if process.returncode else "; ".join(find_differences(run, reference))[:2000]
-        has_continued = "There is room again" in output
+        has_continued = "There is enough disk space" in output
         return {"family": family, "seed": seed, "waited": waited, "survived": not fault and has_continued, "fault": fault}
 
 

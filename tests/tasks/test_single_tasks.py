@@ -148,7 +148,7 @@ def test_drift_changes_the_kind_by_position_and_resumes_anywhere():
 
 
 def test_stages_that_cannot_be_sampled_are_refused():
-    with pytest.raises(InputError, match="stage 2 has no problems"):
+    with pytest.raises(InputError, match="stage 2 has no records"):
         StagedStream("ab", [[0, 1], []], prompts=3, seed=0)
     with pytest.raises(InputError, match="a stage has 0 prompts"):
         StagedStream("ab", [[0], [1]], prompts=0, seed=0)

@@ -63,7 +63,7 @@ def test_the_second_of_two_hosts_stops_with_the_first(run, monkeypatch):
         lambda: show_samples(run, SimpleNamespace(step=1), sampled),
         lambda: finish(run, None),
     ):
-        with pytest.raises(InputError, match=r"Host 0 of \d+ failed"):
+        with pytest.raises(InputError, match=r"Host 0 \(of hosts 0 to \d+\) failed"):
             call()
 
 

@@ -53,9 +53,9 @@ def test_a_full_disk_is_reported_once_and_the_write_waits(number):
     messages = []
     make_disk_writer(messages).attempt("the metrics", failing(3, OSError(number, "why")))
     assert len(messages) == 2
-    assert messages[0].startswith("The metrics cannot be written into runs/a: ")
+    assert messages[0].startswith("The metrics cannot be written to runs/a: ")
     assert "tries again every 0.01 seconds. Make room, or press Ctrl-C" in messages[0]
-    assert messages[1] == "There is room again for the metrics."
+    assert messages[1] == "There is enough disk space for the metrics again."
 
 
 def test_a_successful_write_does_not_end_the_wait_of_another():
@@ -71,7 +71,10 @@ def test_a_successful_write_does_not_end_the_wait_of_another():
             raise error
 
     disk.attempt("the checkpoint", write_checkpoint)
-    assert [text.split(" cannot")[0] for text in messages] == ["The checkpoint", "There is room again for the checkpoint."]
+    assert [text.split(" cannot")[0] for text in messages] == [
+        "The checkpoint",
+        "There is enough disk space for the checkpoint again.",
+    ]
 
 
 def test_full_disk_error_of_tensorstore_is_recognized_and_others_are_raised():
@@ -158,7 +161,9 @@ def test_after_a_failed_save_the_current_state_is_saved_at_once(failed_name, tmp
         saver.save("last", Checkpoint(state_of(2.0), no_history(2)), {})
         assert saved_value(tmp_path / "last") == 2.0
         assert not saver.has_failed
-    assert messages == ["A checkpoint could not be written: [Errno 5] broken. The state of this step is written now."]
+    assert messages == [
+        "A checkpoint could not be written: [Errno 5] broken. The state of the current step is being written now."
+    ]
     if failed_name == "best":
         assert saved_value(tmp_path / "best") == 1.0
 

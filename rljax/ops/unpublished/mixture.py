@@ -47,8 +47,9 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
         [0.75, 1.0]
 
     Source:
-        unpublished: a design document (not a paper), Eq. 58 (VAPO first, GRPO second; Eq. 59 is the schedule of
-        α). Published alternative: either estimate alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
+        unpublished: a design document (not a paper), Eq. 58, where `first` is VAPO's advantage and `second` is GRPO's; Eq. 59 is
+        the schedule of α. Published alternative: either estimate alone, `rljax.ops.gae.gae` or
+        `rljax.ops.group.group_normalized`.
     """
     check_floating(first=first, second=second)
     check_same_shape(first=first, second=second)
@@ -155,7 +156,7 @@ def mix_values(
 
     Source:
         unpublished: a design document (not a paper), Eq. 17, wrongly attributed to VAPO. Published alternative: the
-        critic alone, pretrained (VC-PPO, arXiv:2503.01491).
+        pretrained critic alone (VC-PPO, arXiv:2503.01491).
     """
     check_floating(pretrained=pretrained, critic=critic)
     check_same_shape(pretrained=pretrained, critic=critic)
@@ -293,7 +294,7 @@ def constitutional_sum(
 def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "M"]) -> Float[Array, "*rows"]:
     """Combine several objectives in a weighted sum.
 
-    An objective is linear in its rewards, so the function can combine either rewards or objectives.
+    Combine either rewards or objectives: for objectives that are linear in the reward, the two are equivalent.
 
     ::
 
@@ -307,7 +308,7 @@ def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "
         `[...]`.
 
     Raises:
-        ValueError: integer arrays, or weights that are not one per objective.
+        ValueError: integer arrays, or the number of weights differs from the number of objectives.
 
     Example:
         >>> import jax.numpy as jnp
@@ -335,7 +336,7 @@ def neural_symbolic_mixture(
     Args:
         logp: log π_neural, of tokens or of a full vocabulary, nats; may be -inf.
         symbolic_logp: log π_symbolic, of the same shape, nats; -inf where the rules forbid a token.
-        alpha: α in [0, 1]; may carry a gradient. 1 returns `logp` exactly, and 0 returns `symbolic_logp`.
+        alpha: α in [0, 1]; may carry a gradient. At 1 the result is exactly `logp`, and at 0 exactly `symbolic_logp`.
 
     Returns:
         log π, nats, of the same shape; -inf (with gradient 0) where the mixture has probability 0.

@@ -18,7 +18,7 @@ def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[
 
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
-        bound: C, the largest ratio, at least 1. The design document uses 10.
+        bound: C, the largest ratio, at least 1. The source uses 10.
 
     Returns:
         `[..., T]`, nats: still a *log*-ratio. Compare with `log_ratio` to count the clamped tokens.

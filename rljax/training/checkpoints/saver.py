@@ -1,7 +1,7 @@
-"""Write checkpoints in the background. The loop waits only until the state is copied and the previous save has ended.
+"""Write checkpoints in the background. The training loop waits only until the state is copied and the previous save has ended.
 
-On CPUs the state is copied only when an update changes it, and then exists twice in memory. For a large state, the loop therefore
-waits until the state is written.
+On CPUs the saved state shares memory with the run's state until an update forces a copy. To avoid two copies of a large state, the
+loop waits until the state is written.
 
 Several processes begin a save together, and each finishes it in a thread. The threads synchronize without using the devices, whose
 computations must have the same order in all processes. A single process that finds the disk full waits for room and tries again.
@@ -57,7 +57,7 @@ class DiskWriter:
 
         Args:
             what: name of what is written, for messages, such as "the metrics".
-            write: writes; it is called once per attempt.
+            write: does the writing; it is called once per attempt.
 
         Raises:
             Interrupted: a signal stopped the run while this call waited for room; nothing was written.
@@ -73,10 +73,10 @@ class DiskWriter:
                     raise
             else:
                 if shown is not None:
-                    self.tell(f"There is room again for {what}.")
+                    self.tell(f"There is enough disk space for {what} again.")
                 return
             text = (
-                f"{what[0].upper()}{what[1:]} cannot be written into {self.folder}: {reason}. Nothing is lost so far: the run "
+                f"{what[0].upper()}{what[1:]} cannot be written to {self.folder}: {reason}. Nothing has been lost so far: the run "
                 f"waits, and tries again every {self.seconds:g} seconds. Make room, or press Ctrl-C to end the run."
             )
             if text != shown:
@@ -115,7 +115,7 @@ class Save(NamedTuple):
 
 
 def show_unless_late(show: Callable[[Any], object], unraisable: Any) -> None:
-    """Show an error that cannot be raised, unless an array's write caused it by ending after another array's write had failed.
+    """Show an error that cannot be raised, except those of array writes that end after the write of another array has failed.
 
     On a full disk, there is one such error per array, with a traceback; they would hide the warning about the disk.
     """
@@ -236,7 +236,7 @@ class Saver:
         except Interrupted:  # the previous save waited for room until a signal; the next save would wait too
             raise
         except Exception as error:
-            self._tell(f"A checkpoint could not be written: {error}. The state of this step is written now.")
+            self._tell(f"A checkpoint could not be written: {error}. The state of the current step is being written now.")
         failed, self._failed = self._failed, None
         return failed
 
@@ -248,7 +248,7 @@ class Saver:
         folder, step = self._folder / save.which, int(save.checkpoint.state.step)
         try:
             self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.file_states))
-            self._prune(save.which, step)
+            self._keep_and_prune(save.which, step)
             return_freed_memory()
         except Exception:
             self._failed = save
@@ -258,8 +258,8 @@ class Saver:
         """Finish a save that all processes have begun together; a full disk ends the run."""
         finish()
         if is_first():
-            self._prune(which, step)
+            self._keep_and_prune(which, step)
 
-    def _prune(self, which: str, step: int) -> None:
+    def _keep_and_prune(self, which: str, step: int) -> None:
         folder, keep = self._folder / which, self._keep[which]
         self._disk.attempt("the permanent copy of the checkpoint", lambda: prune(folder, step, keep))

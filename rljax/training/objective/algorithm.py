@@ -264,7 +264,7 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
     sampling, name = config.sampling, config.algorithm.name
     if sampling.remembered_rewards and not algorithm.compares_groups:
         raise InputError(
-            f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
+            f"{name} does not compare the responses of a group, so remembered_rewards={sampling.remembered_rewards} "
             "cannot be used; leave remembered_rewards out."
         )
     if config.reward.combine != "sum" and reads_rewards_separately(algorithm):

@@ -43,7 +43,7 @@ _mean_magnitudes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean
 
 
 def merge_adapter(base: Base | None, params: Params | None, config: TrainConfig, *, mesh: Mesh, policy: Policy) -> Params:
-    """Return the parameters that the policy computes with, on the mesh: an adapter is merged into a copy of its base.
+    """Return the parameters that the policy computes with, placed on the mesh; an adapter is merged into a copy of its base.
 
     Args:
         base: the frozen model under the adapter; None if `params` are all parameters.
@@ -80,14 +80,14 @@ def base_shapes(config: TrainConfig, policy: Policy, mesh: Mesh) -> PyTree[jax.S
     return quantized_shapes
 
 
-def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) -> Base | None:
+def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_custom: bool) -> Base | None:
     """Load or initialize the model under the adapter; None if the settings have no adapter.
 
     Args:
         config: the settings.
         policy: the model.
         mesh: the devices.
-        is_own: whether the policy was passed to `train`.
+        is_custom: whether the policy was passed to `train`.
 
     Raises:
         InputError: the policy was passed to `train`, or a matrix cannot be adapted as the settings require.
@@ -95,7 +95,7 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
     adapter = config.adapter
     if adapter.rank is None:
         return None
-    if is_own:
+    if is_custom:
         raise InputError(
             f"lora_rank={adapter.rank} adapts the built-in transformer, but this run uses a custom policy; leave lora_rank "
             "out, and train an adapter inside your policy."
@@ -114,7 +114,7 @@ def with_stored_adapter(config: TrainConfig) -> TrainConfig:
     """Return settings that continue to train the adapter in the model's folder; unchanged unless the folder has only an adapter.
 
     Raises:
-        InputError: the adapter cannot be read, or the settings have another rank.
+        InputError: the adapter cannot be read, or the settings specify a different rank.
     """
     path = None if config.model.path is None else Path(config.model.path).expanduser()
     if path is None or not (path / ADAPTER_CONFIG).is_file() or (path / "config.json").is_file():
@@ -157,27 +157,27 @@ def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
         return {}
     if config.model.path is not None:
         return {BASE: fingerprint(None, base.params, fetch)}
-    sizes = fetch(_mean_magnitudes(base.params))
+    magnitudes = fetch(_mean_magnitudes(base.params))
     shapes = {"/".join(path_names(path)): leaf.shape for path, leaf in tree_leaves_with_path(base.params)}
-    figures = {"/".join(path_names(path)): f"{float(size):.3g}" for path, size in tree_leaves_with_path(sizes)}
+    figures = {"/".join(path_names(path)): f"{float(size):.3g}" for path, size in tree_leaves_with_path(magnitudes)}
     bits = jax.random.bits(jax.random.key(config.run.seed), (8,))
     return {BASE: fingerprint((sorted(shapes.items()), sorted(figures.items())), {"drawn": bits}, fetch)}
 
 
-def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
-    """Reject a run whose adapter was trained on a base that differs from the model that its settings now name.
+def check_base(run: RunFolder, current: Mapping[str, str]) -> None:
+    """Reject a run if its settings name another base than the one that its adapter was trained on.
 
     Args:
         run: folder of the run.
-        now: the result of `base_entry` for the current settings.
+        current: the result of `base_entry` for the current settings.
 
     Raises:
         InputError: the fingerprints differ.
     """
     saved = {name: run.config[name] for name in (BASE,) if name in run.config}
-    if saved != now:
+    if saved != current:
         raise InputError(
             f"The adapter in {str(run.path)!r} was trained on another base: its fingerprint is {saved.get(BASE)}, but the model in "
-            f"the settings has {now.get(BASE)}. An adapter does not fit other weights; restore the model that the run was "
-            "started from."
+            f"the settings has {current.get(BASE)}. An adapter works only with the weights that it was "
+            "trained on; restore the model that the run was started from."
         )
