@@ -20,7 +20,7 @@ class Preference:
 
     config: tyro.conf.OmitArgPrefixes[PreferenceConfig]
     resume: str | None = None
-    """Folder of an interrupted run to continue; pass no dataset. The run's settings, optimizer state and data order are
+    """Folder of an interrupted run to continue; omit --dataset. The run's settings, optimizer state and data order are
     restored."""
 
 

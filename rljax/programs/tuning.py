@@ -100,7 +100,7 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
     rungs = tuple(Rung(steps // cut ** (last - i), candidates // cut**i) for i in range(last + 1))
     if rungs[0].steps < 1:
         raise InputError(
-            f"{counted(steps, 'RL step')} cannot be divided among {len(rungs)} rungs for {candidates} candidates: the first rung "
+            f"steps={steps} is too low for {len(rungs)} rungs and {candidates} candidates: the first rung "
             f"would have no step. Set --steps to at least {cut**last}, or try fewer values."
         )
     return rungs

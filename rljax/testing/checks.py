@@ -370,7 +370,7 @@ def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rto
     # At ratio 1, the loss is 0 if the advantages sum to 0; its value then proves nothing.
     has_values = any(abs(right[0]) > ABSOLUTE for _, right in wrong)
     if base.surrogate == "clipped" and has_values and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
-        return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
+        return "gradient", ". Its value is right in every case: a stop_gradient is missing, or there is one too many."
     return slot, _find_hint(found, base, rtol)
 
 
@@ -380,7 +380,7 @@ def _find_hint(found: dict[int, Result], base: Convention, rtol: float) -> str:
     if all(_close((-ours[0], -ours[1]), right, base, rtol) for ours, right in pairs):
         return ". It is the negative of the loss in every case: return a number to be minimized, not an objective."
     if not any(ours[1].any() for ours, _ in pairs):
-        return ". Its gradient is 0 in every case: nothing in it depends on logp, or a stop_gradient is too many."
+        return ". Its gradient is 0 in every case: nothing in it depends on logp, or there is one stop_gradient too many."
     for wider in (1e-4, 1e-3, 1e-2):
         if wider > rtol and all(_close(*pair, base, wider) for pair in pairs):
             return f". It agrees in every case within rtol={wider:g}, which is enough if it computes in a lower precision."
