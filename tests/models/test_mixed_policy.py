@@ -138,7 +138,7 @@ def test_policies_that_cannot_be_mixed_are_refused():
         calculator_of(lambda text: [0] * len(text), VOCAB)
     assert len(CHARACTERS) == 13
     config = TrainConfig.flat(calculator=0.5, tokenizer="characters")
-    with pytest.raises(InputError, match=r"leave your own policy or the .* use rljax\.models\.symbolic\.mixed_policy"):
+    with pytest.raises(InputError, match=r"leave your own policy or the .* use rljax\.models\.mixed_policy\.mixed_policy"):
         choose_policy(config, CustomParts(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match=r"changes the built-in model, in .*; leave your own engine or"):
         choose_policy(config, CustomParts(engine=object()), TOKENIZER, make_mesh(1, 1, 1))

@@ -105,7 +105,7 @@ def test_zeros_stay_zero_and_rounding_uses_the_bfloat16_scales():
     matrix[0, :32] = np.linspace(-1, 1, 32)
     tensor = Tensor("model.layers.0.mlp.up_proj.weight", (matrix,), np.dtype(jnp.bfloat16), lambda x: x)
     words, scale, shape = packed_contents(ModelContents({}, (tensor,)), "int8").tensors
-    assert (words.shape, scale.shape, shape.shape, words.size) == ((2, 16), (2, 1), (2,), 128)
+    assert (words.shape, scale.shape, shape.shape, words.stored_bytes) == ((2, 16), (2, 1), (2,), 128)
     stored = scale.layout(matrix).astype(scale.dtype)
     assert stored.dtype == jnp.bfloat16
     found = unpack(words.layout(matrix), stored.astype(np.float32), (2, 64))
