@@ -117,7 +117,9 @@ def test_environment_file_works_with_every_command(folder, capsys):
     text = printed(capsys, "sample", run, "--trust", "--prompt", "ab", "--temperature", "1")
     assert text.startswith("ab")
     assert main(["sample", run, "--prompt", "ab"]) == 0
-    assert re.search(r"environment .*game\.py:Letters is code .* each prompt with one turn", capsys.readouterr().err)
+    assert re.search(
+        r"as the environment, .*game\.py:Letters\. Without --trust .* each prompt with one turn", capsys.readouterr().err
+    )
     refused(capsys, r"is judged by .*game\.py:Letters", "eval", run, "--reward", "exact")
     (folder / "game.py").write_text(GAME + "\n# changed\n")
     refused(capsys, "The environment of the run .* changed", *resume, "--trust")

@@ -24,7 +24,7 @@ KL = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
 EXPECTED_NUMBERS = {
     "1": (f"value {KL:.4f} and {KL:.4f}", f"{0.5 - 0.25:.4f} and {0.5 * (math.log(2) - KL):.4f}"),
     "2": (f"{0.2 / math.sqrt(0.08 / 3):.3f} with ddof 0", "1.000 with ddof 1"),
-    "3": ("-19.00 at 1, -1.00 at 10, -0.05 at 19", "clamped 0 at 10"),
+    "3": ("-19.00 at 1, -1.00 at 10, -0.05 at 19", "clamped lambda is 0 at 10"),
     "4": ("weighs 0.10", "by Eq. 12 0.50"),
     "5": ("q(y|x) is 0 in float32", "log w is 0"),
     "6": ("dual clip -3, DAPO -10",),
