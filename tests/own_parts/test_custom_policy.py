@@ -274,7 +274,7 @@ INVALID_POLICIES = {
     "log-probabilities alone": (with_scores(lambda scores: scores.logp), r"^policy.score: expected .*; got .*\(12,\)"),
     "a score that raises": (
         GRU._replace(score=lambda params, packed, temperature: params["heads"]),
-        "^policy.score: a function .* that JAX can trace and differentiate; got KeyError: 'heads'",
+        "^policy.score: expected a function .* that JAX can trace and differentiate; got KeyError: 'heads'",
     ),
     "integer parameters": (
         GRU._replace(

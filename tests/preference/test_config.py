@@ -19,7 +19,7 @@ from rljax.training.config import DevicesConfig, ModelConfig, OptimizationConfig
         ({"steps": 0}, "steps is 0; it must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be positive"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0; it must not be negative"),
-        ({"learning_rate": math.nan}, "learning_rate is nan; it must be positive"),
+        ({"learning_rate": math.nan}, "learning_rate is nan; it must be a finite number"),
         ({"dtype": "float16"}, "dtype is 'float16'"),
         ({"microbatch_pairs": 5}, "microbatch_pairs=5 does not divide batch=32"),
         ({"width": 33}, "width=33 over heads=2"),
