@@ -298,7 +298,9 @@ def test_every_term_has_advice():
     names = ["reward", *stored, *BATCH_TERMS, *parts, "value now", "value_loss", "loss", "gradient of w", "update of w"]
     assert {name.split()[0] for name in names} == set(CAUSES)
     term = MeasuredTerm("auxiliary_loss", NUMBERS, 1, 1, 0.0, ())
-    found = Diagnosis(Mock(step=1, checkpoint=1), (term,), 1.0, 100.0, lambda row, token: {})
+    stopped = Mock(step=1, checkpoint=1)
+    stopped.scored_rollout.groups.rollout.rewards = np.zeros((1, 2))
+    found = Diagnosis(stopped, (term,), 1.0, 100.0, lambda row, token: {})
     assert diagnosis_text(found, 400).endswith(f"Cause: auxiliary_loss, 1 of 1 numbers is not finite. {OPTION_ADVICE}")
 
 
