@@ -57,7 +57,7 @@ randomly initialized transformer learns arithmetic
 
   rljax train --smoke                                a test run of a minute
   rljax train --model FOLDER --dataset FILE.jsonl --reward file.py:function
-  rljax train --config FILE                          settings that flags override
+  rljax train --config FILE                          settings; flags override
   rljax train --resume RUN --steps 300               continue, or extend, a run
 """
 
@@ -83,7 +83,7 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("warm_start_steps", "updates, instead of epochs"),
             ("warm_start_batch", "demonstrations per update"),
             ("warm_start_learning_rate", "peak; cosine decay to a tenth of it"),
-            ("learning_rate_warmup", "warm-up updates, at most a tenth of all"),
+            ("learning_rate_warmup", "warm-up updates"),
             ("lora_rank", "train a LoRA adapter of this rank"),
             ("dtype", "float32 or bfloat16"),
         ),
