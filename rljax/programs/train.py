@@ -4,6 +4,7 @@ Each phase passes a checkpoint to the next.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import optax
@@ -18,6 +19,7 @@ from rljax.programs.value_pretraining import value_pretraining
 from rljax.programs.warm_start import cached_warm_start
 from rljax.records import required
 from rljax.rollout import Engine, Environment
+from rljax.settings.flat import flat_names
 from rljax.tracking.trackers import Tracker
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
@@ -143,11 +145,22 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
             "applies to a reward, but an environment judges the responses",
         ),
     )
-    chosen, defaults = config.to_flat(), TrainConfig().to_flat()
+    chosen = config.to_flat()
+    defaults = _default_values(config)
     for is_unused, names, reason in groups:
         unused = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
         if unused is not None:
             raise InputError(f"{unused}={chosen[unused]!r:.80} {reason}; leave {unused} out.")
+
+
+def _default_values(config: TrainConfig) -> dict[str, object]:
+    """Return the default value of each setting, by flat name."""
+    return {
+        flat_names(type(group))[entry.name]: entry.default if entry.default_factory is MISSING else entry.default_factory()
+        for group in config.groups().values()
+        for entry in fields(group)
+        if entry.name in flat_names(type(group))
+    }
 
 
 def run_phases(run: Run, owned: list[Checkpoint]) -> Result:

@@ -127,7 +127,7 @@ def test_old_checkpoint_format_is_read(tmp_path):
     items = {
         "state": ocp.args.StandardSave(state),
         "history": ocp.args.StandardSave(no_history(2)._asdict()),
-        "notes": ocp.args.JsonSave(checkpoints.Notes()._asdict() | {"phase": 2, "files": {}, "remedies": []}),
+        "notes": ocp.args.JsonSave(checkpoints.Notes()._asdict() | {"phase": 2, "files": {}}),
     }
     options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
     with ocp.CheckpointManager((tmp_path / "last").absolute(), options=options) as manager:

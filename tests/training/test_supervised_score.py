@@ -99,7 +99,5 @@ def test_a_supervised_score_of_the_wrong_shape_is_refused():
     wrong_policy = setup.policy._replace(
         supervised_score=lambda params, packed, temperature: Scores(packed.tokens, packed.tokens)
     )
-    with pytest.raises(
-        InputError, match=r"^policy.supervised_score: .* of the batch's shape \[B, T\] = \[2, 5\] are needed"
-    ):
+    with pytest.raises(InputError, match=r"^policy.supervised_score: .* of the batch's shape \[B, T\] = \[2, 5\]"):
         check_policy(wrong_policy, state.params, rows=2, prompt_length=3, response_length=5)

@@ -224,10 +224,12 @@ def test_a_policy_whose_scores_have_another_shape_is_refused():
     with pytest.raises(InputError, match=r"policy.score: .* batch's shape \[B, T\] = \[2, 4\]; got Scores .*\(8,\)"):
         check_policy(one_row, params, **sizes)
     plain = POLICY._replace(score=lambda params, packed, temperature: (params["bias"],) * 2)
-    with pytest.raises(InputError, match=r"policy.score: rljax.models.Scores.* got tuple"):
+    with pytest.raises(InputError, match=r"policy.score: expected rljax.models.Scores.* got tuple"):
         check_policy(plain, params, **sizes)
     raising = POLICY._replace(score=lambda params, packed, temperature: params["weight"])
-    with pytest.raises(InputError, match=r"policy.score: a function .* trace and differentiate; got KeyError: 'weight'"):
+    with pytest.raises(
+        InputError, match=r"policy.score: expected a function .* trace and differentiate; got KeyError: 'weight'"
+    ):
         check_policy(raising, params, **sizes)
     logits = policy_of_logits(
         8, lambda key: params, lambda params, packed: jnp.broadcast_to(params["bias"], (*packed.tokens.shape, 8))
