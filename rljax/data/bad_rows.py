@@ -9,7 +9,7 @@ OnError = Literal["fatal", "drop", "keep"]
 
 
 class Fault(NamedTuple):
-    """A defect because of which a row cannot be used unchanged."""
+    """A defect that prevents a row from being used unchanged."""
 
     source: str
     """The file, or the hub dataset and its split."""

@@ -41,7 +41,7 @@ class Setting(NamedTuple):
     value: Any
     """Value, converted to the type of the setting."""
     origin: str
-    """Where it was set: FILE:LINE, a flag, or the reason why another part of the program set it."""
+    """The source of the value: FILE:LINE, a flag, or the reason why another part of the program set it."""
 
 
 class _Loader(yaml.SafeLoader):

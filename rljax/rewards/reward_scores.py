@@ -344,7 +344,7 @@ def call_reward(
 
     Raises:
         ValueError: in the same cases as for `judge`.
-        InputError: in the same cases as for `judge`, but for too many failed completions only if a complete call failed.
+        InputError: in the same cases as for `judge`, except that failed completions raise it only if a complete call failed.
     """
     if not 0 <= max_failure_share <= 1:
         raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")

@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 
 class ResponseLocation(NamedTuple):
-    """Where to find one response of a step."""
+    """The place of one response in the groups of a step."""
 
     groups: Groups
     """The groups that contain the response."""
