@@ -8,6 +8,7 @@ The parent alternates between the two sides of a case, so that both run under th
 import importlib
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -30,10 +31,12 @@ class ParentChannel:
             os._exit(0)
         self._since = time.perf_counter()
 
-    def done(self) -> None:
-        """Write the seconds since `wait` returned, and since the process began."""
+    def done(self, **parts: float) -> None:
+        """Write the seconds since `wait` returned and since the process began, its peak memory, and parts of the round."""
         now = time.perf_counter()
-        self._answers.write(json.dumps({"seconds": now - self._since, "since_start": now - START}) + "\n")
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        figures = {"seconds": now - self._since, "since_start": now - START, "peak_bytes": peak}
+        self._answers.write(json.dumps(figures | parts) + "\n")
 
     def run_rounds(self, work: Callable[[], object]) -> None:
         """Call `work` once per request; it must block until its computation is finished."""

@@ -93,9 +93,18 @@ class Arguments:
 
 
 class Side:
-    """A process that runs one side's rounds."""
+    """A process that runs one side's rounds.
 
-    def __init__(self, side: str, case: str, python: Path | str, folder: Path, platform: str):
+    Args:
+        side: rljax or a peer.
+        case: name of the case in the side's `CASES`.
+        python: the side's interpreter.
+        folder: the model's folder, to which the process's log is written.
+        platform: JAX's platform.
+        cache: folder of programs that earlier processes of rljax compiled; None compiles everything.
+    """
+
+    def __init__(self, side: str, case: str, python: Path | str, folder: Path, platform: str, *, cache: Path | None = None):
         self._log = folder / f"{side}.log"
         self._name = f"{case} of {side}"
         command = [str(python), str(HERE / "child.py"), f"{side}_cases", case, str(folder)]
@@ -106,7 +115,7 @@ class Side:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=environment_variables(side, platform),
+                env=environment_variables(side, platform, cache=cache),
             )
 
     def round(self) -> dict[str, float]:
@@ -131,9 +140,11 @@ class Side:
 
 
 @contextmanager
-def side(name: str, case: str, python: Path | str, folder: Path, platform: str = "cpu") -> Generator[Side]:
-    """Start a side's process, and end the process when the context exits."""
-    opened = Side(name, case, python, folder, platform)
+def side(
+    name: str, case: str, python: Path | str, folder: Path, platform: str = "cpu", *, cache: Path | None = None
+) -> Generator[Side]:
+    """Start a side's process, and end the process when the context exits; see `Side`."""
+    opened = Side(name, case, python, folder, platform, cache=cache)
     try:
         yield opened
     finally:

@@ -17,13 +17,13 @@ import rljax
 HERE = Path(__file__).resolve().parent
 TORCH, JAX = "torch==2.13.0", ("jax==0.10.2", "jaxlib==0.10.2")
 PACKAGES = {
-    "trl": [TORCH, "trl==1.16.0", "transformers==5.23.0"],
+    "trl": [TORCH, "trl==1.16.0", "transformers==5.23.0", "peft==0.21.2"],
     "tunix": [TORCH, *JAX, "flax==0.12.8", "optax==0.2.8", "transformers==5.12.1", "google-tunix==0.1.7"],
     "rlax": [*JAX, "rlax==0.1.9"],
     "transformers": [TORCH, "transformers==5.23.0"],
 }
 """Packages of each peer, installed in a single pip call, so that pip refuses incompatible versions."""
-RECORDED = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib", "flax", "optax", "numpy")
+RECORDED = ("torch", "trl", "peft", "transformers", "google-tunix", "rlax", "jax", "jaxlib", "flax", "optax", "numpy")
 """Packages whose versions are recorded in the results."""
 
 
@@ -48,13 +48,20 @@ def python_of(peer: str, work: Path) -> Path:
     return python
 
 
-def environment_variables(side: str, platform: str = "cpu") -> dict[str, str]:
-    """Build the environment variables for a process of rljax or of a peer; JAX's compilation cache is off.
+def environment_variables(side: str, platform: str = "cpu", *, cache: Path | None = None) -> dict[str, str]:
+    """Build the environment variables for a process of rljax or of a peer.
 
     A peer gets no PYTHONPATH, so that it cannot import rljax.
+
+    Args:
+        side: rljax or a peer.
+        platform: JAX's platform.
+        cache: folder in which JAX keeps compiled programs; None keeps none.
     """
     variables = os.environ | {"JAX_PLATFORMS": platform, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
+    if cache is not None:
+        variables |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
     if side != "rljax":
         variables.pop("PYTHONPATH", None)
     return variables

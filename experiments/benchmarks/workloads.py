@@ -54,6 +54,10 @@ class Step(NamedTuple):
     """Whether an update's identical layers are compiled once, as a loop."""
     trace: str | None = None
     """Folder for a profiler's trace of the second round."""
+    questions: bool = False
+    """Whether the prompts are questions in SmolLM2's chat template; otherwise, they are letters."""
+    lora_rank: int | None = None
+    """Rank of LoRA factors of all matrices in the layers; None trains all parameters."""
 
 
 DEFAULT_STEP = Step()
@@ -78,8 +82,17 @@ def prompt_ids(index: int, step: Step = DEFAULT_STEP) -> list[int]:
     return [2 + (7 * index + 13 * letter) % (step.vocabulary - 2) for letter in range(step.prompt_tokens)]
 
 
+QUESTION = (
+    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    "<|im_start|>user\nWhat is {} + {}? Answer with a number.<|im_end|>\n<|im_start|>assistant\n"
+)
+"""A sum in SmolLM2's chat template."""
+
+
 def prompt(index: int, step: Step = DEFAULT_STEP) -> str:
-    """Return the same prompt as letters."""
+    """Return a prompt as text: a question, or the letters of `prompt_ids`."""
+    if step.questions:
+        return QUESTION.format(10 + 7 * index % 90, 10 + 13 * index % 90)
     texts = letters(step.vocabulary)
     return "".join(texts[token] for token in prompt_ids(index, step))
 

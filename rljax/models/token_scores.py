@@ -179,52 +179,63 @@ def _logits(hidden: Array, head: Array, cap: float | Array | None) -> Float[Arra
     return soft_cap(jnp.einsum("NCD,VD->NCV", hidden, head, preferred_element_type=sum_dtype(hidden)), cap)
 
 
-def _log_softmax(
+def _scaled_logits(
     logits: Array, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> Float[Array, "N C V"]:
     logits = logits / temperature
     if kept is not None:
         mask = sampling_mask(kept, tokens, logits.shape[-1])
         logits = jnp.where(constrain_sharding(mask, LOGITS, mesh), logits, MASKED_LOGIT)
-    return constrain_sharding(jax.nn.log_softmax(logits, axis=-1), LOGITS, mesh)
+    return constrain_sharding(logits, LOGITS, mesh)
 
 
-def _is_token(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Array, "N C V"]:
-    return jax.lax.broadcasted_iota(tokens.dtype, logp.shape, logp.ndim - 1) == tokens[..., None]
+def _is_token(logits: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Array, "N C V"]:
+    return jax.lax.broadcasted_iota(tokens.dtype, logits.shape, logits.ndim - 1) == tokens[..., None]
 
 
-def _select_logp(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh | None) -> Float[Array, "N C"]:
-    """Select the log-probability of each token. If devices share the vocabulary, each device reads only its own part."""
+def _select(logits: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh | None) -> Float[Array, "N C"]:
+    """Select the logit of each token. If devices share the vocabulary, each device reads only its own part."""
     if mesh is None or mesh.size == mesh.shape[DATA]:
-        return jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0]
-    return jnp.where(_is_token(logp, tokens), logp, 0.0).sum(-1)
+        return jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+    return jnp.where(_is_token(logits, tokens), logits, 0.0).sum(-1)
+
+
+def _normalized_scores(
+    hidden: Array, head: Head, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
+) -> tuple[Array, Array, Array]:
+    """Return the log-probabilities, the entropies, and the logarithms of the softmaxes' denominators.
+
+    Scans over the leading axis of `hidden [chunks, N, C, D]`, `tokens [chunks, N, C]` and `kept [chunks, N, C, S]`.
+    """
+    weight = head.weight(hidden.dtype, mesh)
+
+    def score(_: None, chunk: tuple[Array, Array, Array | None]) -> tuple[None, tuple[Array, Array, Array]]:
+        hidden, tokens, kept = chunk
+        logits = _scaled_logits(_logits(hidden, weight, head.cap), tokens, kept, temperature, mesh)
+        log_sum = jax.nn.logsumexp(logits, axis=-1)
+        logp = logits - log_sum[..., None]
+        return None, (_select(logits, tokens, mesh) - log_sum, -(jnp.exp(logp) * logp).sum(-1), log_sum)
+
+    return jax.lax.scan(score, None, (hidden, tokens, kept))[1]
 
 
 def _plain_scores(
     hidden: Array, head: Head, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> tuple[Array, Array]:
-    """Scan over the leading axis of `hidden [chunks, N, C, D]`, `tokens [chunks, N, C]` and `kept [chunks, N, C, S]`."""
-    weight = head.weight(hidden.dtype, mesh)
-
-    def score(_: None, chunk: tuple[Array, Array, Array | None]) -> tuple[None, tuple[Array, Array]]:
-        hidden, tokens, kept = chunk
-        logp = _log_softmax(_logits(hidden, weight, head.cap), tokens, kept, temperature, mesh)
-        return None, (_select_logp(logp, tokens, mesh), -(jnp.exp(logp) * logp).sum(-1))
-
-    return jax.lax.scan(score, None, (hidden, tokens, kept))[1]
+    return _normalized_scores(hidden, head, tokens, kept, temperature, mesh)[:2]
 
 
 def _forward(
     hidden: Array, head: Head, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> tuple[tuple[Array, Array], tuple]:
-    scores = _plain_scores(hidden, head, tokens, kept, temperature, mesh)
-    return scores, (hidden, head, tokens, kept, scores[1])
+    logp, entropy, log_sum = _normalized_scores(hidden, head, tokens, kept, temperature, mesh)
+    return (logp, entropy), (hidden, head, tokens, kept, entropy, log_sum)
 
 
 def _backward(
     temperature: float, mesh: Mesh | None, residuals: tuple, gradient: tuple[Array, Array]
 ) -> tuple[Array, Head, None, None]:
-    """Compute the gradients; recompute the logits of each chunk.
+    """Compute the gradients; recompute the logits of each chunk, but not the sums over the vocabulary.
 
     ::
 
@@ -232,13 +243,16 @@ def _backward(
 
     With a cap c, z = c tanh(x / c) and dx = dz (1 - (z / c)²).
     """
-    hidden, head, tokens, kept, entropy = residuals
+    hidden, head, tokens, kept, entropy, log_sum = residuals
+    log_sum = jax.lax.optimization_barrier(log_sum)
     weight, cap = head.weight(hidden.dtype, mesh), head.cap
 
-    def accumulate(total: Array, chunk: tuple[Array, Array, Array | None, Array, Array, Array]) -> tuple[Array, Array]:
-        hidden, tokens, kept, entropy, by_logp, by_entropy = chunk
+    def accumulate(
+        total: Array, chunk: tuple[Array, Array, Array | None, Array, Array, Array, Array]
+    ) -> tuple[Array, Array]:
+        hidden, tokens, kept, entropy, log_sum, by_logp, by_entropy = chunk
         logits = _logits(hidden, weight, cap)
-        logp = _log_softmax(logits, tokens, kept, temperature, mesh)
+        logp = _scaled_logits(logits, tokens, kept, temperature, mesh) - log_sum[..., None]
         subtracted = jnp.exp(logp) * (by_logp[..., None] + by_entropy[..., None] * (logp + entropy[..., None]))
         by_logits = (jnp.where(_is_token(logp, tokens), by_logp[..., None], 0.0) - subtracted) / temperature
         by_logits = (by_logits if cap is None else by_logits * (1 - jnp.square(logits / cap))).astype(weight.dtype)
@@ -247,7 +261,7 @@ def _backward(
         return constrain_sharding(total + by_head, ("copy_rows", *HEAD), mesh), by_hidden
 
     zeros = jnp.zeros((hidden.shape[1], *weight.shape), sum_dtype(hidden))
-    by_head, by_hidden = jax.lax.scan(accumulate, zeros, (hidden, tokens, kept, entropy, *gradient))
+    by_head, by_hidden = jax.lax.scan(accumulate, zeros, (hidden, tokens, kept, entropy, log_sum, *gradient))
     return by_hidden, Head(by_head.sum(0).astype(head.matrix.dtype), None, None), None, None
 
 

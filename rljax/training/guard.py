@@ -36,6 +36,45 @@ def is_safe(
     return jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (optax.tree.norm(updates) <= bound)
 
 
+def guarded_update(
+    optimizer: optax.GradientTransformation,
+    gradient: PyTree[Array],
+    opt_state: optax.OptState,
+    params: PyTree[Array],
+    loss: Float[Array, ""],
+    **extra: PyTree,
+) -> tuple[PyTree[Array], optax.OptState, Float[Array, ""], Bool[Array, ""]]:
+    """Apply an optimizer's update if it is safe; otherwise, keep the parameters and the optimizer's state.
+
+    Whether an update is safe depends on its norm, so no array may be overwritten before the update is known. Keeping the update and
+    Adam's new moments until then would take three times the memory of the parameters. An optimizer without matrix products is
+    therefore run twice: once for the norm, and once to overwrite the old arrays.
+
+    Args:
+        optimizer: turns the gradient into an update.
+        gradient: the gradient of the loss.
+        opt_state: the optimizer's state.
+        params: the parameters.
+        loss: the loss, which must be finite.
+        extra: further arguments of the optimizer; ignored by optimizers that take none.
+
+    Returns:
+        The parameters, the optimizer's state, the gradient's norm, and whether the update was safe.
+    """
+    compute = jax.jit(optax.with_extra_args_support(optimizer).update)
+    arguments = (gradient, opt_state, params)
+    updates, after = compute(*arguments, **extra)
+    norm = optax.tree.norm(gradient)
+    safe = is_safe(loss, norm, updates, params)
+    is_costly = "dot_general" in str(compute.trace(*arguments, **extra).jaxpr)
+
+    def apply() -> tuple[PyTree[Array], optax.OptState]:
+        found, state = (updates, after) if is_costly else compute(*arguments, **extra)
+        return optax.apply_updates(params, found), state
+
+    return *jax.lax.cond(safe, apply, lambda: (params, opt_state)), norm, safe
+
+
 def where_safe(safe: Bool[Array, ""], updated: PyTree[Array], before: PyTree[Array]) -> PyTree[Array]:
     """Return the updated arrays if the update is safe, else the arrays before the update."""
     return jax.tree.map(lambda new, old: jnp.where(safe, new, old), updated, before)

@@ -17,7 +17,7 @@ from rljax.ops.regularization import SUPERVISED_LOSSES
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout
-from rljax.training.guard import is_safe, skip_count, where_safe
+from rljax.training.guard import guarded_update, skip_count
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.scoring import Copy, Forward, Score, policy_params
 from rljax.training.setup import Setup
@@ -60,12 +60,10 @@ def apply_gradient(
 
     An optimizer that takes extra arguments receives `state.options` as `options`.
     """
-    optimizer = optax.with_extra_args_support(optimizer)
-    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, options=state.options)
-    norm = optax.tree.norm(gradient)
-    safe = is_safe(loss, norm, updates, state.params)
-    after = state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
-    return where_safe(safe, after, state), norm, safe
+    params, opt_state, norm, safe = guarded_update(
+        optimizer, gradient, state.opt_state, state.params, loss, options=state.options
+    )
+    return state._replace(params=params, opt_state=opt_state), norm, safe
 
 
 def jit_step(step: Callable, shardings: Shardings, mesh: Mesh) -> Any:

@@ -22,7 +22,7 @@ from rljax.parallel import accumulate, mini_batches, row_shards
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out
 from rljax.training.config import TrainConfig
-from rljax.training.guard import is_safe, skip_count, where_safe
+from rljax.training.guard import guarded_update, skip_count
 from rljax.training.metrics import CreditMetrics, CriticMetrics, average_critic_updates
 from rljax.training.objective.critic import Critic
 from rljax.training.scoring import compile_for_sequences
@@ -96,12 +96,9 @@ def _value_program(
 
         learned = critic.trained_params(before.params)
         gradient, sums = accumulate(objective, learned, layout, counts=has_responses)
-        updates, opt_state = optimizer.update(gradient, before.opt_state, learned)
-        changed = optax.apply_updates(learned, updates)
+        changed, opt_state, norm, safe = guarded_update(optimizer, gradient, before.opt_state, learned, sums.loss)
         params = {**before.params, **changed}  # pyright: ignore[reportGeneralTypeIssues]  a critic's parameters are a dict
-        norm = optax.tree.norm(gradient)
-        safe = is_safe(sums.loss, norm, updates, learned)
-        after = where_safe(safe, before._replace(params=params, opt_state=opt_state), before)
+        after = before._replace(params=params, opt_state=opt_state)
         return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skip_count(safe))
 
     return jit_step(step, shardings, mesh)

@@ -33,6 +33,7 @@ def configuration(folder: Path, step: work.Step):
         learning_rate=work.LEARNING_RATE,
         minibatches=1,
         microbatch_rows=step.microbatch,
+        lora_rank=step.lora_rank,
         replicas=1,
         warm_start_steps=0,
         steps=10**6,
@@ -65,9 +66,13 @@ class PacedTracker:
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """End the round after an RL step, and begin the next; the first begins after the evaluation before training."""
-        del step, metrics
+        del step
         if phase == "rl":
-            self._parent.done()
+            self._parent.done(
+                sample_seconds=metrics["sample_seconds"],
+                update_seconds=metrics["update_seconds"],
+                response_length=metrics["response_length"],
+            )
         self._parent.wait()
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -214,11 +219,11 @@ class TracedChannel(ParentChannel):
         if self._begun == 2:
             jax.profiler.start_trace(self._folder)
 
-    def done(self) -> None:
+    def done(self, **parts: float) -> None:
         """End the trace and the round."""
         if self._begun == 2:
             jax.profiler.stop_trace()
-        self._parent.done()
+        self._parent.done(**parts)
 
 
 def run_traced(case: Callable[[Path, ParentChannel], None], folder: Path, parent: ParentChannel) -> None:

@@ -1,5 +1,6 @@
 """The benchmark cases, implemented with TRL."""
 
+import time
 from pathlib import Path
 
 import torch
@@ -10,8 +11,22 @@ from child import ParentChannel
 def trainer(folder: Path, parent: ParentChannel, *, steps: int = 10**6):
     """Build TRL's GRPO trainer with the settings of `sides.rljax_cases.configuration`; each training step is a round."""
     from datasets import Dataset  # noqa: PLC0415  the case "import" measures importing it
+    from peft import LoraConfig  # noqa: PLC0415
     from transformers import TrainerCallback  # noqa: PLC0415
     from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
+
+    step = work.step_of(folder)
+    parts: dict[str, float] = {}
+
+    class MeasuredTrainer(GRPOTrainer):
+        """Records the seconds of sampling and judging, and the mean length of the responses."""
+
+        def _generate_and_score_completions(self, inputs):
+            begun = time.perf_counter()
+            scored = super()._generate_and_score_completions(inputs)
+            parts["sample_seconds"] = time.perf_counter() - begun
+            parts["response_length"] = float(scored["completion_mask"].sum(-1).float().mean())
+            return scored
 
     class PacedCallback(TrainerCallback):
         """Begins a step when the parent requests it, and reports when it has ended."""
@@ -20,9 +35,8 @@ def trainer(folder: Path, parent: ParentChannel, *, steps: int = 10**6):
             parent.wait()
 
         def on_step_end(self, args, state, control, **kwargs):
-            parent.done()
+            parent.done(**parts)
 
-    step = work.step_of(folder)
     config = GRPOConfig(
         output_dir=str(folder / "trl"),
         per_device_train_batch_size=step.microbatch,
@@ -45,12 +59,14 @@ def trainer(folder: Path, parent: ParentChannel, *, steps: int = 10**6):
         shuffle_dataset=False,
     )
     rows = Dataset.from_list([{"prompt": work.prompt(index, step)} for index in range(step.prompts)])
-    return GRPOTrainer(
+    lora = None if step.lora_rank is None else LoraConfig(r=step.lora_rank, lora_alpha=32, target_modules="all-linear")
+    return MeasuredTrainer(
         str(folder),
         lambda completions, **_: work.reward(completions),
         args=config,
         train_dataset=rows,
         callbacks=[PacedCallback()],
+        peft_config=lora,
     )
 
 
