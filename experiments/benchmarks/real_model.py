@@ -66,6 +66,7 @@ CASES = {
     "rows_32": Case("32 tokens, 32 rows at once", STEP._replace(microbatch=32)),
     "rows_64": Case("32 tokens, all 64 rows at once", STEP._replace(microbatch=64)),
     "tokens_64": Case("64 tokens, 8 rows at once", STEP._replace(limit=64)),
+    "tokens_64_dots": Case("64 tokens, 8 rows at once, `--remat dots`", STEP._replace(limit=64, remat="dots")),
     "lora": Case("LoRA of rank 16, 32 tokens, 8 rows at once", STEP._replace(lora_rank=16)),
     "first_step": Case("first step of a process", STEP, starts=True),
     "second_start": Case("first step, programs compiled earlier", STEP, starts=True, cached=True),

@@ -46,8 +46,8 @@ class Step(NamedTuple):
     """Rows that are decoded at once."""
     on_cpu: bool = True
     """Whether to compute in float32 on a CPU; otherwise, matrix products are bfloat16."""
-    remat: str = "full"
-    """What the backward pass recomputes, as in `--remat`; ignored on a CPU, where nothing is recomputed."""
+    remat: str | None = None
+    """What the backward pass recomputes, as in `--remat`; None: nothing on a CPU, and everything on an accelerator."""
     attention: str = "blockwise"
     """Attention program for complete sequences."""
     scan_layers: bool = False

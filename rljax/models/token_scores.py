@@ -10,10 +10,12 @@ move between devices.
 Axes: R rows, K scored tokens per row, N copies of the parameters, C tokens per copy in a chunk, D width, V vocabulary.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
@@ -27,6 +29,9 @@ HEAD = ("vocab_parts", "features")
 
 LOGITS_AT_ONCE = 40_000_000
 """Default number of logits in a CPU's memory at once; they take 160 MB."""
+SUMMED_AT_ONCE = 1_500_000
+"""Number of logits that a CPU sums at once. They fit into its cache, and XLA's copies of them, which it makes for a sum of
+exponentials, stay small: 672 x 49,152 logits are summed in 75 ms instead of 250 ms, and in 42 MB instead of 350 MB."""
 ACCELERATOR_LOGITS = 320_000_000
 """Default number of logits in an accelerator's memory at once; they take 1.28 GB, a twelfth of the 16 GB of a TPU v5e."""
 ACCELERATOR_TOKENS = 4_096
@@ -50,10 +55,13 @@ def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
     return max(1, min(ACCELERATOR_TOKENS, ACCELERATOR_LOGITS // vocab_size))
 
 
+def _device_of(mesh: Mesh | None) -> jax.Device:
+    return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+
+
 def choose_chunk(chunk: int | None, vocab_size: int, mesh: Mesh | None) -> int:
     """Return `chunk` or, if it is None, the default for the devices of the mesh; without a mesh, for JAX's default device."""
-    device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
-    return default_chunk(vocab_size, device.platform) if chunk is None else chunk
+    return default_chunk(vocab_size, _device_of(mesh).platform) if chunk is None else chunk
 
 
 class TokenChunks(NamedTuple):
@@ -200,6 +208,23 @@ def _select(logits: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh
     return jnp.where(_is_token(logits, tokens), logits, 0.0).sum(-1)
 
 
+def _sums(logits: Float[Array, "N C V"]) -> tuple[Float[Array, "N C"], Float[Array, "N C"]]:
+    """Return the logarithm of the softmax's denominator, and the entropy."""
+    log_sum = jax.nn.logsumexp(logits, axis=-1)
+    logp = logits - log_sum[..., None]
+    return log_sum, -(jnp.exp(logp) * logp).sum(-1)
+
+
+def _sums_in_blocks(logits: Float[Array, "N C V"], size: int) -> tuple[Float[Array, "N C"], Float[Array, "N C"]]:
+    """Compute `_sums` of `size` tokens at a time; the last block overlaps the one before if `size` does not divide C."""
+    tokens = np.arange(logits.shape[1])
+    starts = np.minimum(tokens[::size], len(tokens) - size)
+    blocks = jax.lax.map(lambda start: _sums(jax.lax.dynamic_slice_in_dim(logits, start, size, axis=1)), starts)
+    block = tokens // size
+    log_sum, entropy = (part[block, :, tokens - starts[block]].T for part in blocks)
+    return log_sum, entropy
+
+
 def _normalized_scores(
     hidden: Array, head: Head, tokens: Array, kept: Array | None, temperature: float, mesh: Mesh | None
 ) -> tuple[Array, Array, Array]:
@@ -208,13 +233,15 @@ def _normalized_scores(
     Scans over the leading axis of `hidden [chunks, N, C, D]`, `tokens [chunks, N, C]` and `kept [chunks, N, C, S]`.
     """
     weight = head.weight(hidden.dtype, mesh)
+    block = max(1, SUMMED_AT_ONCE // weight.shape[0])
+    is_one_cpu = _device_of(mesh).platform == "cpu" and (mesh is None or mesh.size == 1)
+    sums = partial(_sums_in_blocks, size=block) if is_one_cpu and block < hidden.shape[2] else _sums
 
     def score(_: None, chunk: tuple[Array, Array, Array | None]) -> tuple[None, tuple[Array, Array, Array]]:
         hidden, tokens, kept = chunk
         logits = _scaled_logits(_logits(hidden, weight, head.cap), tokens, kept, temperature, mesh)
-        log_sum = jax.nn.logsumexp(logits, axis=-1)
-        logp = logits - log_sum[..., None]
-        return None, (_select(logits, tokens, mesh) - log_sum, -(jnp.exp(logp) * logp).sum(-1), log_sum)
+        log_sum, entropy = sums(logits)
+        return None, (_select(logits, tokens, mesh) - log_sum, entropy, log_sum)
 
     return jax.lax.scan(score, None, (hidden, tokens, kept))[1]
 

@@ -56,7 +56,7 @@ def test_an_unsafe_update_changes_nothing(optimizer, scale, loss):
 
 
 def test_an_elementwise_update_overwrites_the_old_arrays():
-    """One more array per parameter, the clipped gradient, is needed; keeping the update and both new moments would take three more."""
+    """The clipped gradient needs an array per parameter. Keeping the update and both new moments would take three more."""
     parameters = 4 * LAYERS * SIZE * (SIZE + 1)
     assert compile_update(ADAMW).memory_analysis().temp_size_in_bytes < 2 * parameters
 

@@ -27,7 +27,7 @@ def configuration(folder: Path, step: work.Step):
         max_prompt_tokens=step.prompt_tokens,
         max_response_tokens=step.limit,
         dtype="float32" if step.on_cpu else "bfloat16",
-        remat="none" if step.on_cpu else step.remat,
+        remat=step.remat or ("none" if step.on_cpu else "full"),
         attention=step.attention,
         scan_layers=step.scan_layers,
         learning_rate=work.LEARNING_RATE,
