@@ -55,13 +55,13 @@ def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
     return max(1, min(ACCELERATOR_TOKENS, ACCELERATOR_LOGITS // vocab_size))
 
 
-def _device_of(mesh: Mesh | None) -> jax.Device:
-    return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+def _platform_of(mesh: Mesh | None) -> str:
+    return (jax.devices()[0] if mesh is None else mesh.devices.flat[0]).platform
 
 
 def choose_chunk(chunk: int | None, vocab_size: int, mesh: Mesh | None) -> int:
     """Return `chunk` or, if it is None, the default for the devices of the mesh; without a mesh, for JAX's default device."""
-    return default_chunk(vocab_size, _device_of(mesh).platform) if chunk is None else chunk
+    return default_chunk(vocab_size, _platform_of(mesh)) if chunk is None else chunk
 
 
 class TokenChunks(NamedTuple):
@@ -234,7 +234,7 @@ def _normalized_scores(
     """
     weight = head.weight(hidden.dtype, mesh)
     block = max(1, SUMMED_AT_ONCE // weight.shape[0])
-    is_one_cpu = _device_of(mesh).platform == "cpu" and (mesh is None or mesh.size == 1)
+    is_one_cpu = _platform_of(mesh) == "cpu" and (mesh is None or mesh.size == 1)
     sums = partial(_sums_in_blocks, size=block) if is_one_cpu and block < hidden.shape[2] else _sums
 
     def score(_: None, chunk: tuple[Array, Array, Array | None]) -> tuple[None, tuple[Array, Array, Array]]:

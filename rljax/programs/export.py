@@ -16,12 +16,12 @@ from rljax.models.peft_folder import save_adapter
 from rljax.models.pruning import ZeroPattern, prune_contents, read_pattern
 from rljax.parallel import agree, fetch, mesh_of, run_on_first, run_together
 from rljax.parallel.memory import device_bytes
+from rljax.programs.model_memory import check_model_fits
 from rljax.programs.trained_policy import Which, find_run, fit_devices, open_adapter, parameters_of
 from rljax.records import required
 from rljax.text import one_line
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
-from rljax.training.memory_plan import check_model_fits
 from rljax.training.parts.custom_parts import CustomParts, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.model_folder import Companions, companions, save_model, write_atomically
 from rljax.training.parts.policy import make_policy

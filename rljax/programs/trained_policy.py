@@ -27,6 +27,7 @@ from rljax.models.quantization import check_blocks, quantize_params
 from rljax.parallel import add_shardings, is_first, mesh_of, policy_shardings, put
 from rljax.parallel.memory import device_bytes
 from rljax.programs.answer_settings import CacheDtype, Quantization
+from rljax.programs.model_memory import check_model_fits
 from rljax.records import required
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, other_policy_in, with_environment_prompts
@@ -45,7 +46,6 @@ from rljax.tracking.start_records import (
 from rljax.tracking.summary import has_run_settings
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
-from rljax.training.memory_plan import check_model_fits
 from rljax.training.parts.adapter import (
     base_entry,
     check_base,

