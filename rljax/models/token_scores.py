@@ -271,7 +271,7 @@ def _backward(
     With a cap c, z = c tanh(x / c) and dx = dz (1 - (z / c)²).
     """
     hidden, head, tokens, kept, entropy, log_sum = residuals
-    log_sum = jax.lax.optimization_barrier(log_sum)
+    log_sum = jax.lax.optimization_barrier(log_sum)  # else XLA keeps the forward pass's exponentials
     weight, cap = head.weight(hidden.dtype, mesh), head.cap
 
     def accumulate(

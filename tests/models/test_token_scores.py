@@ -39,6 +39,14 @@ def test_scores_match_the_full_softmax(chunk, shards):
     chex.assert_trees_all_close(actual, score_by_loops(0.7), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("chunk", [28, 5])
+def test_sums_in_blocks_match_the_full_softmax(monkeypatch, chunk):
+    """Blocks of 3 tokens do not divide a chunk of 28 or 5 tokens, so the last block overlaps the one before."""
+    monkeypatch.setattr("rljax.models.token_scores.SUMMED_AT_ONCE", 3 * VOCAB)
+    actual = token_scores(jnp.array(HIDDEN), jnp.array(HEAD), jnp.array(TOKENS), temperature=0.7, chunk=chunk)
+    chex.assert_trees_all_close(actual, score_by_loops(0.7), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("chunk", "shards"), [(3, 1), (5, 4)])
 def test_scores_match_those_of_capped_logits(chunk, shards):
     score = partial(token_scores, cap=1.5, temperature=0.7, chunk=chunk, mesh=MESHES[shards])
