@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import tyro
 import workloads as work
 from report import describe_machine
-from run import side
+from run import side, take_turns
 from sides.rljax_cases import configuration
 from virtual_environments import own_versions, package_versions, python_of
 
@@ -123,24 +123,23 @@ def step_flops(shape: TransformerConfig, step: work.Step, length: float) -> dict
 def measure_rounds(
     case: Case, rounds: int, pythons: Mapping[str, Path | str], folder: Path
 ) -> dict[str, list[dict[str, float]]]:
-    """Return each side's figures of the measured rounds; the sides take turns in beginning a round."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
+    """Return each side's figures of the measured rounds."""
     cache = folder / "compiled" if case.cached else None
+
+    def measure_start(name: str) -> dict[str, float]:
+        with side(name, "rl_step", pythons[name], folder, cache=cache) as opened:
+            return opened.round()
+
     if case.starts:
-        for turn in range(1 + rounds):
-            for name in SIDES[:: 1 if turn % 2 else -1]:
-                with side(name, "rl_step", pythons[name], folder, cache=cache) as opened:
-                    found[name].append(opened.round())
+        found = take_turns(SIDES, 1 + rounds, measure_start)
     else:
         with (
             side("rljax", "rl_step", pythons["rljax"], folder) as ours,
             side("trl", "rl_step", pythons["trl"], folder) as theirs,
         ):
             both = {"rljax": ours, "trl": theirs}
-            for turn in range(1 + rounds):
-                for name in SIDES[:: 1 if turn % 2 else -1]:
-                    found[name].append(both[name].round())
-    return {name: figures[1:] for name, figures in found.items()}
+            found = take_turns(SIDES, 1 + rounds, lambda name: both[name].round())
+    return {name: [figures[name] for figures in found[1:]] for name in SIDES}
 
 
 def planned_bytes(folder: Path, step: work.Step) -> int:

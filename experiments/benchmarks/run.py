@@ -16,12 +16,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import tyro
@@ -34,6 +34,7 @@ from rljax.models.huggingface import model_contents
 from rljax.models.model_folder import write_model
 
 HERE = Path(__file__).resolve().parent
+Measured = TypeVar("Measured")
 
 
 class Case(NamedTuple):
@@ -151,27 +152,24 @@ def side(
         opened.close()
 
 
+def take_turns(sides: Sequence[str], rounds: int, measure: Callable[[str], Measured]) -> list[dict[str, Measured]]:
+    """Measure both sides in each round; the sides take turns in beginning a round."""
+    return [{name: measure(name) for name in sides[:: 1 if turn % 2 else -1]} for turn in range(rounds)]
+
+
 def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Path) -> list[tuple[float, float]]:
-    """Return the seconds of both sides for each round, rljax's first; the sides take turns in beginning a round."""
-    times: list[tuple[float, float]] = []
-    sides = ["rljax", case.peer]
+    """Return the seconds of both sides for each round, rljax's first."""
+    sides, rounds = ("rljax", case.peer), case.warm + count
     if case.is_new_process:
-        for turn in range(case.warm + count):
-            found = {
-                name: measure_new_process(name, case.name, pythons[name], folder)
-                for name in sides[:: 1 if turn % 2 else -1]
-            }
-            times.append((found["rljax"], found[case.peer]))
-        return times[case.warm :]
-    with (
-        side("rljax", case.name, pythons["rljax"], folder) as ours,
-        side(case.peer, case.name, pythons[case.peer], folder) as theirs,
-    ):
-        both = {"rljax": ours, case.peer: theirs}
-        for turn in range(case.warm + count):
-            found = {name: both[name].round()["seconds"] for name in sides[:: 1 if turn % 2 else -1]}
-            times.append((found["rljax"], found[case.peer]))
-    return times[case.warm :]
+        times = take_turns(sides, rounds, lambda name: measure_new_process(name, case.name, pythons[name], folder))
+    else:
+        with (
+            side("rljax", case.name, pythons["rljax"], folder) as ours,
+            side(case.peer, case.name, pythons[case.peer], folder) as theirs,
+        ):
+            both = {"rljax": ours, case.peer: theirs}
+            times = take_turns(sides, rounds, lambda name: both[name].round()["seconds"])
+    return [(found["rljax"], found[case.peer]) for found in times[case.warm :]]
 
 
 def measure_new_process(name: str, case: str, python: Path | str, folder: Path) -> float:

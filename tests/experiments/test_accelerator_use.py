@@ -22,15 +22,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def benchmark():
-    """The module `accelerator_use`; it and its sibling modules are unloaded afterwards, because their short names could clash."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(FOLDER))
-    yield importlib.import_module("accelerator_use")
-    sys.path.remove(str(FOLDER))
-    for name in set(sys.modules) - before:
-        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def benchmark(import_benchmark):
+    """The module `accelerator_use`."""
+    return import_benchmark("accelerator_use")
 
 
 @pytest.fixture(scope="module")

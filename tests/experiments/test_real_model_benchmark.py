@@ -1,8 +1,6 @@
 """The committed comparison on a pretrained model: its page matches its rows, and its floor counts a step's operations."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,15 +12,9 @@ ROWS = json.loads((FOLDER / "real_model.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def modules():
-    """The modules `real_model` and `shapes`; they are unloaded afterwards, because their short names could clash."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(FOLDER))
-    yield importlib.import_module("real_model"), importlib.import_module("shapes")
-    sys.path.remove(str(FOLDER))
-    for name in set(sys.modules) - before:
-        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def modules(import_benchmark):
+    """The modules `real_model` and `shapes`."""
+    return import_benchmark("real_model"), import_benchmark("shapes")
 
 
 def test_page_matches_rows(modules):

@@ -1,9 +1,7 @@
 """The committed comparisons with other libraries include every case, and the page matches them."""
 
-import importlib
 import json
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +11,9 @@ ROWS = json.loads((FOLDER / "results.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def benchmarks():
-    """The modules `run` and `report`; they are unloaded afterwards, because their short names could clash."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(FOLDER))
-    yield importlib.import_module("run"), importlib.import_module("report")
-    sys.path.remove(str(FOLDER))
-    for name in set(sys.modules) - before:
-        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def benchmarks(import_benchmark):
+    """The modules `run` and `report`."""
+    return import_benchmark("run"), import_benchmark("report")
 
 
 def test_results_have_current_titles_and_targets(benchmarks):

@@ -207,7 +207,7 @@ def test_masked_update_is_planned():
     plain, masked = (
         compile_policy_update(CONFIG.replace(keep_zeros=kept), SHAPE, make_mesh(1, 1), 20) for kept in (False, True)
     )
-    assert temporaries(masked) == pytest.approx(temporaries(plain), rel=0.15)
+    assert temporaries(masked) <= 1.05 * temporaries(plain)
 
 
 def test_step_work_matches_a_hand_count():
