@@ -99,7 +99,7 @@ def settings_of(experiment: Experiment, row: Mapping[str, Any]) -> str:
 
 def row_of(experiment: Experiment, model: str, work: Path, arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed. An interrupted run is resumed."""
-    run = work / f"{arm.lower().replace(', ', '-')}-{seed}"
+    run = work / f"{arm.lower().replace(',', '').replace(' ', '-')}-{seed}"
     files: dict[str, Any] = {"model": model, "run": str(run)}
     if jax.default_backend() != "cpu":
         files |= ON_ACCELERATORS
@@ -169,6 +169,13 @@ def arms_of(experiment: Experiment, rows: Rows) -> dict[str, list[Mapping[str, A
     return {arm: own for arm, own in found.items() if own}
 
 
+def cut_short(experiment: Experiment, rows: Rows) -> str:
+    """Say after how many steps an arm's runs were stopped; empty if all of them did all steps."""
+    done = min(len(row["sampled"]) for row in rows)
+    steps = config_of(experiment, rows[0]["arm"], rows[0]["seed"]).optimization.steps
+    return f" (stopped after {done} of {steps} steps)" if done < steps else ""
+
+
 def report(experiment: Experiment, rows: Rows) -> str:
     """Format in Markdown the held-out accuracy over RL steps, as means over seeds with 95 % t intervals, and some responses."""
     shown = [*max((row["accuracy"] for row in rows), key=len)]
@@ -182,7 +189,7 @@ def report(experiment: Experiment, rows: Rows) -> str:
             for step in shown
         ]
         minutes = np.mean([row["seconds"] for row in own]) / 60
-        lines.append(f"| {arm} | {len(own)} | {' | '.join(cells)} | {minutes:.0f} |")
+        lines.append(f"| {arm}{cut_short(experiment, own)} | {len(own)} | {' | '.join(cells)} | {minutes:.0f} |")
     for name in experiment.measures:
         lines += ["", f"Share of held-out responses: {name}.", "", "| arm | before | after |", "| --- | --- | --- |"]
         for arm, own in arms_of(experiment, rows).items():
@@ -249,7 +256,7 @@ def plot(experiment: Experiment, rows: Rows, file: Path) -> None:
     accuracy.set(title="held-out accuracy, %", ylim=(0, 100))
     entropy.set(title="entropy, nats per token", ylim=(0, None))
     length.set(title="response length, tokens", ylim=(0, None))
-    accuracy.legend(frameon=False, fontsize=8, loc="lower right")
+    accuracy.legend(frameon=False, fontsize=8, loc="best")
     for axes in (accuracy, entropy, length):
         axes.set_xlabel("RL step")
         axes.spines[["top", "right"]].set_visible(False)

@@ -21,7 +21,8 @@ from real.least_common_multiple import LEAST_COMMON_MULTIPLE, final_number
 import rljax
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "real"
-EXPERIMENTS = (ADDITION, CALCULATOR_TOOL, COMPARISON, JSON_ANSWERS, LEAST_COMMON_MULTIPLE, ON_CPU)
+GSM8K = gsm8k.gsm8k(Path("gsm8k_train.jsonl"))
+EXPERIMENTS = (ADDITION, CALCULATOR_TOOL, COMPARISON, GSM8K, JSON_ANSWERS, LEAST_COMMON_MULTIPLE, ON_CPU)
 COMMITTED = [experiment for experiment in EXPERIMENTS if (FOLDER / f"{experiment.name}.json").is_file()]
 
 
