@@ -74,15 +74,15 @@ class Case(NamedTuple):
 
 CASES = {
     "H100, blockwise": Case("h100x1", GRPO, ("update", "score", "sampling"), {}, 88.3, 0),
-    "4 H100, cudnn, critic": Case("h100x4", CRITIC, ("update", "critic"), {"attention": "cudnn"}, 44.2, 12.8),
-    "8 H100, windows, turns": Case("h100x8", SHARDED, ("update", "turns"), WINDOWS, 27.4, 14.7),
+    "4 H100, cudnn, critic": Case("h100x4", CRITIC, ("update", "critic"), {"attention": "cudnn"}, 40.6, 13.2),
+    "8 H100, windows, turns": Case("h100x8", SHARDED, ("update", "turns"), WINDOWS, 27.4, 14.9),
     "H100, LoRA": Case("h100x1", LORA, ("update",), {"attention": "cudnn"}, 70.2, 0),
     "H100, QLoRA": Case("h100x1", {**LORA, "quantize": "nf4"}, ("update",), {"attention": "cudnn"}, 64.4, 0),
-    "v5e, splash": Case("v5e:2x2", GRPO, ("update", "score", "sampling"), {"attention": "splash"}, 22.3, 0),
-    "4 v5e, splash, critic": Case("v5e:2x2", CRITIC, ("update", "critic"), {"attention": "splash"}, 11.9, 15.6),
-    "8 v5e, windows, turns": Case("v5e:2x4", SHARDED, ("update", "turns"), WINDOWS, 10.0, 15.9),
-    "v5e, LoRA": Case("v5e:2x2", LORA, ("update",), {}, 11.7, 0),
-    "v5e, QLoRA": Case("v5e:2x2", {**LORA, "quantize": "nf4"}, ("update",), {}, 13.4, 0),
+    "v5e, splash": Case("v5e:2x2", GRPO, ("update", "score", "sampling"), {"attention": "splash"}, 25.0, 0),
+    "4 v5e, splash, critic": Case("v5e:2x2", CRITIC, ("update", "critic"), {"attention": "splash"}, 10.8, 15.4),
+    "8 v5e, windows, turns": Case("v5e:2x4", SHARDED, ("update", "turns"), WINDOWS, 9.4, 15.8),
+    "v5e, LoRA": Case("v5e:2x2", LORA, ("update",), {}, 9.9, 0),
+    "v5e, QLoRA": Case("v5e:2x2", {**LORA, "quantize": "nf4"}, ("update",), {}, 11.5, 0),
 }
 
 
