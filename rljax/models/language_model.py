@@ -7,7 +7,7 @@ arrays.
 from collections.abc import Callable
 from functools import cache, partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey, KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from rljax.caching import cache_results
 from rljax.models.attention import Cache, LayerCache, map_slots_of
 from rljax.models.axes import INPUT_AXES, SPLIT, constrain_sharding, count_shards, row_shards, sampler_spec, spec_of
 from rljax.models.config import TransformerConfig
@@ -71,8 +70,15 @@ class Model(NamedTuple):
 
 
 @cache
+def _abstract_module(config: TransformerConfig) -> tuple[nnx.GraphDef, Any]:
+    return nnx.split(nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))))
+
+
+@cache
 def _build_graph(model: Model) -> nnx.GraphDef:
-    return nnx.split(nnx.eval_shape(lambda: Transformer(model.config, rngs=nnx.Rngs(0), mesh=model.mesh)))[0]
+    module = nnx.merge(*_abstract_module(model.config))
+    module.set_attributes(mesh=model.mesh)
+    return nnx.split(module)[0]
 
 
 def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
@@ -80,14 +86,9 @@ def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
     return nnx.to_pure_dict(nnx.split(Transformer(config, rngs=nnx.Rngs(key)))[1])
 
 
-@cache_results
-def _initializer(config: TransformerConfig) -> Callable[[PRNGKeyArray], Params]:
-    return partial(init_params, config)
-
-
 def abstract_params(config: TransformerConfig) -> PyTree[jax.ShapeDtypeStruct]:
     """Return the shapes and dtypes of the parameters, without allocating memory."""
-    return jax.eval_shape(_initializer(config), jax.random.key(0))
+    return nnx.to_pure_dict(_abstract_module(config)[1])
 
 
 def count_parameters(params: PyTree[Array | np.ndarray | jax.ShapeDtypeStruct]) -> int:

@@ -375,6 +375,16 @@ class Layer(nnx.Module):
         return constrain_sharding(x + added, RESIDUAL, self.mesh)
 
 
+@partial(jax.jit, static_argnums=0)
+def _run_graph(graph: nnx.GraphDef, params: Any, *inputs: Any) -> tuple[Float[Array, "B T D"], Any]:
+    return nnx.merge(graph, params)(*inputs)
+
+
+def run_layer(layer: Layer, *inputs: Any) -> tuple[Float[Array, "B T D"], Any]:
+    """Call a layer. Layers that differ only in the values of their parameters are traced once, in a fraction of the time."""
+    return _run_graph(*nnx.split(layer), *inputs)
+
+
 class Transformer(nnx.Module):
     """Maps token ids to last hidden states. The output head is applied separately, only to the tokens that need logits."""
 
@@ -403,9 +413,11 @@ class Transformer(nnx.Module):
         x = constrain_sharding((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
         positions = constrain_sharding(positions, RESIDUAL[:2], self.mesh)
         angles, caches = angles_by_layer(positions, self.config, [layer.attention.window for layer in self.layers]), []
-        run = Layer.__call__
+        run = run_layer if self.config.routing is None else Layer.__call__  # experts may record choices, each layer its own
         if self.config.remat != "none" and cache is None:
-            run = nnx.remat(run, prevent_cse=not self.config.scan_layers, policy=SAVE_POLICIES[self.config.remat])
+            run = nnx.remat(
+                Layer.__call__, prevent_cse=not self.config.scan_layers, policy=SAVE_POLICIES[self.config.remat]
+            )
         if cache is None and (self.config.scan_layers or self.config.remat == "sqrt"):
             from rljax.models.layer_blocks import run_in_blocks, scan_layers  # noqa: PLC0415  most runs do neither
 

@@ -30,7 +30,7 @@ from rljax.models.language_model import (
     positions_of,
 )
 from rljax.models.language_model import logits as logits_of
-from rljax.models.transformer import rope_frequencies
+from rljax.models.transformer import Attention, rope_frequencies
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 TOKENS = jnp.array([[5, 6, 7, 8, 9, 2], [3, 4, 5, 6, 2, 2]])
@@ -288,6 +288,19 @@ def test_scanned_layers_keep_values_gradients_and_caches(remat):
         begin_decode(Model(replace(config, scan_layers=scan)), params, TOKENS, ATTENTION, 4) for scan in (True, False)
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), scanned, unrolled)
+
+
+def test_equal_layers_are_traced_once(monkeypatch):
+    config, attend, traced = replace(CONFIG, layers=5, window=3, full_layers=(0, 4)), Attention.__call__, []
+
+    def record(self, *inputs):
+        traced.append(self.window)
+        return attend(self, *inputs)
+
+    monkeypatch.setattr(Attention, "__call__", record)
+    jax.clear_caches()
+    jax.eval_shape(partial(logits.__wrapped__, Model(config)), abstract_params(config), TOKENS, ATTENTION)
+    assert traced == [None, 3]
 
 
 def test_layers_with_different_parameters_are_not_scanned_together(params):

@@ -52,21 +52,21 @@ def param_shapes(setup: Setup) -> PyTree[jax.ShapeDtypeStruct]:
     return jax.eval_shape(lambda params: params, run_together(lambda: first_params(setup)))
 
 
-def load_initial_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine")) -> TrainState:
+def load_initial_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine", "optimizer")) -> TrainState:
     """Load or initialize the parameters, check them with `check_models`, and build the initial state."""
     params = run_together(lambda: first_params(setup))
     check_models(setup, params, own_parts)
     return initial_state(setup, params)
 
 
-def check_models(setup: Setup, params: PyTree, own_parts: Collection[str] = ("policy", "engine")) -> None:
+def check_models(setup: Setup, params: PyTree, own_parts: Collection[str] = ("policy", "engine", "optimizer")) -> None:
     """Check that policy, engine and optimizer accept the parameters, by tracing without any computation.
 
     Args:
         setup: everything that the run uses.
         params: the trained parameters, or their shapes.
-        own_parts: names of the arguments that were passed to `train`. A built-in policy with the built-in engine is not checked,
-            because the check takes seconds.
+        own_parts: names of the arguments that were passed to `train`. Built-in ones are not checked, because the checks take
+            seconds.
 
     Raises:
         InputError: the policy cannot score a response or be sampled from, or the optimizer cannot take the parameters.
@@ -79,7 +79,8 @@ def check_models(setup: Setup, params: PyTree, own_parts: Collection[str] = ("po
     if isinstance(engine, DecodingEngine) and {"policy", "engine"} & set(own_parts):
         lengths = {"rows": rows, "prompt_length": setup.prompt_length, "budget": budget}
         check_decoder(engine.decoder, all_params, policy.vocab_size, **lengths)
-    check_optimizer(setup.optimizer, params)
+    if "optimizer" in own_parts:
+        check_optimizer(setup.optimizer, params)
 
 
 def initial_critic(setup: Setup, params: Params) -> CriticState | None:
