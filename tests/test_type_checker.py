@@ -16,9 +16,9 @@ from rljax.importing import is_custom
 from rljax.lazy import lazy_names
 from rljax.machine import processor_name
 from rljax.ops.regularization import diagonal_fisher
+from rljax.parallel.guarded_update import is_safe
 from rljax.text import one_line
 from rljax.tracking.glossary import find_entry
-from rljax.training.guard import where_safe
 
 TREE = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
 
@@ -43,8 +43,8 @@ def test_a_tree_matches_an_annotation_if_all_its_leaves_do(tree, annotation, mat
 
 def test_a_wrong_leaf_is_refused_at_the_call():
     broken = TREE | {"step": 1}
-    with pytest.raises(TypeCheckError, match="updated"):
-        where_safe(jnp.array(True), broken, broken)
+    with pytest.raises(TypeCheckError, match="updates"):
+        is_safe(jnp.float32(0), jnp.float32(0), broken, broken)
     with pytest.raises(TypeCheckError, match="per_example_gradients"):
         diagonal_fisher({"layer": jnp.zeros(3, int)})
 

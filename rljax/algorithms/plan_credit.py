@@ -40,7 +40,7 @@ def plan_and_answer(
         exactly 0 for responses outside its mean, and for all responses if the rewards in its mean are identical.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, mismatched shapes, or a negative weight.
+        ValueError: integer rewards, groups of fewer than 2 responses, mismatched shapes, or a negative weight.
 
     Example:
         >>> import jax.numpy as jnp

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from rljax.errors import InputError
 from rljax.files import read_toml
+from rljax.text import counted
 
 Bearing = Literal["for", "against"]
 Support = Literal["supports", "contradicts", "is open"]
@@ -83,8 +84,8 @@ def check_facts(facts: Facts) -> None:
         )
     if facts.staleness >= (steps := flag_values(facts)["steps"]) and facts.reward != "pairs":
         raise InputError(
-            f"staleness is {facts.staleness}, but a budget of {facts.budget} responses allows only {steps} steps, whose responses "
-            "would all be sampled with the initial weights; set a lower --staleness, or a larger --budget."
+            f"staleness is {facts.staleness}, but a budget of {facts.budget} responses allows only {counted(steps, 'step')}, "
+            "so all responses would be sampled with the initial weights; set a lower --staleness, or a larger --budget."
         )
     if facts.pass_k > facts.group:
         raise InputError(

@@ -19,6 +19,7 @@ from rljax.models.token_scores import choose_chunk
 from rljax.ops.direct_preference import kto_reference_point
 from rljax.ops.masked import count_tokens, masked_sum
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
+from rljax.parallel.guarded_update import skip_count
 from rljax.preference.direct_losses import DirectLoss, PairLogps
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics
 from rljax.preference.pair_update import Data, EncodedPairs, PairState
@@ -248,7 +249,8 @@ def make_direct_step(
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, batch.pairs)
-        return state.apply_gradient(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient), point, shift)
+        state, norm, safe = state.apply_gradient(optimizer, gradient, means.loss)
+        return state, PairUpdateMetrics(means, norm, point, shift, skip_count(safe))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
 

@@ -21,6 +21,7 @@ from rljax.models import Params
 from rljax.models.value_model import ValueModel
 from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
+from rljax.parallel.guarded_update import guarded_update, skip_count
 from rljax.preference.metrics import PairUpdateMetrics, ScoreMetrics
 from rljax.preference.reward_model import score_sequences
 from rljax.records import hide_namedtuple_base
@@ -74,10 +75,12 @@ class PairState(NamedTuple):
     opt_state: optax.OptState
     """State of the optimizer."""
 
-    def apply_gradient(self, optimizer: optax.GradientTransformation, gradient: Params) -> "PairState":
-        """Return the state after an update with this gradient."""
-        updates, opt_state = optimizer.update(gradient, self.opt_state, self.params)
-        return PairState(optax.apply_updates(self.params, updates), opt_state)
+    def apply_gradient(
+        self, optimizer: optax.GradientTransformation, gradient: Params, loss: Float[Array, ""]
+    ) -> tuple["PairState", Float[Array, ""], Bool[Array, ""]]:
+        """Return the state after an update, the gradient's norm, and whether the update was safe; see `guarded_update`."""
+        params, opt_state, norm, safe = guarded_update(optimizer, gradient, self.opt_state, self.params, loss)
+        return PairState(params, opt_state), norm, safe
 
 
 def encode_pairs(
@@ -173,7 +176,8 @@ def make_pair_step(
             )
 
         gradient, means = accumulate(objective, state.params, pairs)
-        return state.apply_gradient(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient))
+        state, norm, safe = state.apply_gradient(optimizer, gradient, means.loss)
+        return state, PairUpdateMetrics(means, norm, skipped_updates=skip_count(safe))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 

@@ -18,6 +18,7 @@ from rljax.models import Params
 from rljax.models.value_model import ValueModel
 from rljax.ops.process_reward import process_reward_loss
 from rljax.parallel import accumulate, replicated, shardings
+from rljax.parallel.guarded_update import skip_count
 from rljax.preference.metrics import PairUpdateMetrics, StepMetrics
 from rljax.preference.pair_update import Data, PairState, problem_from_prompt
 from rljax.preference.reward_model import solution_tokens, step_logits
@@ -115,7 +116,8 @@ def make_process_step(
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, solutions)
-        return state.apply_gradient(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient))
+        state, norm, safe = state.apply_gradient(optimizer, gradient, means.loss)
+        return state, PairUpdateMetrics(means, norm, skipped_updates=skip_count(safe))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 

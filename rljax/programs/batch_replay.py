@@ -21,6 +21,7 @@ from rljax.importing import check_trusted
 from rljax.ops.divergence import k3
 from rljax.options import INSTALLERS
 from rljax.parallel import fetch, mini_batches, row_shards
+from rljax.parallel.guarded_update import LARGEST_UPDATE
 from rljax.parallel.mesh import path_names
 from rljax.programs.stopped_batch import read_batch
 from rljax.programs.trained_policy import fit_devices
@@ -30,7 +31,6 @@ from rljax.rollout import Groups, Sequences, lay_out, sequences_of
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
-from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.lifecycle.initial_state import state_like
 from rljax.training.objective.algorithm import with_reward_weights
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, read_saved_settings, refuse_missing

@@ -10,11 +10,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -46,7 +44,6 @@ from rljax.tracking.trackers import JsonlTracker, Trackers
 from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
 from rljax.training.checkpoints.manifest import Retention, fault_of
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
-from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import adamw, cosine_schedule
 from rljax.training.phase import (
@@ -289,7 +286,7 @@ def make_update(
         pairs: number of pairs.
         steps: total number of updates.
     """
-    schedule, step = make_optimizer(config, steps)[1], with_guard(step)
+    schedule = make_optimizer(config, steps)[1]
     order = PromptStream(range(pairs), seed=config.seed)
 
     def update(state: TrainState) -> tuple[TrainState, dict[str, float]]:
@@ -301,21 +298,6 @@ def make_update(
         return state, present(measured) | rate | {"seconds": time.monotonic() - start}
 
     return update
-
-
-def with_guard(
-    step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
-) -> Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]]:
-    """Compile a guarded update: if it is non-finite or far too large, keep the old state, and count the skip in the metrics."""
-
-    @partial(jax.jit, donate_argnums=0)
-    def guarded_step(state: PairState, batch: PyTree) -> tuple[PairState, PairUpdateMetrics]:
-        after, metrics = step(state, batch)
-        updates = jax.tree.map(jnp.subtract, after.params, state.params)
-        safe = is_safe(metrics.pairs.loss, metrics.grad_norm, updates, state.params)
-        return where_safe(safe, after, state), metrics._replace(skipped_updates=skip_count(safe))
-
-    return guarded_step
 
 
 @contextmanager

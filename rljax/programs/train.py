@@ -136,7 +136,7 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
         ),
         (
             custom.policy is not None,
-            ("attention", "scan_layers", "cache_dtype"),
+            ("attention", "scan_layers", "cache_dtype", "images"),
             f"applies to the built-in transformer, but a policy {passed}",
         ),
         (

@@ -271,6 +271,9 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
         raise ApiError(
             400, f"stream_options may contain only include_usage; got {_shorten(options)}.", param="stream_options"
         )
+    streams = _flag(body, "stream")
+    if options is not None and not streams:
+        raise ApiError(400, "stream_options applies only with stream; set stream to true.", param="stream_options")
     temperature = _number(body, "temperature", 0.0, MAX_TEMPERATURE)
     samples = _integer(body, "n", 1, MAX_SAMPLES) or 1
     return SamplingFields(
@@ -283,7 +286,7 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
         seeds=_seeds(body, samples),
         stop=_stops(body.get("stop")),
         stop_ids=() if body.get("stop_token_ids") is None else _ids(body["stop_token_ids"], "stop_token_ids", limits),
-        streams=_flag(body, "stream"),
+        streams=streams,
         usage_at_end=_flag(options or {}, "include_usage"),
         has_logprobs=has_logprobs,
         top=top,

@@ -12,7 +12,7 @@ try:
     from hypothesis import strategies as st
     from hypothesis.extra import numpy as hnp
 except ModuleNotFoundError as missing:
-    raise InputError("rljax.testing.strategies needs Hypothesis: pip install 'rljax-lm[testing]'.") from missing
+    raise InputError("rljax.testing.strategies needs the package hypothesis; run `pip install hypothesis`.") from missing
 
 REWARDS = (0.0, 1.0, 0.5, -1.0)
 """The rewards that are sampled; there are only four, so that ties are common."""

@@ -95,7 +95,7 @@ def read_rollouts(folder: RunFolder) -> Rollouts:
     if not samples:
         raise InputError(
             f"the run {str(folder.path)!r} has logged no rollouts yet: they are written after its first RL step, and then every "
-            "sample_every steps; if sample_every or logged_rollouts is 0, none are written."
+            "sample_every steps; if sample_every or logged_rollouts is 0, or in supervised fine-tuning, none are written."
         )
     return Rollouts([_from_sample(sample, number) for number, sample in enumerate(samples)], NO_ROLLOUTS_NOTE)
 

@@ -16,8 +16,8 @@ from rljax.models import Params
 from rljax.ops.regularization import SUPERVISED_LOSSES
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
+from rljax.parallel.guarded_update import guarded_update, skip_count
 from rljax.rollout import Layout
-from rljax.training.guard import guarded_update, skip_count
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.scoring import Copy, Forward, Score, policy_params
 from rljax.training.setup import Setup

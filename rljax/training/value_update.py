@@ -19,10 +19,10 @@ from rljax.models import Params
 from rljax.ops.masked import masked_centered, zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import accumulate, mini_batches, row_shards
+from rljax.parallel.guarded_update import guarded_update, skip_count
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out
 from rljax.training.config import TrainConfig
-from rljax.training.guard import guarded_update, skip_count
 from rljax.training.metrics import CreditMetrics, CriticMetrics, average_critic_updates
 from rljax.training.objective.critic import Critic
 from rljax.training.scoring import compile_for_sequences

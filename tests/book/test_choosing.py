@@ -134,6 +134,7 @@ def test_critic_needs_length_and_budget():
         ({"length": 0}, "length is 0; it must be at least 1"),
         ({"staleness": -1}, "staleness is -1"),
         ({"staleness": 64, "budget": 400}, "a budget of 400 responses allows only 50 steps"),
+        ({"staleness": 1, "budget": 8}, r"a budget of 8 responses allows only 1 step, so all responses would be sampled"),
         ({"group": 1, "pass_k": 4}, "set --group 2 or more"),
         ({"group": 1, "reward": "steps"}, "set --group 2 or more"),
         ({"pass_k": 64}, "pass_k is 64, but pass@k needs k responses to a prompt and group is 8"),

@@ -474,6 +474,7 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
             {"policy": GRU},
             r"^cache_dtype='int8' applies to the built-in transformer, but a policy",
         ),
+        ({"images": (8, 8)}, {"policy": GRU}, r"^images=\(8, 8\) applies to the built-in transformer, but a policy"),
         ({"paged_cache": 1.0}, {"engine": SimpleNamespace(generate=print)}, r"^paged_cache=1\.0 applies to the built-in"),
         (
             {"reward_messages": False, "environment": "guessing"},

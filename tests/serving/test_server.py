@@ -252,6 +252,11 @@ def test_unused_message_entries_are_rejected(server, message):
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0]")
 
 
+def test_stream_options_need_stream(server):
+    answer = post(server[0], CHAT, messages=[{"role": "user", "content": "a"}], stream_options={"include_usage": True})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream_options")
+
+
 def test_new_weights_get_a_new_version(folder, tmp_path):
     second, wider = make_model(tmp_path / "second", seed=1), make_model(tmp_path / "wider", width=32)
     with serving(folder) as (url, _):

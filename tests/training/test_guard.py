@@ -9,7 +9,7 @@ import optax
 import optax.contrib
 import pytest
 
-from rljax.training.guard import guarded_update
+from rljax.parallel.guarded_update import guarded_update
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
