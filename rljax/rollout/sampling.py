@@ -94,10 +94,38 @@ Noise = Key[Array, "B"] | Float[Array, "B"]
 """Randomness for each row's next token: a random key, or the quantile to take; see `rljax.rollout.stratified`."""
 
 
+BLOCK = 128
+"""Largest number of consecutive indices in a block of `sample_index`."""
+
+
+def sample_index(logits: Float[Array, "B V"], keys: Key[Array, "B"]) -> Int[Array, "B"]:
+    """Sample an index from softmax(logits) in each row: first a block of indices, then an index within the block.
+
+    ::
+
+        P(v) = P(block of v) P(v | block of v)
+
+    This takes two random numbers per row. `jax.random.categorical` takes one for each logit, which on a CPU is most of the time
+    of a token: for 64 x 49,152 logits, 69 instead of 2 ms.
+
+    Args:
+        logits: the logits; -inf for indices that cannot be sampled.
+        keys: random key of each row.
+    """
+    rows, count = logits.shape
+    size = min(count, BLOCK)
+    padded = jnp.pad(logits, ((0, 0), (0, -count % size)), constant_values=-jnp.inf)
+    blocks = padded.reshape(rows, -1, size)
+    first, second = jax.vmap(lambda key: jax.random.uniform(key, 2))(keys).T
+    block = quantile_token(jax.nn.logsumexp(blocks, axis=-1), first)
+    within = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+    return block * size + quantile_token(within, second)
+
+
 def _choose(logits: Float[Array, "B V"], noise: Noise) -> Int[Array, "B"]:
     """Sample an index from softmax(logits) in each row."""
     if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
-        return jax.vmap(jax.random.categorical)(noise, logits).astype(jnp.int32)
+        return sample_index(logits, noise)
     return quantile_token(logits, noise)
 
 

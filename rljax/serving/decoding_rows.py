@@ -23,6 +23,7 @@ from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import fetch, put_rows, replicated, row_sharding, row_shards
 from rljax.rollout.decode_sizes import PROMPT_TOKENS_AT_ONCE, compiled_rows
 from rljax.rollout.engine import seed_words
+from rljax.rollout.sampling import sample_index
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 STEPS = 8
@@ -149,7 +150,7 @@ def sample_rows(
     logp = jax.nn.log_softmax(scaled, axis=-1)
     kept = jax.lax.cond((top_k < size).any(), lambda rows: keep_top_k(rows, top_k), lambda rows: rows, scaled)
     kept = jax.lax.cond((top_p <= 1).any(), lambda rows: keep_top_p(rows, top_p), lambda rows: rows, kept)
-    token = jnp.where(is_greedy, logits.argmax(-1), jax.vmap(jax.random.categorical)(keys, kept)).astype(jnp.int32)
+    token = jnp.where(is_greedy, logits.argmax(-1), sample_index(kept, keys)).astype(jnp.int32)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     behaviour = jnp.where(is_greedy, 0.0, chosen(jax.nn.log_softmax(kept, axis=-1))[:, 0])
     most = min(TOP, size)

@@ -12,7 +12,16 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig, init_params, language_model, score_tokens, transformer_policy
 from rljax.rollout import Sampling, Sequences, pack_one_per_row
 from rljax.rollout.engine import seed_words
-from rljax.rollout.sampling import RowInputs, decode, empty_rows, fill_rows, read_prompts, sample_token, shift_right
+from rljax.rollout.sampling import (
+    RowInputs,
+    decode,
+    empty_rows,
+    fill_rows,
+    read_prompts,
+    sample_index,
+    sample_token,
+    shift_right,
+)
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
@@ -201,6 +210,18 @@ def test_top_k_and_top_p_match_sorting(temperature):
         np.testing.assert_array_equal(
             np.isfinite(keep_top_p(jnp.array(row[None]), p)[0]), (row >= smallest_kept) & np.isfinite(row)
         )
+
+
+@pytest.mark.parametrize("count", [3, 128, 600])
+def test_sampled_indices_have_the_softmax_distribution(count):
+    """Shares of 200,000 samples are within five standard errors (and three samples) of softmax(logits); -inf is never sampled."""
+    logits = 3 * np.random.default_rng(count).normal(size=count)
+    logits[count // 2 :: 5] = -np.inf
+    samples = 200_000
+    keys = jax.random.split(jax.random.key(count), samples)
+    indices = jax.lax.map(lambda keys: sample_index(jnp.tile(logits, (len(keys), 1)), keys), keys.reshape(20, -1))
+    share, expected = np.bincount(np.ravel(indices), minlength=count) / samples, np.exp(logits) / np.exp(logits).sum()
+    assert np.all(np.abs(share - expected) <= 5 * np.sqrt(expected * (1 - expected) / samples) + 3 / samples)
 
 
 @pytest.mark.parametrize(
