@@ -19,8 +19,9 @@ _SAMPLE = "7+5+12=12;12+9="
 """A problem, a step, and the beginning of the next step."""
 _LARGEST = 99_999_999  # largest number to which a digit may be appended, so that two numbers and their sum fit in int32
 _POWERS = 10 ** np.arange(10, dtype=np.int32)
-_LEFT, _RIGHT, _RESULT, _ELSE = range(4)
-"""State of the calculator: in a step's first number, in its second number, after the `=`, or abstaining until the step ends."""
+_START, _LEFT, _PLUS, _RIGHT, _RESULT, _ELSE = range(6)
+"""State of the calculator: at the start of a step, in its first number, after the `+`, in its second number, after the `=`, or
+abstaining until the step ends."""
 
 
 def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Rules:
@@ -89,15 +90,16 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
     def read(memory: Int[Array, "*N F"], token: Int[Array, "*N"]) -> Int[Array, "*N F"]:
         has_begun, state, left, right, written = jnp.moveaxis(memory, -1, 0)
         value = jnp.asarray(value_of)[token]
-        is_digit, too_large = value >= 0, jnp.where(state == _LEFT, left, right) > _LARGEST
-        is_number = (state == _LEFT) | (state == _RIGHT)
+        in_left, in_right = (state == _START) | (state == _LEFT), (state == _PLUS) | (state == _RIGHT)
+        is_digit, too_large = value >= 0, jnp.where(in_left, left, right) > _LARGEST
+        number = jnp.where(in_left, _LEFT, _RIGHT)
         next_state = jnp.select(
             [is_digit, token == plus, token == equals, token == end],
             [
-                jnp.where(is_number & too_large, _ELSE, state),
-                jnp.where(state == _LEFT, _RIGHT, _ELSE),
+                jnp.where(in_left | in_right, jnp.where(too_large, _ELSE, number), state),
+                jnp.where(state == _LEFT, _PLUS, _ELSE),
                 jnp.where(state == _RIGHT, _RESULT, _ELSE),
-                jnp.full_like(state, _LEFT),
+                jnp.full_like(state, _START),
             ],
             _ELSE,
         )
@@ -105,8 +107,8 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
         after = (
             has_begun,
             next_state,
-            jnp.where(ends_step, 0, jnp.where(is_digit & (state == _LEFT) & ~too_large, 10 * left + value, left)),
-            jnp.where(ends_step, 0, jnp.where(is_digit & (state == _RIGHT) & ~too_large, 10 * right + value, right)),
+            jnp.where(ends_step, 0, jnp.where(is_digit & in_left & ~too_large, 10 * left + value, left)),
+            jnp.where(ends_step, 0, jnp.where(is_digit & in_right & ~too_large, 10 * right + value, right)),
             jnp.where(ends_step, 0, jnp.where(is_digit & (state == _RESULT), written + 1, written)),
         )
         problem = ((token == equals).astype(has_begun.dtype), *(jnp.zeros_like(has_begun) for _ in range(4)))

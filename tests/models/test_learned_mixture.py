@@ -33,7 +33,7 @@ LEARNED = learned_mixture(NETWORK, RULES, share=0.4, rate=7.0)
 RESPONSES = {"7+5=": "7+5=12;#12", "9+3=": "9+3=13;#13", "8+0=": "8+0=8;8+0=7"}
 HINTS = {("7+5=", 4): "1", ("7+5=", 5): "2", ("9+3=", 4): "1", ("9+3=", 5): "2", ("8+0=", 4): "8", ("8+0=", 10): "8"}
 """(Prompt, index in the response) -> the digit that the calculator predicts, worked out by hand."""
-RUN = STEPPED.replace(algorithm="dr_grpo", steps=4, calculator=0.4, calculator_rate=300.0, models="last")
+RUN = STEPPED.replace(algorithm="dr_grpo", steps=4, group_size=64, calculator=0.4, calculator_rate=30.0, models="last")
 
 
 @pytest.fixture(scope="module")

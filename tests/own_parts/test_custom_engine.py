@@ -283,7 +283,7 @@ def test_number_of_slots_does_not_change_responses(name, slots):
     for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
         assert (one.prompt_id, one.finish) == (other.prompt_id, other.finish)
         np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(index))
-        np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
+        np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, rtol=1e-5, atol=1e-5)
 
 
 def test_move_rows_reuses_the_destination_memory():
