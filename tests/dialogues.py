@@ -15,8 +15,10 @@ SAMPLING = Sampling(BUDGET, (EOS,), temperature=0.9)
 PARAMS = jax.tree.map(lambda x: x * 3, POLICY.init(jax.random.key(0)))
 PROMPTS = [(2, 3, 4), (5,), (6, 7, 8, 9, 2), (3, 3)]
 REQUESTS = {
-    episode: Request(PROMPTS[episode % 4], episode % 4, episode % 4, SAMPLING, seed=episode << 40) for episode in range(12)
+    episode: Request(PROMPTS[episode % 4], episode % 4, episode % 4, SAMPLING, seed=(episode << 40) + 24)
+    for episode in range(12)
 }
+"""Episode -> its first request; the number of the turn is added to the seed, whose value makes some episodes end truncated."""
 TURNS = {episode: 1 + (episode + 2) % 4 for episode in range(20)}
 """Episode -> its number of turns."""
 

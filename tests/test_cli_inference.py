@@ -47,7 +47,7 @@ def run(judge, tmp_path_factory):
     """A run whose critic reads log-probabilities, stopped before its first step."""
     path = tmp_path_factory.mktemp("runs") / "critic"
     chosen = {"algorithm": "ppo", "critic_surprisal": True, "tokenizer": "bytes", "reward": judge}
-    sizes = {"steps": 0, "max_prompt_tokens": 12, "train_problems": 20, "heldout_problems": HELDOUT}
+    sizes = {"steps": 0, "max_prompt_tokens": 12, "train_problems": 20, "heldout_problems": HELDOUT, "seed": 1}
     train(SMALL.replace(**chosen, **sizes, run=str(path)))
     return path
 
@@ -257,7 +257,7 @@ def test_a_search_without_a_right_answer_writes_no_demonstrations(run, tmp_path,
 
 def test_generated_rows_are_demonstrations_that_train_reads(run, tmp_path, capsys):
     out = tmp_path / "own.jsonl"
-    output = printed(capsys, "generate", str(run), str(out), "--trust", "--samples", "4", "--limit", "5", "--most", "2")
+    output = printed(capsys, "generate", str(run), str(out), "--trust", "--samples", "64", "--limit", "5", "--most", "2")
     assert "responses kept, for" in output
     problems = load_problems(out)
     assert problems

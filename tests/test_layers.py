@@ -97,7 +97,7 @@ def test_training_has_no_circular_imports():
 
 
 LAYERS_OF_TRAINING = {
-    "settings and records": ("config/", "state", "metrics", "guard", "interrupt", "scoring"),
+    "settings and records": ("config/", "state", "metrics", "interrupt", "scoring"),
     "checkpoints and phases": ("checkpoints/", "phase"),
     "parts": ("parts/", "objective/", "memory_plan"),
     "setup": ("worker", "setup"),

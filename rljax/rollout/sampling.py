@@ -21,7 +21,7 @@ from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import replicated, row_sharding
 from rljax.records import required
 from rljax.rollout.engine_protocols import Sampling
-from rljax.rollout.stratified import quantile_token, stratified_uniforms
+from rljax.rollout.stratified import stratified_uniforms
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 
@@ -92,6 +92,28 @@ def _check_filter(sampling: Sampling) -> None:
 
 Noise = Key[Array, "B"] | Float[Array, "B"]
 """Randomness for each row's next token: a random key, or the quantile to take; see `rljax.rollout.stratified`."""
+
+
+def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> Int[Array, "B"]:
+    """Return the token at the quantile u of softmax(logits), with the tokens in the order of their ids.
+
+    ::
+
+        token = min { v : Σ_{w <= v} softmax(logits)_w > u }
+
+    Args:
+        logits: logits of the tokens; -inf for tokens that cannot be sampled.
+        uniform: u, in [0, 1).
+
+    Example:
+        >>> quantile_token(jnp.log(jnp.array([[0.5, 0.0, 0.25, 0.25]])).repeat(3, 0), jnp.array([0.0, 0.5, 0.99])).tolist()
+        [0, 2, 3]
+    """
+    cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
+    total = cumulative[:, -1]
+    # If rounding made the threshold equal to the total, no token would be above it.
+    threshold = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
+    return (cumulative <= threshold[:, None]).sum(-1, dtype=jnp.int32)
 
 
 BLOCK = 128

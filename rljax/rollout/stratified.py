@@ -1,6 +1,6 @@
 """Stratified sampling: at each token, the responses of a group sample from different quantiles of the policy.
 
-Axes: B rows, V vocabulary.
+Axes: B rows.
 """
 
 from collections.abc import Sequence
@@ -56,25 +56,3 @@ def stratified_uniforms(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], str
         return (order[seed[1] % strata] + jax.random.uniform(jax.random.fold_in(own, seed[1]))) / strata
 
     return jax.vmap(uniform)(seeds, count)
-
-
-def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> Int[Array, "B"]:
-    """Return the token at the quantile u of softmax(logits), with the tokens in the order of their ids.
-
-    ::
-
-        token = min { v : Σ_{w <= v} softmax(logits)_w > u }
-
-    Args:
-        logits: logits of the tokens; -inf for tokens that cannot be sampled.
-        uniform: u, in [0, 1).
-
-    Example:
-        >>> quantile_token(jnp.log(jnp.array([[0.5, 0.0, 0.25, 0.25]])).repeat(3, 0), jnp.array([0.0, 0.5, 0.99])).tolist()
-        [0, 2, 3]
-    """
-    cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
-    total = cumulative[:, -1]
-    # If rounding made the threshold equal to the total, no token would be above it.
-    threshold = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
-    return (cumulative <= threshold[:, None]).sum(-1, dtype=jnp.int32)

@@ -14,6 +14,7 @@ from os import _exit as end_process  # imported here because `os._exit` is block
 from typing import Any, NamedTuple
 
 import jax
+from jaxtyping import Array, Float
 
 from rljax.errors import InputError
 from rljax.parallel import any_host, is_first, run_on_first, run_together
@@ -35,10 +36,12 @@ from rljax.training.checkpoints.checkpoint import (
 )
 from rljax.training.checkpoints.manifest import Retention
 from rljax.training.checkpoints.saver import DiskWriter, Saver
-from rljax.training.guard import MAX_CONSECUTIVE_SKIPS, count_consecutive_skips
 from rljax.training.interrupt import INTERRUPTED, Interrupted, StopRequest
 from rljax.training.metrics import Numbers
 from rljax.training.state import TrainState
+
+MAX_CONSECUTIVE_SKIPS = 5
+"""A run stops after this many consecutive training steps whose updates were all skipped."""
 
 
 @dataclass(frozen=True)
@@ -285,6 +288,22 @@ def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
                 run.stop_if_asked(checkpoint)
         phase.leave(checkpoint)
     owned.append(checkpoint)
+
+
+def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) -> int:
+    """Count consecutive training steps whose updates were all skipped; a step that attempted no update leaves the count unchanged.
+
+    Args:
+        count: the number of such steps before this step.
+        share: fraction of this step's updates that were skipped; None if it attempted none.
+
+    Example:
+        >>> count_consecutive_skips(2, 1.0), count_consecutive_skips(2, 0.75), count_consecutive_skips(2, None)
+        (3, 0, 2)
+    """
+    if share is None:
+        return count
+    return count + 1 if float(share) == 1 else 0
 
 
 def _mark_unevaluated(checkpoint: Checkpoint) -> Checkpoint:

@@ -34,7 +34,6 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, quality_of
 from rljax.training.config import TrainConfig
-from rljax.training.guard import explain_skips
 from rljax.training.objective.algorithm import reward_weights
 from rljax.training.parts.reward import custom_part_names
 from rljax.training.phase import RunResources
@@ -124,7 +123,12 @@ def stop_reason(
         scored_rollout: the rollout of the last skipped step, to be saved for `rljax debug`.
     """
     path = shlex.quote(str(run.folder.path))
-    text = explain_skips(skipped, learning_rate, path)
+    text = (
+        f"The loss or gradient was not finite, or the update was far too large, in {skipped} training steps in a row, so nothing "
+        f"was learned in these steps. The parameters before them are saved: `rljax export {path} model --checkpoint last` writes a "
+        f"model folder, and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite values from your "
+        "own reward or algorithm are another possible cause."
+    )
     if scored_rollout is None:
         return text
     number, _ = checkpoints.newest_complete(run.folder.checkpoints / LAST)

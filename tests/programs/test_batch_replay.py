@@ -46,10 +46,10 @@ from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
-from rljax.training.guard import MAX_CONSECUTIVE_SKIPS
 from rljax.training.lifecycle.initial_state import first_params, initial_state, state_like
 from rljax.training.objective.algorithm import reward_names, reward_weights
 from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
+from rljax.training.phase import MAX_CONSECUTIVE_SKIPS
 from rljax.training.rl_phase import make_learner
 from rljax.training.rollout_data import make_rollout_scorer
 from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch, flatten, write_batch

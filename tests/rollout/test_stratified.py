@@ -10,8 +10,8 @@ import rljax
 from rljax.errors import InputError
 from rljax.rollout.engine import seed_words
 from rljax.rollout.engine_protocols import Sampling
-from rljax.rollout.sampling import sample_token
-from rljax.rollout.stratified import group_seeds, quantile_token, stratified_uniforms
+from rljax.rollout.sampling import quantile_token, sample_token
+from rljax.rollout.stratified import group_seeds, stratified_uniforms
 from rljax.tracking.rows import read_metrics
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.parts.custom_parts import CustomParts

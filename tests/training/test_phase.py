@@ -14,9 +14,8 @@ from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.training import phase as module
 from rljax.training.checkpoints.checkpoint import Checkpoint
-from rljax.training.guard import MAX_CONSECUTIVE_SKIPS
 from rljax.training.interrupt import Interrupted
-from rljax.training.phase import Phase, RunResources, StepOutcome, run_phase
+from rljax.training.phase import MAX_CONSECUTIVE_SKIPS, Phase, RunResources, StepOutcome, run_phase
 from rljax.training.state import create
 
 PACKAGE = Path(module.__file__).parents[1]
