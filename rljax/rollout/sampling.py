@@ -138,7 +138,7 @@ def sample_index(logits: Float[Array, "B V"], keys: Key[Array, "B"]) -> Int[Arra
     size = min(count, BLOCK)
     padded = jnp.pad(logits, ((0, 0), (0, -count % size)), constant_values=-jnp.inf)
     blocks = padded.reshape(rows, -1, size)
-    first, second = jax.vmap(lambda key: jax.random.uniform(key, 2))(keys).T
+    first, second = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys).T
     block = quantile_token(jax.nn.logsumexp(blocks, axis=-1), first)
     within = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
     return block * size + quantile_token(within, second)
