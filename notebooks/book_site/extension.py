@@ -31,6 +31,7 @@ TABLES_WITH_PAGES = (
     "real/addition",
     "real/addition_algorithms",
     "real/addition_on_cpu",
+    "real/gsm8k",
     "resources",
     "reward_exploit",
     "sampler_delay",

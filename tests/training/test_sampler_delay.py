@@ -37,7 +37,7 @@ from rljax.training.state import shardings_of as places_of
 
 DELAY, STEPS = 2, 5
 RUN = STEPPED.replace(algorithm_options={"beta": 0.0}, steps=STEPS, sampler_delay=DELAY)
-MORE = RUN.replace(**SEVERAL)
+MORE = RUN.replace(**SEVERAL, seed=1)
 VARIANTS = {"plain": RUN, "more": MORE}
 PARTS = {"plain": {"reward": even_length, "policy": BIGRAM}, "more": {"reward": even_length}}
 """Arguments passed in addition to the settings; an adapter needs the built-in policy."""
