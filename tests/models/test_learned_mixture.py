@@ -136,7 +136,7 @@ def test_settings_that_cannot_learn_a_share_are_refused():
         RUN.replace(calculator=None)
     with pytest.raises(InputError, match=r"calculator_rate is 0\.0; it must be positive"):
         RUN.replace(calculator_rate=0)
-    with pytest.raises(InputError, match=r"calculator_rate=300\.0 trains .* lora_rank=2 trains only an adapter"):
+    with pytest.raises(InputError, match=r"calculator_rate=30\.0 trains .* lora_rank=2 trains only an adapter"):
         first_state(RUN.replace(lora_rank=2, lora_targets=("query",)))
     with pytest.raises(InputError, match=r"start with the share 1 and learn at the rate 2\.0"):
         learned_mixture(NETWORK, RULES, share=1, rate=2.0)
