@@ -1,4 +1,4 @@
-"""Update parameters in place, unless the update is non-finite or far too large: the parameters then stay as they are."""
+"""Update parameters in place; if the update is non-finite or far too large, leave them unchanged."""
 
 import jax
 import jax.numpy as jnp
