@@ -64,6 +64,7 @@ class Case(NamedTuple):
 
 CASES = {
     "rows_8": Case("32 tokens, 8 rows at once", STEP),
+    "rows_32": Case("32 tokens, 32 rows at once", STEP._replace(microbatch=32)),
     "tokens_64": Case("64 tokens, 8 rows at once", STEP._replace(limit=64)),
     "lora": Case("LoRA of rank 16, 32 tokens, 8 rows at once", STEP._replace(lora_rank=16)),
     "first_step": Case("first step of a process", STEP, starts=True),

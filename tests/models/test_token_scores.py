@@ -86,8 +86,8 @@ def test_bfloat16_gradients_are_summed_in_float32():
     np.testing.assert_allclose(jax.grad(total)(head)[:, 0], [1024, -1024])
 
 
-def gradient_bytes(rows, length, *, chunk=32):
-    """Bytes of temporaries that the gradient of log-probabilities and entropies needs."""
+def compile_gradient(rows, length, *, chunk=32):
+    """Compile the gradient of log-probabilities and entropies."""
     shapes = ((rows, length, 64), jnp.float32), ((8192, 64), jnp.float32), ((rows, length), jnp.int32)
 
     def total(hidden, head, tokens):
@@ -95,7 +95,19 @@ def gradient_bytes(rows, length, *, chunk=32):
         return (logp + entropy).sum()
 
     lowered = jax.jit(jax.grad(total, (0, 1))).lower(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
-    return lowered.compile().memory_analysis().temp_size_in_bytes
+    return lowered.compile()
+
+
+def gradient_bytes(rows, length, *, chunk=32):
+    """Bytes of temporaries that the gradient of log-probabilities and entropies needs."""
+    return compile_gradient(rows, length, chunk=chunk).memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(("chunk", "products"), [(128, 3), (64, 4)])
+def test_the_logits_of_a_single_chunk_are_kept(chunk, products):
+    """The gradient needs three products: the logits, and the gradients of both factors. Several chunks compute the logits again."""
+    text = compile_gradient(1, 128, chunk=chunk).as_text()
+    assert text.count(" dot(") == products
 
 
 def test_gradient_of_one_chunk_needs_two_arrays_of_logits():
