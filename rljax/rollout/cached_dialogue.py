@@ -246,7 +246,7 @@ class CachedDialogue(TurnQueue):
         super().__init__(engine, params, requests, later)
         self.engine = turn_engine(engine, self.turns)
         rows = self.engine.batch_rows(self.params, self.first_turns, self.length, self.budget)
-        room = self.budget if self.turns.grow is None else growth_sizes(self.budget, self.length)[0]
+        room = self.budget if self.turns.grow is None else growth_sizes(rows, self.budget, self.length)[0]
         sizes = {"rows": rows, "length": self.length, "budget": self.budget, "room": room, "kept": self.sampling.kept}
         empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)
         self.start(Decoding(empty, np.full(rows, -1), room))

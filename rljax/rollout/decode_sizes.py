@@ -61,21 +61,24 @@ def compiled_rows(rows: int, devices: int) -> int:
     return -(-rows // devices) * devices
 
 
-def growth_sizes(budget: int, length: int) -> tuple[int, ...]:
+def growth_sizes(rows: int, budget: int, length: int) -> tuple[int, ...]:
     """Return the sizes that a growing decoder state has one after another, in tokens after the prompt; the last size is the budget.
 
-    If the budget is below `LONG_BUDGET` or below the length of the prompts, there is only one size, because growing would save
-    little, and would copy the prompts, too.
+    There is only one size, because growing would save little, if the budget is below `LONG_BUDGET` or below the length of the
+    prompts, which would be copied, too, or if all rows together have less room than `FEWEST_ROWS` rows of `LONG_BUDGET` tokens.
 
     Args:
+        rows: number of rows that are decoded together.
         budget: maximum number of tokens per response.
         length: padded length of a prompt, in tokens.
 
     Example:
-        >>> growth_sizes(8_192, 1_024), growth_sizes(130, 20), growth_sizes(512, 8_192), growth_sizes(64, 8)
-        ((2048, 4096, 8192), (33, 66, 130), (512,), (64,))
+        >>> growth_sizes(64, 8_192, 1_024), growth_sizes(64, 130, 20), growth_sizes(1, 1_024, 20)
+        ((2048, 4096, 8192), (33, 66, 130), (256, 512, 1024))
+        >>> growth_sizes(64, 512, 8_192), growth_sizes(64, 64, 8), growth_sizes(1, 512, 20)
+        ((512,), (64,), (512,))
     """
-    if budget < max(LONG_BUDGET, length):
+    if budget < max(LONG_BUDGET, length) or rows * budget < FEWEST_ROWS * LONG_BUDGET:
         return (budget,)
     quarter = -(-budget // 4)
     return quarter, 2 * quarter, budget
@@ -84,9 +87,9 @@ def growth_sizes(budget: int, length: int) -> tuple[int, ...]:
 def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) -> tuple[int, ...]:
     """Return the sizes of the smaller batches in which the last responses of a decode continue, in descending order.
 
-    On CPUs, where the time is proportional to the rows, the sizes are powers of two, and 3/4 times powers of two. On
-    accelerators, which take longer to compile and gain less from fewer rows, they are powers of four. For a small batch or budget,
-    the result is empty: the last responses stay in the full batch.
+    On CPUs, where the time is proportional to the rows, the sizes are powers of two. On accelerators, which take longer to compile
+    and gain less from fewer rows, they are powers of four. For a small batch or budget, the result is empty: the last responses
+    stay in the full batch.
 
     Args:
         rows: number of rows in the full batch.
@@ -95,15 +98,13 @@ def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) ->
         on_cpus: whether the devices are CPUs.
 
     Example:
-        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(64, 32, 1), fewer_rows(12, 1_024, 1)
-        ((48, 32, 24, 16, 12, 8), (48, 32, 24, 16, 8), (), ())
-        >>> fewer_rows(256, 1_024, 1, on_cpus=False)
-        (64, 16)
+        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 32, 1), fewer_rows(12, 1_024, 1), fewer_rows(256, 1_024, 1, on_cpus=False)
+        ((32, 16, 8), (), (), (64, 16))
     """
     if budget < LONG_BUDGET or rows < 2 * FEWEST_ROWS:
         return ()
-    powers, factors = (range(rows.bit_length()), (2, 3)) if on_cpus else (range(0, rows.bit_length(), 2), (1,))
-    sizes = {compiled_rows(factor << power, devices) for power in powers for factor in factors}
+    powers = range(0, rows.bit_length(), 1 if on_cpus else 2)
+    sizes = {compiled_rows(1 << power, devices) for power in powers}
     return tuple(sorted((size for size in sizes if FEWEST_ROWS <= size <= 7 * rows // 8), reverse=True))
 
 
@@ -177,11 +178,8 @@ def rows_read_together(rows: int, length: int, devices: int) -> int:
 def _bytes_before_growth(caches: CacheSizes) -> int:
     """Return the size in bytes of the largest cache that is copied into one with more room."""
     length, budget = caches.length, caches.budget
-    return (
-        caches.row_caches
-        * max((length + room for room in growth_sizes(budget, length)[:-1]), default=0)
-        // (length + budget)
-    )
+    rooms = growth_sizes(caches.rows, budget, length)
+    return caches.row_caches * max((length + room for room in rooms[:-1]), default=0) // (length + budget)
 
 
 @dataclass(frozen=True)

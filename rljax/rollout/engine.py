@@ -144,7 +144,7 @@ class DecodingEngine:
         length = padded_length(requests, self.prompt_length)
         slots = self.batch_rows(params, requests, length, budget)
         can_grow = self.decoder.grow is not None
-        room = growth_sizes(budget, length)[0] if can_grow else budget
+        room = growth_sizes(slots, budget, length)[0] if can_grow else budget
         sizes = {"length": length, "budget": budget, "kept": sampling.kept}
         empty = partial(empty_rows, self.decoder, params, **sizes, mesh=self.mesh)
         decoding = Decoding(empty(rows=slots, room=room), np.full(slots, -1), room)

@@ -30,7 +30,8 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
     params, mesh = decode_weights(engine.decoder, params), engine.mesh
     budget, can_grow = request.sampling.max_tokens, engine.decoder.grow is not None
     sampling, length = request.sampling._replace(stop=()), padded_length([request], engine.prompt_length)
-    rows, room = compiled_rows(1, row_shards(mesh)), growth_sizes(budget, length)[0] if can_grow else budget
+    rows = compiled_rows(1, row_shards(mesh))
+    room = growth_sizes(rows, budget, length)[0] if can_grow else budget
     empty = empty_rows(
         engine.decoder, params, rows=rows, length=length, budget=budget, room=room, kept=sampling.kept, mesh=mesh
     )

@@ -75,7 +75,7 @@ def test_cached_dialogue_equals_rereading(reread_turns, slots):
         assert dialogue.tokens_read < tokens / 4
 
 
-@pytest.mark.parametrize("slots", [16, 3])
+@pytest.mark.parametrize("slots", [16, 8])
 def test_long_dialogue_grows_its_cache(reread_turns, slots, monkeypatch):
     """The cache has room for 15 tokens after a prompt, then 30, then 60. A context that is read again may skip a size."""
     monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 36)

@@ -149,7 +149,7 @@ def test_accelerators_shrink_batches_less_often(monkeypatch):
         responses = DecodingEngine(POLICY.decoder, MESH, 6, 32).generate(params, requests)
         found.append((sizes, [response.tokens.tolist() for response in responses]))
     (cpu_sizes, cpu_tokens), (accelerator_sizes, accelerator_tokens) = found
-    assert (cpu_sizes, accelerator_sizes) == ([32, 24, 16, 12], [32, 16])
+    assert (cpu_sizes, accelerator_sizes) == ([32, 16, 8], [32, 16])
     assert cpu_tokens == accelerator_tokens
 
 
