@@ -1,8 +1,8 @@
 """Log-probability and entropy of tokens under a softmax over a large vocabulary, without ever having all logits in memory.
 
 The logits exist for one chunk of tokens at a time, in both the forward and the backward pass. Each pass is a `lax.scan`, so the
-memory does not grow with the number of chunks. The backward pass computes the logits again; if there is only one chunk, XLA finds that
-the product is the same, and keeps the logits of the forward pass.
+memory does not grow with the number of chunks. The backward pass computes the logits again; if there is only one chunk, XLA finds
+that the product is the same, and keeps the logits of the forward pass.
 
 The devices that share one copy of the parameters score all rows of that copy together. Each device has a part of the vocabulary,
 so the head is never gathered, and each device sums the gradient of its own part. Only the hidden states, which are much smaller,

@@ -87,9 +87,10 @@ def growth_sizes(rows: int, budget: int, length: int) -> tuple[int, ...]:
 def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) -> tuple[int, ...]:
     """Return the sizes of the smaller batches in which the last responses of a decode continue, in descending order.
 
-    On CPUs, where the time is proportional to the rows, the sizes are powers of two. On accelerators, which take longer to compile
-    and gain less from fewer rows, they are powers of four. For a small batch or budget, the result is empty: the last responses
-    stay in the full batch.
+    On CPUs, where the time is proportional to the rows, the sizes are powers of two; for a budget of at least four times
+    `LONG_BUDGET`, which is worth more compiled programs, also 3/4 times powers of two. On accelerators, which take longer to
+    compile and gain less from fewer rows, they are powers of four. For a small batch or budget, the result is empty: the last
+    responses stay in the full batch.
 
     Args:
         rows: number of rows in the full batch.
@@ -98,13 +99,16 @@ def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) ->
         on_cpus: whether the devices are CPUs.
 
     Example:
-        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 32, 1), fewer_rows(12, 1_024, 1), fewer_rows(256, 1_024, 1, on_cpus=False)
-        ((32, 16, 8), (), (), (64, 16))
+        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 192, 1), fewer_rows(64, 32, 1), fewer_rows(12, 1_024, 1)
+        ((48, 32, 24, 16, 12, 8), (32, 16, 8), (), ())
+        >>> fewer_rows(256, 1_024, 1, on_cpus=False)
+        (64, 16)
     """
     if budget < LONG_BUDGET or rows < 2 * FEWEST_ROWS:
         return ()
     powers = range(0, rows.bit_length(), 1 if on_cpus else 2)
-    sizes = {compiled_rows(1 << power, devices) for power in powers}
+    factors = (2, 3) if on_cpus and budget >= 4 * LONG_BUDGET else (1,)
+    sizes = {compiled_rows(factor << power, devices) for power in powers for factor in factors}
     return tuple(sorted((size for size in sizes if FEWEST_ROWS <= size <= 7 * rows // 8), reverse=True))
 
 
