@@ -77,7 +77,7 @@ class Plan(NamedTuple):
         return self.host + self.state + max(updates, self.sampler + self.cache)
 
 
-PROCESS_BYTES, LAYER_BYTES = 650_000_000, 19_000_000
+PROCESS_BYTES, LAYER_BYTES = 650_000_000, 17_000_000
 """Resident bytes of a process with its modules and programs, and additional bytes of programs per layer of the model."""
 
 
