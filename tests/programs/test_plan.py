@@ -413,7 +413,7 @@ def test_adapter_and_sharding_need_less_memory():
     ],
 )
 def test_long_decoding_copies_its_cache(rows, budget, slots):
-    """From 128 tokens on: to twice the room while prompts wait, or, if that is larger, from 16 rows to the largest smaller batch."""
+    """From 128 tokens on: to twice the room while prompts wait, or, if that is larger, from 16 rows to the next smaller batch."""
     config = CONFIG.replace(max_response_tokens=budget)
     found = peak_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
     assert found == 2 * 1 * slots * 64 * 4
