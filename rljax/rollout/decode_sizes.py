@@ -64,8 +64,9 @@ def compiled_rows(rows: int, devices: int) -> int:
 def growth_sizes(rows: int, budget: int, length: int) -> tuple[int, ...]:
     """Return the sizes that a growing decoder state has one after another, in tokens after the prompt; the last size is the budget.
 
-    There is only one size, because growing would save little, if the budget is below `LONG_BUDGET` or below the length of the
-    prompts, which would be copied, too, or if all rows together have less room than `FEWEST_ROWS` rows of `LONG_BUDGET` tokens.
+    If the budget is below `LONG_BUDGET` or below the length of the prompts, there is only one size, because growing would save
+    little, and would copy the prompts, too. The same holds if all rows together have room for fewer tokens than `FEWEST_ROWS` rows
+    of `LONG_BUDGET`.
 
     Args:
         rows: number of rows that are decoded together.
@@ -87,8 +88,8 @@ def growth_sizes(rows: int, budget: int, length: int) -> tuple[int, ...]:
 def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) -> tuple[int, ...]:
     """Return the sizes of the smaller batches in which the last responses of a decode continue, in descending order.
 
-    On CPUs, where the time is proportional to the rows, the sizes are powers of two; for a budget of at least four times
-    `LONG_BUDGET`, which is worth more compiled programs, also 3/4 times powers of two. On accelerators, which take longer to
+    On CPUs, where the time is proportional to the rows, the sizes are powers of two. A budget of at least four times `LONG_BUDGET`
+    is worth more compiled programs, so the sizes then include 3/4 times powers of two. On accelerators, which take longer to
     compile and gain less from fewer rows, they are powers of four. For a small batch or budget, the result is empty: the last
     responses stay in the full batch.
 
