@@ -26,6 +26,7 @@ from rljax.rollout.sampling import (
     decode,
     empty_rows,
     fill_rows,
+    numbers_per_token,
     read_prompts,
     rows_shardings,
     weights_program,
@@ -95,10 +96,11 @@ def compile_sampling(
     prompts = rows_of(blocks[0].rows, prompt_length), rows_of(blocks[0].rows, prompt_length, dtype=jnp.bool_)
     read = read_prompts.lower(decoder, ready, *prompts, budget=0).compile(compiler_options=options)
     part = output_shapes(read, jax.eval_shape(partial(read_prompts, decoder, budget=0), ready, *prompts))
-    make = partial(empty_rows, decoder, rows=slots, length=prompt_length, budget=budget, room=budget, kept=sampling.kept)
+    make = partial(empty_rows, decoder, rows=slots, length=prompt_length, room=budget, sampling=sampling)
     empty = jax.eval_shape(make, ready)
     empty = add_shardings(empty, rows_shardings(decoder, empty, mesh))
-    inputs = [part] * blocks[0].parts, rows_of(slots), RowInputs(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
+    uniforms = rows_of(slots, budget, numbers_per_token(sampling), dtype=jnp.float32)
+    inputs = [part] * blocks[0].parts, rows_of(slots), RowInputs(uniforms, rows_of(slots))
     fill = fill_rows.lower(decoder, empty, *inputs, sampling=sampling).compile(compiler_options=options)
     full = output_shapes(fill, empty)
     one = jax.ShapeDtypeStruct((), jnp.int32)

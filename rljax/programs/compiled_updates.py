@@ -28,6 +28,7 @@ from rljax.parallel.collectives import collectives
 from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out, pack_one_per_row
+from rljax.rollout.layout import layout_for
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once, state_shapes
 from rljax.training.objective.algorithm import blank_rollout
@@ -57,7 +58,13 @@ class MeasuredUpdates(NamedTuple):
 
 
 def data_shapes(
-    config: TrainConfig, algorithm: Algorithm, mesh: Mesh, prompt_length: int, *, minibatches: int
+    config: TrainConfig,
+    algorithm: Algorithm,
+    mesh: Mesh,
+    prompt_length: int,
+    *,
+    minibatches: int,
+    arrange: Callable[..., Layout] = lay_out,
 ) -> tuple[Layout, Batch]:
     """Shapes of an update's inputs, if a step has `minibatches` updates and all prompts and responses have full length."""
     sampling = replace(config.sampling, prompts=config.sampling.prompts // minibatches)
@@ -66,7 +73,7 @@ def data_shapes(
     rollout = everything._replace(**dict.fromkeys(unneeded))
     progress = jax.ShapeDtypeStruct((), jnp.float32)
     batch = jax.eval_shape(lambda rollout, progress: prepare(algorithm, rollout, progress=progress), rollout, progress)
-    layout = layout_of(config, mesh, prompt_length, sampling.prompts * sampling.group_size)
+    layout = layout_of(config, mesh, prompt_length, sampling.prompts * sampling.group_size, arrange=arrange)
     everywhere, rows = replicated(mesh), row_sharding(mesh, leading=1)
     packed = add_shardings(layout.packed, jax.tree.map(lambda _: rows, layout.packed))
     responses = add_shardings(layout.responses, everywhere)
@@ -93,7 +100,9 @@ def option_batch_sizes(config: TrainConfig) -> tuple[int, ...]:
     return tuple(rows for rows in (examples, changed) if rows)
 
 
-def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -> Layout:
+def layout_of(
+    config: TrainConfig, mesh: Mesh, prompt_length: int, count: int, *, arrange: Callable[..., Layout] = lay_out
+) -> Layout:
     """Layout of `count` responses, in which every prompt and every response has its full length."""
     length = config.sampling.max_response_tokens
     most = config.sampling.sampling_mask
@@ -101,8 +110,9 @@ def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -
     sequences = _full_sequences(count, prompt_length, length)._replace(
         policy_logp=np.zeros((count, length), np.float32), kept=kept
     )
+    sequences.prompt_tokens[:, 0] = np.arange(count) // config.sampling.group_size  # each group has its own prompt
     rows = rows_at_once(config, mesh, prompt_length, count)
-    return lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
+    return arrange(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
 
 
 def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
@@ -133,7 +143,8 @@ def compile_policy_update(
     config = replace(config, data=replace(config.data, max_prompt_tokens=prompt_length))
     setup = shape_setup(config, algorithm, mesh, plan_policy(config, shape, mesh))
     state, base = state_shapes(config, algorithm, setup.policy, mesh, options=setup.options)
-    layout, batch = data_shapes(config, setup.algorithm, mesh, prompt_length, minibatches=config.optimization.minibatches)
+    arrange, minibatches = layout_for(setup.policy.score, setup.teacher), config.optimization.minibatches
+    layout, batch = data_shapes(config, setup.algorithm, mesh, prompt_length, minibatches=minibatches, arrange=arrange)
     frozen = {} if base is None else {"base": base}
     program = policy_program(setup, shardings_of(state))
     data = option_data_shapes(config, mesh, prompt_length)

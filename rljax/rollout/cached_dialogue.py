@@ -247,8 +247,8 @@ class CachedDialogue(TurnQueue):
         self.engine = turn_engine(engine, self.turns)
         rows = self.engine.batch_rows(self.params, self.first_turns, self.length, self.budget)
         room = self.budget if self.turns.grow is None else growth_sizes(rows, self.budget, self.length)[0]
-        sizes = {"rows": rows, "length": self.length, "budget": self.budget, "room": room, "kept": self.sampling.kept}
-        empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)
+        sizes = {"rows": rows, "length": self.length, "room": room}
+        empty = empty_rows(self.engine.decoder, self.params, **sizes, sampling=self.sampling, mesh=engine.mesh)
         self.start(Decoding(empty, np.full(rows, -1), room))
         self.add(requests)
 

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import is_on_cpus, row_shards
-from rljax.rollout.engine_protocols import Request
+from rljax.rollout.engine_protocols import Request, Sampling
 from rljax.rollout.sampling import empty_rows, rows_shardings
 
 PROMPT_TOKENS_AT_ONCE = 8_192
@@ -272,7 +272,8 @@ def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget
         length: padded length of a prompt, in tokens.
         budget: maximum number of tokens per response.
     """
-    make_rows = partial(empty_rows, decoder, rows=row_shards(mesh), length=max(length, 1), budget=budget, room=budget)
+    sizes = {"rows": row_shards(mesh), "length": max(length, 1), "room": budget}
+    make_rows = partial(empty_rows, decoder, **sizes, sampling=Sampling(budget, eos_ids=()))
     empty = jax.eval_shape(make_rows, params)
     shardings = rows_shardings(decoder, empty, mesh)
 

@@ -1,9 +1,8 @@
 """The built-in engine, which reads each prompt once and decodes a limited number of rows; new requests reuse ended rows."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -29,6 +28,7 @@ from rljax.rollout.sampling import (
     grow_rows,
     move_rows,
     read_prompts,
+    token_uniforms,
 )
 from rljax.rollout.stop_strings import TOKENS_BETWEEN_CHECKS, Decode, may_have_stopped, stop_end
 
@@ -145,9 +145,10 @@ class DecodingEngine:
         slots = self.batch_rows(params, requests, length, budget)
         can_grow = self.decoder.grow is not None
         room = growth_sizes(slots, budget, length)[0] if can_grow else budget
-        sizes = {"length": length, "budget": budget, "kept": sampling.kept}
-        empty = partial(empty_rows, self.decoder, params, **sizes, mesh=self.mesh)
-        decoding = Decoding(empty(rows=slots, room=room), np.full(slots, -1), room)
+        batch = {"length": length, "sampling": sampling, "mesh": self.mesh}
+        rows = empty_rows(self.decoder, params, rows=slots, room=room, **batch)
+        decoding = Decoding(rows, np.full(slots, -1), room)
+        del rows  # a second reference would keep the first cache in memory
         for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
             prompts = self.read_block(params, requests, block, length, 0 if can_grow else budget)
             waiting = block.waiting
@@ -164,19 +165,20 @@ class DecodingEngine:
             slots = len(decoding.request_of_row)
             fewer = fewer_rows(slots, budget, row_shards(self.mesh), on_cpus=is_on_cpus(self.mesh))
             if sizes := [size for size in fewer if live <= size]:
-                decoding = self._move(decoding, empty(rows=sizes[-1], room=decoding.room))
+                decoding = self._move(params, decoding, sizes[-1], batch)
                 continue
             left = max(0, live - -(-slots // final_pieces), *fewer[:1])
             decoding = self.grow(decoding, budget)
             decoding, ended = self.decode_until_ended(params, decoding, requests, slots - left, sampling)
             yield ended
 
-    def _move(self, decoding: Decoding, empty: Rows) -> Decoding:
-        """Move the rows that answer a request into the smaller batch `empty`."""
+    def _move(self, params: Params, decoding: Decoding, size: int, batch: Mapping[str, Any]) -> Decoding:
+        """Move the rows that answer a request into a batch of `size` rows."""
         live = np.flatnonzero(decoding.request_of_row >= 0)
-        source = np.full(empty.ended.shape[0], -1, np.int32)
+        source = np.full(size, -1, np.int32)
         source[: len(live)] = live
-        moved = move_rows(self.decoder, empty, decoding.rows, put_rows(self.mesh, source))
+        placed = put_rows(self.mesh, source)
+        moved = move_rows(self.decoder, params, decoding.rows, placed, room=decoding.room, **batch)
         return decoding._replace(rows=moved, request_of_row=np.where(source >= 0, decoding.request_of_row[source], -1))
 
     def grow(self, decoding: Decoding, budget: int) -> Decoding:
@@ -286,7 +288,8 @@ class DecodingEngine:
         source[free] = [prompt for _, prompt in begun]
         limit[free] = [requests[index].sampling.max_tokens for index, _ in begun]
         seeds[free] = seed_words([requests[index].seed for index, _ in begun])
-        source, inputs = put_rows(self.mesh, (source, RowInputs(seeds, limit)))
+        source, limit, seeds = put_rows(self.mesh, (source, limit, seeds))
+        inputs = RowInputs(token_uniforms(seeds, sampling=sampling), limit)
         return decoding._replace(
             rows=fill_rows(self.decoder, decoding.rows, prompts, source, inputs, sampling=sampling),
             request_of_row=request_of_row,
@@ -340,9 +343,12 @@ def seed_words(seeds: Sequence[int]) -> UInt32[np.ndarray, "B 2"]:
     return np.stack([wide >> np.uint64(32), wide & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
 
 
+_random_bits = jax.jit(jax.random.bits, static_argnums=(1, 2))  # one program compiles faster than several
+
+
 def generate_seeds(key: PRNGKeyArray, count: int) -> UInt64[np.ndarray, "count"]:
     """Generate `count` 64-bit seeds from a key."""
-    words = np.asarray(jax.random.bits(key, (count, 2), np.uint32)).astype(np.uint64)
+    words = np.asarray(_random_bits(key, (count, 2), np.uint32)).astype(np.uint64)
     return (words[:, 0] << np.uint64(32)) | words[:, 1]
 
 

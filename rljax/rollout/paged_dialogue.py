@@ -133,7 +133,7 @@ class PagedDialogue(TurnQueue):
         requests_per_prompt = -(-len(self.first_turns) // len({request.prompt_tokens for request in self.first_turns}))
         self.expected, self.ended = engine.share * self.budget, [0, 0]  # ended turns, and the growth of their rows
         self.sizes = pool_sizes(rows // self.devices, self.length, self.budget, self.expected, requests_per_prompt)
-        options = {"budget": self.budget, "sizes": self.sizes, "kept": self.sampling.kept, "mesh": engine.mesh}
+        options = {"sizes": self.sizes, "sampling": self.sampling, "mesh": engine.mesh}
         empty = empty_paged_rows(self.engine.decoder, rows=rows, **options)
         self.start(Decoding(empty, np.full(rows, -1), self.budget))
         self.arrival: dict[int, int] = {}

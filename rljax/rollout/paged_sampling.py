@@ -52,7 +52,7 @@ from rljax.rollout.decode_sizes import (
     rows_read_together,
 )
 from rljax.rollout.engine import Decoding, DecodingEngine, blocks_of
-from rljax.rollout.engine_protocols import Request, Response
+from rljax.rollout.engine_protocols import Request, Response, Sampling
 from rljax.rollout.sampling import Prompts, Rows, waiting_rows
 
 FEWEST_STEPS = 16
@@ -153,15 +153,13 @@ def _insert(devices: int, state: PagedState, fresh: PagedPrompts, source: Int[Ar
     return join_devices(insert(split_by_device(state, devices), fresh, split_by_device(source, devices)))
 
 
-@partial(jax.jit, static_argnames=("decoder", "rows", "budget", "sizes", "kept", "mesh"))
-def empty_paged_rows(
-    decoder: Decoder, *, rows: int, budget: int, sizes: PoolSizes, kept: int | None = None, mesh: Mesh
-) -> Rows:
+@partial(jax.jit, static_argnames=("decoder", "rows", "sizes", "sampling", "mesh"))
+def empty_paged_rows(decoder: Decoder, *, rows: int, sizes: PoolSizes, sampling: Sampling, mesh: Mesh) -> Rows:
     """Return rows that all wait for a prompt, and pools of free pages; see `rljax.rollout.sampling.empty_rows`."""
     devices = row_shards(mesh)
     empty = required(decoder.paged, "decoder.paged").empty
     state = empty(rows, devices * sizes.shared, devices * sizes.own, sizes.sharers)
-    return waiting_rows(decoder, state, rows=rows, budget=budget, kept=kept, mesh=mesh)
+    return waiting_rows(decoder, state, rows=rows, sampling=sampling, mesh=mesh)
 
 
 @partial(jax.jit, static_argnames="devices", donate_argnames="rows")
@@ -177,18 +175,19 @@ def count_free_pages(rows: Rows, devices: int) -> tuple[Int[Array, "D"], Int[Arr
     return jax.vmap(count_free)(split_by_device(rows.state.pages, devices))
 
 
-@partial(jax.jit, static_argnames=("decoder", "sizes", "mesh"), donate_argnames="rows")
+@partial(jax.jit, static_argnames=("decoder", "sizes", "sampling", "mesh"))
 def move_paged_rows(
-    decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "R"], sizes: PoolSizes, mesh: Mesh
+    decoder: Decoder, rows: Rows, source: Int[Array, "R"], *, sizes: PoolSizes, sampling: Sampling, mesh: Mesh
 ) -> Rows:
     """Copy rows and their pages into fewer rows with smaller pools; `source` has indices of rows within their device."""
     devices = row_shards(mesh)
     move = jax.vmap(partial(move_pages, shared=sizes.shared, own=sizes.own))
-    state = join_devices(move(split_by_device(others.state, devices), split_by_device(source, devices)))
-    per_device = len(others.ended) // devices
+    state = join_devices(move(split_by_device(rows.state, devices), split_by_device(source, devices)))
+    per_device = len(rows.ended) // devices
     first = per_device * jnp.repeat(jnp.arange(devices), len(source) // devices)
     origin = jnp.where(source >= 0, source + first, -1)
-    return insert_rows(rows._replace(state=()), others._replace(state=()), origin)._replace(state=state)
+    empty = waiting_rows(decoder, state, rows=len(source), sampling=sampling, mesh=mesh)
+    return insert_rows(empty._replace(state=()), rows._replace(state=()), origin)._replace(state=empty.state)
 
 
 def steps_for(lengths: Int[np.ndarray, "B"], free: int, most: int) -> int:
@@ -285,17 +284,15 @@ class PagedSampler:
         self.requests_per_prompt, self.planned = -(-len(requests) // prompts), engine.share * self.budget
         self.expected, self.ended = self.planned, [0, 0]  # numbers of ended responses and of their tokens
         self.sizes = self.sizes_for(self.slots)
-        self.decoding = Decoding(self._empty(self.slots, self.sizes), np.full(self.slots, -1), self.budget)
+        options = {"sizes": self.sizes, "sampling": self.sampling, "mesh": self.mesh}
+        empty = empty_paged_rows(self.engine.decoder, rows=self.slots, **options)
+        self.decoding = Decoding(empty, np.full(self.slots, -1), self.budget)
         self.order, self.count = np.zeros(self.slots, np.int64), 0
         self.returned: list[int] = []
 
     def sizes_for(self, rows: int) -> PoolSizes:
         """Return the sizes of the page pools for a number of rows."""
         return pool_sizes(rows // self.devices, self.length, self.budget, self.planned, self.requests_per_prompt)
-
-    def _empty(self, rows: int, sizes: PoolSizes) -> Rows:
-        options = {"budget": self.budget, "sizes": sizes, "kept": self.sampling.kept, "mesh": self.mesh}
-        return empty_paged_rows(self.engine.decoder, rows=rows, **options)
 
     @property
     def live(self) -> Bool[np.ndarray, "B"]:
@@ -420,14 +417,9 @@ class PagedSampler:
             kept = np.flatnonzero(live[device])
             source[device, : len(kept)] = kept
         origin = np.where(source >= 0, source + live.shape[1] * np.arange(self.devices)[:, None], -1).reshape(-1)
-        moved = move_paged_rows(
-            self.engine.decoder,
-            self._empty(rows, sizes),
-            self.decoding.rows,
-            put_rows(self.mesh, source.reshape(-1)),
-            sizes,
-            self.mesh,
-        )
+        placed = put_rows(self.mesh, source.reshape(-1))
+        options = {"sizes": sizes, "sampling": self.sampling, "mesh": self.mesh}
+        moved = move_paged_rows(self.engine.decoder, self.decoding.rows, placed, **options)
         request_of_row = np.where(origin >= 0, self.decoding.request_of_row[origin], -1)
         self.order = np.where(origin >= 0, self.order[origin], 0)
         self.decoding = Decoding(moved, request_of_row, self.budget)

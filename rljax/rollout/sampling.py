@@ -1,6 +1,7 @@
 """Compiled functions for decoding: read prompts, put them into free rows, and sample tokens until enough rows have ended.
 
-Axes: B rows decoded together, P prompts, L padded prompt length, T tokens per response, V vocabulary, N recorded candidates.
+Axes: B rows decoded together, P prompts, L padded prompt length, T tokens per response, V vocabulary, N recorded candidates,
+K random numbers per token.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from jax.extend.core import Literal
 from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
@@ -35,10 +36,10 @@ class Prompts(NamedTuple):
 
 
 class RowInputs(NamedTuple):
-    """Seed and length limit of each row."""
+    """Random numbers and length limit of each row."""
 
-    seeds: UInt32[Array | np.ndarray, "B 2"]
-    """Random seed of each row, as two 32-bit words. Because of its own seed, a row does not depend on its neighbors."""
+    uniforms: Float[Array, "B T K"]
+    """Random numbers for each token, see `token_uniforms`."""
     limit: Int[Array | np.ndarray, "B"]
     """Largest number of tokens to sample in each row, at most T."""
 
@@ -71,7 +72,7 @@ class Rows(NamedTuple):
     ended: Bool[Array, "B"]
     """Whether the row has ended and can take another prompt."""
     inputs: RowInputs
-    """Seed and length limit of each row."""
+    """Random numbers and length limit of each row."""
     samples: Samples
     """The tokens sampled so far."""
 
@@ -90,8 +91,35 @@ def _check_filter(sampling: Sampling) -> None:
         raise InputError(f"top_p must be a probability above 0 and at most 1; got {sampling.top_p}.")
 
 
-Noise = Key[Array, "B"] | Float[Array, "B"]
-"""Randomness for each row's next token: a random key, or the quantile to take; see `rljax.rollout.stratified`."""
+def numbers_per_token(sampling: Sampling) -> int:
+    """Return K, how many random numbers the choice of a token takes: none for the likeliest token, one for a quantile, else two."""
+    if sampling.temperature == 0:
+        return 0
+    return 2 if sampling.strata is None else 1
+
+
+@partial(jax.jit, static_argnames="sampling")
+def token_uniforms(seeds: UInt32[Array | np.ndarray, "B 2"], *, sampling: Sampling) -> Float[Array, "B T K"]:
+    """Return uniform random numbers in [0, 1) for each token of each row.
+
+    They are computed before decoding, so that the programs that decode, one for each batch size, are smaller. A row has its own
+    seed, so its numbers do not depend on its neighbors.
+
+    Args:
+        seeds: random seed of each row, as two 32-bit words.
+        sampling: sampling settings; T is their `max_tokens`, and `numbers_per_token` returns K.
+    """
+    numbers = numbers_per_token(sampling)
+    if numbers == 0:
+        return jnp.zeros((len(seeds), sampling.max_tokens, 0), jnp.float32)
+    keys = jax.random.wrap_key_data(jnp.asarray(seeds), impl="threefry2x32")
+
+    def of_token(count: Int[Array, ""]) -> Float[Array, "B K"]:
+        if sampling.strata is not None:
+            return stratified_uniforms(jnp.asarray(seeds), jnp.full(len(seeds), count), sampling.strata)[:, None]
+        return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, count), (numbers,)))(keys)
+
+    return jax.vmap(of_token, out_axes=1)(jnp.arange(sampling.max_tokens))
 
 
 def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> Int[Array, "B"]:
@@ -109,18 +137,33 @@ def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> I
         >>> quantile_token(jnp.log(jnp.array([[0.5, 0.0, 0.25, 0.25]])).repeat(3, 0), jnp.array([0.0, 0.5, 0.99])).tolist()
         [0, 2, 3]
     """
-    cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
-    total = cumulative[:, -1]
+    probability = jax.nn.softmax(logits, axis=-1)
+    # zero where the token is impossible, so that rounding cannot make it the answer
+    cumulative = jnp.where(probability > 0, running_sums(probability), 0.0)
+    total = cumulative.max(-1)
     # If rounding made the threshold equal to the total, no token would be above it.
     threshold = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
-    return (cumulative <= threshold[:, None]).sum(-1, dtype=jnp.int32)
+    return (cumulative > threshold[:, None]).argmax(-1).astype(jnp.int32)
 
 
 BLOCK = 128
-"""Largest number of consecutive indices in a block of `sample_index`."""
+"""Number of consecutive indices in a block of `sample_index`."""
+MOST_IN_TRIANGLE = 4 * BLOCK
+"""Largest number of values whose running sums are computed with a matrix product."""
 
 
-def sample_index(logits: Float[Array, "B V"], keys: Key[Array, "B"]) -> Int[Array, "B"]:
+def running_sums(values: Float[Array, "B N"]) -> Float[Array, "B N"]:
+    """Return the sum of each value and all values before it in its row.
+
+    Up to `MOST_IN_TRIANGLE` values are multiplied by a triangular matrix of ones, a program that compiles faster than a scan.
+    """
+    size = values.shape[-1]
+    if size > MOST_IN_TRIANGLE:
+        return jnp.cumsum(values, axis=-1)
+    return jnp.matmul(values, jnp.triu(jnp.ones((size, size), values.dtype)), precision=jax.lax.Precision.HIGHEST)
+
+
+def sample_index(logits: Float[Array, "B V"], uniforms: Float[Array, "B 2"]) -> Int[Array, "B"]:
     """Sample an index from softmax(logits) in each row: first a block of indices, then an index within the block.
 
     ::
@@ -132,29 +175,32 @@ def sample_index(logits: Float[Array, "B V"], keys: Key[Array, "B"]) -> Int[Arra
 
     Args:
         logits: the logits; -inf for indices that cannot be sampled.
-        keys: random key of each row.
+        uniforms: two random numbers per row, in [0, 1).
     """
     rows, count = logits.shape
-    size = min(count, BLOCK)
-    padded = jnp.pad(logits, ((0, 0), (0, -count % size)), constant_values=-jnp.inf)
-    blocks = padded.reshape(rows, -1, size)
-    first, second = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys).T
-    block = quantile_token(jax.nn.logsumexp(blocks, axis=-1), first)
+    if count <= BLOCK:
+        return quantile_token(logits, uniforms[:, 1])
+    padded = jnp.pad(logits, ((0, 0), (0, -count % BLOCK)), constant_values=-jnp.inf)
+    blocks = padded.reshape(rows, -1, BLOCK)
+    block = quantile_token(jax.nn.logsumexp(blocks, axis=-1), uniforms[:, 0])
     within = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-    return block * size + quantile_token(within, second)
+    return block * BLOCK + quantile_token(within, uniforms[:, 1])
 
 
-def _choose(logits: Float[Array, "B V"], noise: Noise) -> Int[Array, "B"]:
+def _choose(logits: Float[Array, "B V"], uniforms: Float[Array, "B K"]) -> Int[Array, "B"]:
     """Sample an index from softmax(logits) in each row."""
-    if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
-        return sample_index(logits, noise)
-    return quantile_token(logits, noise)
+    return quantile_token(logits, uniforms[:, 0]) if uniforms.shape[1] == 1 else sample_index(logits, uniforms)
 
 
 def sample_token(
-    logits: Float[Array, "B V"], noise: Noise, sampling: Sampling
+    logits: Float[Array, "B V"], uniforms: Float[Array, "B K"], sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
     """Sample one token per row; return the tokens, and their log-probabilities after and before top-k and top-p.
+
+    Args:
+        logits: logits of the next token, before the temperature is applied.
+        uniforms: random numbers of the token, see `token_uniforms`.
+        sampling: sampling settings.
 
     Raises:
         InputError: `top_k` is below 1, or `top_p` outside (0, 1].
@@ -168,7 +214,7 @@ def sample_token(
     scaled = logits / sampling.temperature
     policy, filtered = jax.nn.log_softmax(scaled, axis=-1), _filter(scaled, sampling)
     behaviour = jax.nn.log_softmax(filtered, axis=-1)
-    token = _choose(filtered, noise)
+    token = _choose(filtered, uniforms)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
@@ -181,13 +227,13 @@ def _filter(scaled: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B 
 
 
 def sample_from_kept(
-    logits: Float[Array, "B V"], noise: Noise, sampling: Sampling, most: int
+    logits: Float[Array, "B V"], uniforms: Float[Array, "B K"], sampling: Sampling, most: int
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Int[Array, "B N"]]:
     """Sample one token per row from the tokens that top-k and top-p keep; return the kept tokens, too.
 
     Args:
         logits: logits of the next token, before the temperature is applied.
-        noise: randomness of each row.
+        uniforms: random numbers of the token, see `token_uniforms`.
         sampling: sampling settings, with a positive temperature.
         most: N, maximum number of kept tokens per row; if top-k and top-p keep more, the likeliest N remain.
 
@@ -205,7 +251,7 @@ def sample_from_kept(
     count = min(most, logits.shape[-1])
     values, ids = jax.lax.top_k(filtered, count)
     logp = jax.nn.log_softmax(values, axis=-1)
-    chosen = _choose(values, noise)[:, None]
+    chosen = _choose(values, uniforms)[:, None]
     kept = jnp.where(jnp.isneginf(values), -1, ids).astype(jnp.int32)
     kept = jnp.pad(kept, ((0, 0), (0, most - count)), constant_values=-1)
     return jnp.take_along_axis(kept, chosen, -1)[:, 0], jnp.take_along_axis(logp, chosen, -1)[:, 0], kept
@@ -239,16 +285,15 @@ def read_prompts(
     return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
 
 
-@partial(jax.jit, static_argnames=("decoder", "rows", "length", "budget", "room", "kept", "mesh"))
+@partial(jax.jit, static_argnames=("decoder", "rows", "length", "room", "sampling", "mesh"))
 def empty_rows(
     decoder: Decoder,
     params: Params,
     *,
     rows: int,
     length: int,
-    budget: int,
     room: int,
-    kept: int | None = None,
+    sampling: Sampling,
     mesh: Mesh | None = None,
 ) -> Rows:
     """Return rows that all wait for a prompt of padded length `length`.
@@ -258,28 +303,27 @@ def empty_rows(
         params: parameters from `decode_weights`.
         rows: B, number of rows.
         length: L, padded length of a prompt.
-        budget: T, maximum number of tokens per response.
         room: number of tokens after a prompt that the decoder's state has room for.
-        kept: N, number of ids recorded with each token; see `Sampling.kept`.
+        sampling: sampling settings; T is their `max_tokens`.
         mesh: devices over which the rows are split; None lets the compiler decide.
     """
     prompts, attention = jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length), bool)
     begun = jax.eval_shape(partial(read_prompts, decoder, budget=room), params, prompts, attention)
     state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), begun.state)
-    return waiting_rows(decoder, state, rows=rows, budget=budget, kept=kept, mesh=mesh)
+    return waiting_rows(decoder, state, rows=rows, sampling=sampling, mesh=mesh)
 
 
-def waiting_rows(
-    decoder: Decoder, state: PyTree, *, rows: int, budget: int, kept: int | None = None, mesh: Mesh | None = None
-) -> Rows:
+def waiting_rows(decoder: Decoder, state: PyTree, *, rows: int, sampling: Sampling, mesh: Mesh | None = None) -> Rows:
     """Return rows that all wait for a prompt, with `state` as their empty state; see `empty_rows`."""
+    budget, kept = sampling.max_tokens, sampling.kept
     ids = None if kept is None else jnp.full((rows, budget, kept), -1, jnp.int32)
+    uniforms = jnp.zeros((rows, budget, numbers_per_token(sampling)), jnp.float32)
     floats, integers, all_false = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     empty = Rows(
         state=state,
         token=integers,
         ended=~all_false,
-        inputs=RowInputs(jnp.zeros((rows, 2), jnp.uint32), integers),
+        inputs=RowInputs(uniforms, integers),
         samples=Samples(floats.astype(jnp.int32), floats, floats, integers, all_false, ids),
     )
     return empty if mesh is None else jax.lax.with_sharding_constraint(empty, rows_shardings(decoder, empty, mesh))
@@ -309,24 +353,17 @@ def grow_rows(decoder: Decoder, rows: Rows, *, more: int) -> Rows:
     return rows._replace(state=required(decoder.grow, "decoder.grow")(rows.state, more))
 
 
-def _noise(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], strata: int | None) -> Noise:
-    """Return the randomness of the next token of each row."""
-    if strata is not None:
-        return stratified_uniforms(seeds, count, strata)
-    return jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(seeds, impl="threefry2x32"), count)
-
-
 def _sample_tokens(
     rows: Rows, state: PyTree, logits: Float[Array, "B V"], active: Bool[Array, "B"], sampling: Sampling
 ) -> Rows:
     """Sample a token in each active row."""
-    samples = rows.samples
-    noise, kept = _noise(jnp.asarray(rows.inputs.seeds), samples.count, sampling.strata), samples.kept
+    samples, kept = rows.samples, rows.samples.kept
+    uniforms = rows.inputs.uniforms[jnp.arange(active.size), samples.count]  # of any token, if the row has ended
     if sampling.kept is None:
-        token, behaviour, policy = sample_token(logits, noise, sampling)
+        token, behaviour, policy = sample_token(logits, uniforms, sampling)
         ids = None
     else:
-        token, behaviour, ids = sample_from_kept(logits, noise, sampling, sampling.kept)
+        token, behaviour, ids = sample_from_kept(logits, uniforms, sampling, sampling.kept)
         policy = behaviour
     # the position of an inactive row is beyond the end, so nothing is written there
     position = jnp.arange(active.size), jnp.where(active, samples.count, samples.tokens.shape[1])
@@ -368,7 +405,7 @@ def fill_rows(
         rows: the rows that are being decoded.
         prompts: the prompts of the responses, in parts that were read one after another.
         source: index of each row's prompt, counted across all parts; rows with a negative index are left unchanged.
-        inputs: seeds and length limits of the new rows.
+        inputs: random numbers and length limits of the new rows.
         sampling: how tokens are sampled.
     """
     is_new = source >= 0
@@ -381,26 +418,42 @@ def fill_rows(
     logits = jnp.concatenate([part.logits for part in prompts])
     begun = rows._replace(
         inputs=RowInputs(
-            jnp.where(is_new[:, None], inputs.seeds, rows.inputs.seeds), jnp.where(is_new, inputs.limit, rows.inputs.limit)
+            jnp.where(is_new[:, None, None], inputs.uniforms, rows.inputs.uniforms),
+            jnp.where(is_new, inputs.limit, rows.inputs.limit),
         ),
         samples=rows.samples._replace(count=jnp.where(is_new, 0, rows.samples.count)),
     )
     return _sample_tokens(begun, state, logits[jnp.maximum(source, 0)], is_new, sampling)
 
 
-@partial(jax.jit, static_argnames=("decoder",), donate_argnames="rows")
-def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"]) -> Rows:
-    """Copy rows into the rows of another decode with the same prompt length, budget and room, where they continue as before.
+@partial(jax.jit, static_argnames=("decoder", "length", "room", "sampling", "mesh"))
+def move_rows(
+    decoder: Decoder,
+    params: Params,
+    rows: Rows,
+    source: Int[Array, "B"],
+    *,
+    length: int,
+    room: int,
+    sampling: Sampling,
+    mesh: Mesh | None = None,
+) -> Rows:
+    """Copy rows into a batch of B rows, where they continue as before.
 
     Args:
         decoder: how the model reads prompts and tokens.
-        rows: the B rows to copy into.
-        others: the rows to copy from, which are being decoded; there may be more or fewer than B.
-        source: for each of the B rows, the index in `others` of its replacement; rows with a negative index are left unchanged.
+        params: parameters from `decode_weights`; only their shapes are used.
+        rows: the rows to copy, which are being decoded; there may be more or fewer than B.
+        source: for each row of the batch, the index of the row to copy; rows with a negative index wait for a prompt.
+        length: padded length of a prompt, as in `rows`.
+        room: number of tokens after a prompt that the decoder's state has room for, as in `rows`.
+        sampling: sampling settings, as in `rows`.
+        mesh: devices over which the rows are split; None lets the compiler decide.
     """
-    state = decoder.insert(rows.state, others.state, source)
-    rest = insert_rows(rows._replace(state=()), others._replace(state=()), source)
-    return rest._replace(state=state)
+    empty = empty_rows(decoder, params, rows=len(source), length=length, room=room, sampling=sampling, mesh=mesh)
+    moved = insert_rows(empty._replace(state=()), rows._replace(state=()), source)
+    moved = moved._replace(state=decoder.insert(empty.state, rows.state, source))
+    return moved if mesh is None else jax.lax.with_sharding_constraint(moved, rows_shardings(decoder, moved, mesh))
 
 
 @partial(jax.jit, static_argnames=("decoder", "sampling"), donate_argnames="rows")

@@ -32,9 +32,7 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
     sampling, length = request.sampling._replace(stop=()), padded_length([request], engine.prompt_length)
     rows = compiled_rows(1, row_shards(mesh))
     room = growth_sizes(rows, budget, length)[0] if can_grow else budget
-    empty = empty_rows(
-        engine.decoder, params, rows=rows, length=length, budget=budget, room=room, kept=sampling.kept, mesh=mesh
-    )
+    empty = empty_rows(engine.decoder, params, rows=rows, length=length, room=room, sampling=sampling, mesh=mesh)
     padded = put_rows(mesh, left_pad([request.prompt_tokens] * rows, length, pad_id=0))
     prompts = [read_prompts(engine.decoder, params, *padded, budget=0 if can_grow else budget)]
     decoding = Decoding(empty, np.full(rows, -1), room)

@@ -26,6 +26,7 @@ from rljax.programs.compiled_updates import (
     temporaries,
 )
 from rljax.programs.topology import topology_of
+from rljax.rollout import Sampling
 from rljax.rollout.cached_dialogue import read_turns, row_decoder
 from rljax.rollout.sampling import empty_rows, rows_shardings, weights_program
 from rljax.training.config import TrainConfig
@@ -103,7 +104,7 @@ def compile_turns(config: TrainConfig, shape: TransformerConfig, mesh: Any) -> C
     weights = weights_program.lower(policy.decoder, params).compile()
     params = output_shapes(weights, jax.eval_shape(partial(weights_program, policy.decoder), params))
     decoder = row_decoder(policy.decoder.turns)
-    empty = partial(empty_rows, decoder, rows=ROWS, length=PROMPT, budget=RESPONSE, room=RESPONSE)
+    empty = partial(empty_rows, decoder, rows=ROWS, length=PROMPT, room=RESPONSE, sampling=Sampling(RESPONSE, ()))
     rows = jax.eval_shape(empty, params)
     rows = add_shardings(rows, rows_shardings(decoder, rows, mesh)).state
     per_row = jax.ShapeDtypeStruct((ROWS,), jnp.int32, sharding=row_sharding(mesh))

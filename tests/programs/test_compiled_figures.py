@@ -123,17 +123,16 @@ def test_long_prompt_needs_only_its_cache_and_a_chunk():
 def test_four_blocks_of_prompts_rewrite_the_rows_once():
     policy = transformer_policy(replace(QWEN, vocab_size=64, width=64, head_dim=16, hidden=64, layers=1), eos=0)
     params, length, budget = jax.eval_shape(policy.init, jax.random.key(0)), 256, 128
+    sampling = Sampling(budget, (0,))
     rows = jax.eval_shape(
-        lambda params: empty_rows(policy.decoder, params, rows=64, length=length, budget=budget, room=budget), params
+        lambda params: empty_rows(policy.decoder, params, rows=64, length=length, room=budget, sampling=sampling), params
     )
     prompts, attention = abstract_array(2, length, dtype=jnp.int32), abstract_array(2, length, dtype=jnp.bool_)
     block = jax.eval_shape(partial(read_prompts, policy.decoder, budget=0), params, prompts, attention)
 
     def bytes_accessed(blocks):
         source = abstract_array(64, dtype=jnp.int32)
-        lowered = fill_rows.lower(
-            policy.decoder, rows, [block] * blocks, source, rows.inputs, sampling=Sampling(budget, (0,))
-        )
+        lowered = fill_rows.lower(policy.decoder, rows, [block] * blocks, source, rows.inputs, sampling=sampling)
         return lowered.compile(compiler_options=measuring_options(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
 
     state_size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))

@@ -18,7 +18,7 @@ from rljax.rollout import DecodingEngine, Request, Sampling, engine
 from rljax.rollout.cached_dialogue import row_decoder
 from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, row_bytes
 from rljax.rollout.environment import Step
-from rljax.rollout.sampling import empty_rows, read_prompts
+from rljax.rollout.sampling import empty_rows, move_rows, read_prompts
 from rljax.training import setup
 from rljax.training.memory_plan import DEFAULT_SLOTS, decode_slots, sampling_memory
 from rljax.training.parts.custom_parts import BUILT_IN
@@ -59,7 +59,7 @@ def test_row_bytes_match_allocated_arrays(axes, kind):
     }[kind]
     shapes, shards = policy.shapes(), row_shards(mesh)
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    state = empty_rows(decoder, params, rows=shards, length=6, budget=10, room=10, mesh=mesh).state
+    state = empty_rows(decoder, params, rows=shards, length=6, room=10, sampling=Sampling(10, ()), mesh=mesh).state
     found, cache_bytes = row_bytes(decoder, shapes, mesh, 6, 10), 2 * 2 * 16 * 16 * 4
     assert found == bytes_on_first_device(state)
     assert 0 < found - cache_bytes // (1 if kind == "own" else mesh.shape["tensor"]) < 100, (
@@ -71,7 +71,7 @@ def test_empty_cache_is_sharded_like_a_filled_one():
     mesh = make_mesh(2, 2, 2)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))
-    empty = empty_rows(policy.decoder, params, rows=8, length=6, budget=10, room=10, mesh=mesh).state
+    empty = empty_rows(policy.decoder, params, rows=8, length=6, room=10, sampling=Sampling(10, ()), mesh=mesh).state
     prompts = put_rows(mesh, (np.full((8, 6), 3, np.int32), np.ones((8, 6), bool)))
     read = read_prompts(policy.decoder, params, *prompts, budget=10).state
     for name, part in (("keys", (2, 1, 8, 16)), ("values", (2, 1, 16, 8))):
@@ -140,16 +140,16 @@ def test_accelerators_shrink_batches_less_often(monkeypatch):
     for on_cpus in (True, False):
         sizes = []
 
-        def record_rows(*arguments, rows, sizes=sizes, **rest):
-            sizes.append(rows)
-            return empty_rows(*arguments, rows=rows, **rest)
+        def record_move(decoder, params, rows, source, sizes=sizes, **batch):
+            sizes.append(source.size)
+            return move_rows(decoder, params, rows, source, **batch)
 
-        monkeypatch.setattr(engine, "empty_rows", record_rows)
+        monkeypatch.setattr(engine, "move_rows", record_move)
         monkeypatch.setattr(engine, "is_on_cpus", lambda mesh, on_cpus=on_cpus: on_cpus)
         responses = DecodingEngine(POLICY.decoder, MESH, 6, 32).generate(params, requests)
         found.append((sizes, [response.tokens.tolist() for response in responses]))
     (cpu_sizes, cpu_tokens), (accelerator_sizes, accelerator_tokens) = found
-    assert (cpu_sizes, accelerator_sizes) == ([32, 16, 8], [32, 16])
+    assert (cpu_sizes, accelerator_sizes) == ([16, 8], [16])
     assert cpu_tokens == accelerator_tokens
 
 

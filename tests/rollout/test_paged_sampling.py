@@ -76,10 +76,19 @@ def test_last_rows_move_to_smaller_pools(monkeypatch):
     monkeypatch.setattr(paged_sampling, "is_on_cpus", lambda mesh: False)
     policy, sizes = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1))), []
     params, requests = random_params(MODELS["grouped"]), make_requests(8, 4)
-    original = PagedSampler._empty
-    monkeypatch.setattr(
-        PagedSampler, "_empty", lambda self, rows, pools: sizes.append((rows, pools)) or original(self, rows, pools)
-    )
+
+    def record_sizes(name):
+        program = getattr(paged_sampling, name)
+
+        def call(*arguments, **options):
+            moved = program(*arguments, **options)
+            sizes.append((moved.ended.size, options["sizes"]))
+            return moved
+
+        monkeypatch.setattr(paged_sampling, name, call)
+
+    for name in ("empty_paged_rows", "move_paged_rows"):
+        record_sizes(name)
     contiguous = DecodingEngine(policy.decoder, mesh, LONGEST, 32).generate(params, requests)
     check_equal(contiguous, PagedEngine(policy.decoder, mesh, LONGEST, 32, share=0.4).generate(params, requests))
     assert [rows for rows, _ in sizes] == [32, 16]

@@ -13,14 +13,17 @@ from rljax.models import Model, TransformerConfig, init_params, language_model, 
 from rljax.rollout import Sampling, Sequences, pack_one_per_row
 from rljax.rollout.engine import seed_words
 from rljax.rollout.sampling import (
+    MOST_IN_TRIANGLE,
     RowInputs,
     decode,
     empty_rows,
     fill_rows,
     read_prompts,
+    running_sums,
     sample_index,
     sample_token,
     shift_right,
+    token_uniforms,
 )
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
@@ -54,8 +57,8 @@ def sample(params, prompts, attention, seeds, sampling=SAMPLING, decoder=DECODER
     """Sample one response to each prompt, all in one batch."""
     count, length = prompts.shape
     prompt_states = read_prompts(decoder, params, prompts, attention, budget=BUDGET)
-    rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
-    inputs = RowInputs(jnp.array(seeds), jnp.full(count, BUDGET))
+    rows = empty_rows(DECODER, params, rows=count, length=length, room=BUDGET, sampling=sampling)
+    inputs = RowInputs(token_uniforms(jnp.array(seeds), sampling=sampling), jnp.full(count, BUDGET))
     rows = fill_rows(DECODER, rows, [prompt_states], jnp.arange(count), inputs, sampling=sampling)
     rows, _ = decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=sampling)
     found = rows.samples
@@ -118,10 +121,10 @@ def test_prompts_may_be_inserted_together_or_in_turn(params):
         read_prompts(DECODER, params, PROMPTS[begin : begin + 2], PROMPT_MASK[begin : begin + 2], budget=BUDGET)
         for begin in (0, 2)
     ]
-    inputs = RowInputs(jnp.array(SEEDS[:count]), jnp.full(count, BUDGET))
+    inputs = RowInputs(token_uniforms(jnp.array(SEEDS[:count]), sampling=SAMPLING), jnp.full(count, BUDGET))
 
     def fill_and_decode(*fills):
-        rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
+        rows = empty_rows(DECODER, params, rows=count, length=length, room=BUDGET, sampling=SAMPLING)
         for prompts, source in fills:
             rows = fill_rows(DECODER, rows, prompts, jnp.array(source), inputs, sampling=SAMPLING)
         return decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=SAMPLING)[0].samples
@@ -130,6 +133,24 @@ def test_prompts_may_be_inserted_together_or_in_turn(params):
     in_turn = fill_and_decode((parts[:1], [-1, 0, -1, -1, 1, -1]), (parts[1:], [0, -1, 1, -1, -1, 0]))
     assert ((together.count > 0) == (jnp.arange(count) != 3)).all()
     chex.assert_trees_all_equal(together, in_turn)
+
+
+@pytest.mark.parametrize(("settings", "numbers"), [({}, 2), ({"strata": 4}, 1), ({"temperature": 0.0}, 0)])
+def test_random_numbers_of_a_token(settings, numbers):
+    """They depend only on the row's seed and on the number of earlier tokens, not on other rows or on the budget."""
+    sampling, seeds = SAMPLING._replace(max_tokens=5, **settings), jnp.array(SEEDS[:6])
+    found = token_uniforms(seeds, sampling=sampling)
+    assert found.shape == (6, 5, numbers)
+    assert np.unique(found).size == found.size
+    assert ((found >= 0) & (found < 1)).all()
+    np.testing.assert_array_equal(token_uniforms(seeds[2:3], sampling=sampling)[0], found[2])
+    np.testing.assert_array_equal(token_uniforms(seeds, sampling=sampling._replace(max_tokens=3)), found[:, :3])
+
+
+@pytest.mark.parametrize("size", [1, 7, MOST_IN_TRIANGLE, MOST_IN_TRIANGLE + 1])
+def test_running_sums_match_float64(size):
+    values = np.random.default_rng(size).uniform(size=(3, size)).astype(np.float32)
+    np.testing.assert_allclose(running_sums(jnp.asarray(values)), np.cumsum(values.astype(np.float64), -1), rtol=1e-5)
 
 
 def test_responses_to_the_same_prompt_differ(samples):
@@ -190,7 +211,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(p, kept):
 def test_invalid_top_k_and_top_p_are_rejected(name, value):
     sampling = Sampling(4, (1,), **{name: value})
     with pytest.raises(InputError, match=rf"^{name}.* must be .*; got {value}\.$"):
-        sample_token(jnp.array(LOGITS), jax.random.split(jax.random.key(0), 1), sampling)
+        sample_token(jnp.array(LOGITS), jnp.full((1, 2), 0.5), sampling)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
@@ -218,8 +239,8 @@ def test_sampled_indices_have_the_softmax_distribution(count):
     logits = 3 * np.random.default_rng(count).normal(size=count)
     logits[count // 2 :: 5] = -np.inf
     samples = 200_000
-    keys = jax.random.split(jax.random.key(count), samples)
-    indices = jax.lax.map(lambda keys: sample_index(jnp.tile(logits, (len(keys), 1)), keys), keys.reshape(20, -1))
+    uniforms = jax.random.uniform(jax.random.key(count), (20, samples // 20, 2))
+    indices = jax.lax.map(lambda part: sample_index(jnp.tile(logits, (len(part), 1)), part), uniforms)
     share, expected = np.bincount(np.ravel(indices), minlength=count) / samples, np.exp(logits) / np.exp(logits).sum()
     assert np.all(np.abs(share - expected) <= 5 * np.sqrt(expected * (1 - expected) / samples) + 3 / samples)
 
@@ -238,7 +259,7 @@ def test_sampled_frequencies_match_reported_probabilities(sampling):
     """Frequencies of 20,000 samples are within five standard errors of exp(behaviour_logp)."""
     count = 20_000
     token, behaviour, policy = sample_token(
-        jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.split(jax.random.key(3), count), sampling
+        jnp.tile(jnp.array(LOGITS), (count, 1)), jax.random.uniform(jax.random.key(3), (count, 2)), sampling
     )
     scaled = np.exp(LOGITS[0] / sampling.temperature)
     full_probability = scaled / scaled.sum()

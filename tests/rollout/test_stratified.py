@@ -63,7 +63,7 @@ def test_quantile_token_never_returns_impossible_tokens():
 
 def test_group_token_frequencies_match_probabilities():
     logits = jnp.log(jnp.array([0.5, 0.25, 0.125, 0.125]))
-    uniforms = jnp.asarray(sample_uniforms(100, 8).reshape(-1))
+    uniforms = jnp.asarray(sample_uniforms(100, 8).reshape(-1, 1))
     sampling = Sampling(1, (0,), strata=8)
     tokens, logp, _ = sample_token(jnp.tile(logits, (800, 1)), uniforms, sampling)
     for group in np.asarray(tokens).reshape(100, 8):

@@ -49,9 +49,9 @@ def rl_rows(run):
     [({"top_p": 0.6}, 11), ({"top_k": 3}, 11), ({"top_k": 4, "top_p": 0.8, "temperature": 0.5}, 11), ({"top_p": 0.9}, 4)],
 )
 def test_recorded_mask_is_the_sampled_set(settings, vocabulary):
-    logits, keys = jnp.asarray(RANDOM.normal(size=(64, vocabulary)) * 2), jax.random.split(jax.random.key(0), 64)
+    logits, uniforms = jnp.asarray(RANDOM.normal(size=(64, vocabulary)) * 2), jax.random.uniform(jax.random.key(0), (64, 2))
     sampling = Sampling(8, (0,), **settings)
-    tokens, logp, kept = sample_from_kept(logits, keys, sampling, 6)
+    tokens, logp, kept = sample_from_kept(logits, uniforms, sampling, 6)
     assert kept.shape == (64, 6)
     for row in range(64):
         scaled = np.asarray(logits[row], np.float64) / settings.get("temperature", 1.0)
@@ -67,9 +67,9 @@ def test_recorded_mask_is_the_sampled_set(settings, vocabulary):
 
 def test_recording_a_full_size_mask_does_not_change_the_sampling_distribution():
     logits = jnp.broadcast_to(jnp.array([0.0, 1.0, 2.0, -1.0]), (20_000, 4))
-    keys, sampling = jax.random.split(jax.random.key(1), 20_000), Sampling(8, (0,), top_p=0.95)
-    with_mask = np.bincount(np.asarray(sample_from_kept(logits, keys, sampling, 4)[0]), minlength=4) / 20_000
-    without = np.bincount(np.asarray(sample_token(logits, keys, sampling)[0]), minlength=4) / 20_000
+    uniforms, sampling = jax.random.uniform(jax.random.key(1), (20_000, 2)), Sampling(8, (0,), top_p=0.95)
+    with_mask = np.bincount(np.asarray(sample_from_kept(logits, uniforms, sampling, 4)[0]), minlength=4) / 20_000
+    without = np.bincount(np.asarray(sample_token(logits, uniforms, sampling)[0]), minlength=4) / 20_000
     np.testing.assert_allclose(with_mask, without, atol=0.02)
     assert with_mask[3] == without[3] == 0
 

@@ -98,14 +98,14 @@ def skip_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ..
 @cache_results
 def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates, from a first rate above 0; then stay constant."""
-    return optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup)
+    return jax.jit(optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup))
 
 
 @cache_results
 def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates (at most total / 2), then fall along a cosine to a tenth of `peak`."""
     fall = optax.schedules.cosine_decay_schedule(peak, max(total - (warmup := min(warmup, total // 2)), 1), alpha=0.1)
-    return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
+    return jax.jit(optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup]))
 
 
 @cache_results
@@ -120,14 +120,16 @@ def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.
         "linear": optax.schedules.linear_schedule(peak, 0.0, updates),
         "cosine": optax.schedules.cosine_decay_schedule(peak, updates),
     }
-    return optax.schedules.join_schedules([constant_schedule(peak, warmup), falls[shape]], [warmup])
+    return jax.jit(optax.schedules.join_schedules([constant_schedule(peak, warmup), falls[shape]], [warmup]))
 
 
 @cache_results
 def quarter_cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     """A linear rise over `warmup` updates, from a rate above 0, times a quarter cosine that is 0 after `total` updates."""
     total_steps = max(total, warmup + 1) + 1
-    return lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=total_steps)
+    return jax.jit(
+        lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=total_steps)
+    )
 
 
 SCHEDULES = MappingProxyType(
