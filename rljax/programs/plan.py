@@ -77,8 +77,9 @@ class Plan(NamedTuple):
         return self.host + self.state + max(updates, self.sampler + self.cache)
 
 
-PROCESS_BYTES, LAYER_BYTES = 650_000_000, 17_000_000
-"""Resident bytes of a process with its modules and programs, and additional bytes of programs per layer of the model."""
+PROCESS_BYTES, LAYER_BYTES, ADAPTER_LAYER_BYTES = 650_000_000, 25_000_000, 10_000_000
+"""Resident bytes of a process with its modules and programs, and of its programs per layer of the model and of an adapter. They
+include two programs of the update, because the number of tokens that it scores is rounded to one of a few values."""
 
 
 def make_plan(
@@ -119,7 +120,8 @@ def make_plan(
         name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "critic", "options")
     }
     state_bytes = sum(sizes.values()) + (0 if base is None else bytes_on_a_device(base.params))
-    host = (PROCESS_BYTES + LAYER_BYTES * shape.layers) // mesh.size if on_cpu else 0
+    layer = LAYER_BYTES + (0 if config.adapter.rank is None else ADAPTER_LAYER_BYTES)
+    host = (PROCESS_BYTES + layer * shape.layers) // mesh.size if on_cpu else 0
     free_bytes = None if room is None else room - state_bytes - host
     platform, has_turns = "cpu" if on_cpu else "accelerator", config.reward.environment is not None
     sampled = sampling_memory(config, policy, mesh, prompt_length, left=free_bytes, platform=platform, has_turns=has_turns)

@@ -46,6 +46,7 @@ from rljax.programs.roofline import (
     update_flops,
 )
 from rljax.programs.smaller_runs import changes_to_try, cheaper_remat
+from rljax.rollout.layout import lay_out_shared
 from rljax.rollout.paged_sampling import pool_sizes
 from rljax.training import setup
 from rljax.training.config import TrainConfig
@@ -162,7 +163,7 @@ def test_quick_compilation_has_the_usual_temporaries():
     algorithm, config = plan_algorithm(CONFIG)
     policy = transformer_policy(shape, eos=0, mesh=mesh)
     state, base = state_shapes(config, algorithm, policy, mesh)
-    layout, batch = data_shapes(config, algorithm, mesh, 20, minibatches=2)
+    layout, batch = data_shapes(config, algorithm, mesh, 20, minibatches=2, arrange=lay_out_shared)
     setup = plan_setup(config, algorithm, mesh, policy, policy_optimizer(config))
     frozen = {} if base is None else {"base": base}
     step = policy_program(setup, shardings_of(state))
@@ -171,13 +172,16 @@ def test_quick_compilation_has_the_usual_temporaries():
 
 
 def test_update_flops_match_the_compilers_count():
-    """There is one micro-batch and one chunk of logits, because the compiler counts a loop's body once."""
+    """There is one micro-batch and one chunk of logits, because the compiler counts a loop's body once.
+
+    The four responses of 12 tokens to a prompt of 20 share a row.
+    """
     config, mesh = CONFIG.replace(minibatches=1, microbatch_rows=16), make_mesh(1, 1)
     counted = compile_policy_update(config, SHAPE, mesh, 20).cost_analysis()["flops"]
-    layout, _ = data_shapes(config, plan_algorithm(config)[0], mesh, 20, minibatches=1)
+    layout, _ = data_shapes(config, plan_algorithm(config)[0], mesh, 20, minibatches=1, arrange=lay_out_shared)
     _, rows, slots = layout.packed.tokens.shape
     scored = rows * layout.packed.scored.shape[-1]
-    assert (len(layout.packed.tokens), slots) == (1, 32)
+    assert (len(layout.packed.tokens), rows, slots) == (1, 4, 71)
     assert update_flops(SHAPE, rows * slots, slots, scored=scored) == pytest.approx(counted, rel=0.15)
 
 
@@ -211,7 +215,10 @@ def test_masked_update_is_planned():
 
 
 def test_step_work_matches_a_hand_count():
-    """16 responses of 20 + 12 tokens, in two rounds of decoding, without reference and without remat."""
+    """16 responses of 20 + 12 tokens, in two rounds of decoding, without reference and without remat.
+
+    In the update, the four responses to a prompt share a row of 71 slots.
+    """
     config = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=4)
     algorithm, config = plan_algorithm(config)
     shape = replace(SHAPE, layers=1)
@@ -223,7 +230,8 @@ def test_step_work_matches_a_hand_count():
     windows = replace(shape, layers=2, window=4, full_layers=(0,))
     assert forward_flops(windows, 1, 10, scored=0) == 2 * (2 * layer + 2 * 64 * (10 + 4))
     assert set(work) == {"sample", "update"}
-    assert work["update"].flops == 16 * (32 * 3 * 2 * (layer + 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512)
+    logits = 16 * 12 * 4 * 2 * 64 * 512
+    assert work["update"].flops == 4 * 71 * 3 * 2 * (layer + 2 * 64 * 71) + logits
     read = 4 * (20 * 2 * (layer + 2 * 64 * 20) + 2 * 64 * 512)
     assert work["sample"].flops == read + 16 * 12 * 2 * (layer + 2 * 64 * 26 + 64 * 512)
     assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), (
@@ -236,21 +244,26 @@ def test_step_work_matches_a_hand_count():
         update = step_work(
             config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, StepMemory(1, 0, 0, 0, 16, 1)
         )["update"]
-        assert update.flops == 16 * (32 * 2 * (matrices * layer + mixing * 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512), remat
+        assert update.flops == 4 * 71 * 2 * (matrices * layer + mixing * 2 * 64 * 71) + logits, remat
+    apart = step_work(config, replace(shape, window=8), algorithm, make_mesh(1, 1), 20, StepMemory(1, 0, 0, 0, 16, 1))[
+        "update"
+    ]
+    assert apart.flops == 16 * 32 * 3 * 2 * (layer + 2 * 64 * 8) + logits, "with a window, each response has its own row"
 
 
 @pytest.mark.parametrize(
     "loss", [{"auxiliary": 0.5, "warm_start_batch": 8}, {"prompt_consistency": {"order": 0.1, "spaces": 0.1}}]
 )
 def test_rows_of_additional_losses_are_planned(loss):
-    """The additional loss adds eight rows of 20 + 12 tokens to each of two updates, as many as the responses."""
+    """The additional loss adds a micro-batch of eight rows of 20 + 12 tokens to each of two updates."""
     with_examples = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=8, **loss)
     shape, mesh, off = replace(SHAPE, layers=1), make_mesh(1, 1), {"auxiliary": 0.0, "prompt_consistency": {}}
     plain, with_loss = (
         step_work(config, shape, algorithm, mesh, 20, StepMemory(1000, 0, 0, 3200, 16, 1000))["update"]
         for algorithm, config in map(plan_algorithm, (with_examples.replace(**off), with_examples))
     )
-    assert (with_loss.flops, with_loss.moved) == (2 * plain.flops, 2 * plain.moved)
+    assert with_loss.flops - plain.flops == update_flops(shape, 2 * 8 * 32, 32, scored=2 * 8 * 12)
+    assert with_loss.moved == 2 * plain.moved
     counted = compile_policy_update(with_examples, shape, mesh, 20).cost_analysis()["flops"]
     assert with_loss.flops / 2 == pytest.approx(counted, rel=0.15)
 
@@ -474,7 +487,7 @@ def test_plan_command_reports_what_fits(capsys, monkeypatch):
     assert text.endswith("The run fits in 80GB.\n")
     assert main([*flags, "--device", "cpu"]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"^  process and programs +0\.684$", text, re.MULTILINE)
+    assert re.search(r"^  process and programs +0\.700$", text, re.MULTILINE)
     assert main([*flags, "--device-memory", "1KB"]) == 1
     text = capsys.readouterr().out
     assert "The run does not fit in 1KB; it may use nine tenths of that." in text
