@@ -15,12 +15,10 @@ from rljax.ops.arrays import Number
 from rljax.parallel import agree, run_together
 from rljax.programs.export import check_new, model_of
 from rljax.programs.trained_policy import Which, parameters_of
+from rljax.settings.shared_groups import SIZES
 from rljax.text import counted
 from rljax.training.config import TrainConfig
 from rljax.training.parts.model_folder import save_model, write_atomically
-
-SIZES = ("layers", "width", "heads", "kv_heads", "hidden")
-"""Settings of the small transformer that determine its shapes."""
 
 
 def average(

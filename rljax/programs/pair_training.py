@@ -33,7 +33,7 @@ from rljax.parallel import abstract_arrays, check_rows, put_rows
 from rljax.preference.config import PairConfig
 from rljax.preference.metrics import PairUpdateMetrics
 from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs, problem_from_prompt
-from rljax.settings.shared_groups import NetworkConfig
+from rljax.settings.shared_groups import NetworkConfig, unused_sizes
 from rljax.text import counted
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import IN_ORDER
@@ -204,7 +204,8 @@ def encode_split(
         if part.dropped
     ]
     chats = [replace(problem_from_prompt(pair), turns=pair.turns[0] or pair.turns[1]) for part in pairs for pair in part]
-    return PairData(train, heldout, [*warnings, *list_prompt_omissions(chats, tokenizer, chat=chat), *dropped])
+    unused = [] if config.model is None else unused_sizes(config)
+    return PairData(train, heldout, [*unused, *warnings, *list_prompt_omissions(chats, tokenizer, chat=chat), *dropped])
 
 
 def check_sizes(config: PairConfig, mesh: Mesh) -> None:

@@ -43,6 +43,24 @@ class NetworkConfig:
             raise InputError(f"width={self.width} over heads={self.heads} must give an even number of features per head.")
 
 
+SIZES = ("layers", "width", "heads", "kv_heads", "hidden")
+"""Settings of the small transformer that determine its shapes."""
+
+
+def unused_sizes(network: NetworkConfig, policy: object | None = None) -> list[str]:
+    """Return a note on the sizes that were set although `policy`, passed to `train`, or else the model's folder has its own.
+
+    Example:
+        >>> unused_sizes(NetworkConfig(layers=2, width=64))
+        ["layers=2, width=64: no effect, because the model's folder has its own sizes"]
+    """
+    chosen = [
+        f"{name}={getattr(network, name)}" for name in SIZES if getattr(network, name) != getattr(NetworkConfig, name)
+    ]
+    owner = "model's folder" if policy is None else "policy that was passed"
+    return [f"{', '.join(chosen)}: no effect, because the {owner} has its own sizes"] if chosen else []
+
+
 @dataclass(frozen=True, kw_only=True)
 class CombinedPolicyConfig(NetworkConfig):
     """Whether the network is combined with rules, divided into sub-policies, or sharded over devices while it samples."""

@@ -28,6 +28,7 @@ from rljax.parallel import check_rows, is_on_cpus, mesh_of
 from rljax.parallel.memory import agreed_device_bytes
 from rljax.rollout import Environment, RolloutWorker
 from rljax.rollout.environment import environment_of, with_environment_prompts
+from rljax.settings.shared_groups import unused_sizes
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import check_room, rows_at_once
 from rljax.training.objective.algorithm import (
@@ -204,6 +205,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
                 train.dropped + heldout.dropped, f"prompt longer than max_prompt_tokens={config.data.max_prompt_tokens}"
             ),
             *([describe_faults(problems.faults)] if problems.faults else []),
+            *([] if config.model.path is custom.policy is None else unused_sizes(config.model, custom.policy)),
             *notes_on_data_and_settings(config, (*train.problems, *heldout.problems), tokenizer),
             *notes_on_reward(config, (*train.problems, *heldout.problems)),
             *(["the algorithm learns from step rewards; the reward of the response is only measured"] * learns_from_steps),

@@ -4,6 +4,7 @@ import json
 
 import jax
 import pytest
+from bigram import BIGRAM
 from small_runs import SMALL
 from transformers import GenerationConfig
 
@@ -13,9 +14,12 @@ from rljax.errors import InputError
 from rljax.models.folder_notes import GENERATION_WITHOUT_NOTE
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import init_params
+from rljax.settings.shared_groups import SIZES, NetworkConfig
 from rljax.training.config import ModelConfig, TrainConfig
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.policy import make_transformer_config
 from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
+from rljax.training.setup import make_setup
 
 
 @pytest.fixture
@@ -55,6 +59,21 @@ def test_followed_settings_are_not_reported(folder):
 def test_a_sampling_setting_of_zero_is_reported(folder, entry, settings):
     (folder / "generation_config.json").write_text(json.dumps(entry))
     assert f"{next(iter(entry))}={next(iter(entry.values()))!r}" in ignored_settings(folder, **settings)[0]
+
+
+def test_sizes_without_effect_are_reported(folder):
+    """The sizes of `SMALL` differ from the defaults. They are used only without a model and without a policy."""
+
+    def notes(config, **parts):
+        setup = make_setup(config.replace(task="sums", max_prompt_tokens=12, train_problems=8, heldout_problems=2), CustomParts(**parts))
+        return [note for note in setup.omissions if "sizes" in note]
+
+    given = "layers=1, width=16, heads=2, kv_heads=1, hidden=32: no effect, because the {} has its own sizes"
+    assert notes(SMALL.replace(model=str(folder))) == [given.format("model's folder")]
+    assert notes(SMALL, policy=BIGRAM) == [given.format("policy that was passed")]
+    assert notes(SMALL) == []
+    unchanged = {name: getattr(NetworkConfig, name) for name in SIZES}
+    assert notes(SMALL.replace(model=str(folder), **unchanged)) == []
 
 
 def test_run_longer_than_the_model_positions_is_reported(folder):

@@ -126,10 +126,8 @@ def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.
 @cache_results
 def quarter_cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     """A linear rise over `warmup` updates, from a rate above 0, times a quarter cosine that is 0 after `total` updates."""
-    total_steps = max(total, warmup + 1) + 1
-    return jax.jit(
-        lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=total_steps)
-    )
+    rate = partial(warmup_cosine, peak=peak, warmup_steps=warmup + 1, total_steps=max(total, warmup + 1) + 1)
+    return jax.jit(lambda count: rate(jnp.asarray(count) + 1))
 
 
 SCHEDULES = MappingProxyType(
@@ -317,9 +315,8 @@ def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.O
 def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """Return the built-in optimizer of the policy in RL."""
     optimization = config.optimization
-    updates = _rl_updates(optimization)
     make = SCHEDULES[optimization.schedule]
-    schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
+    schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, _rl_updates(optimization))
     return skip_frozen(_optimizer(optimization, schedule), optimization.freeze)
 
 
