@@ -28,7 +28,7 @@ from rljax.parallel.collectives import collectives
 from rljax.programs.planned_algorithm import plan_algorithm
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out, pack_one_per_row
-from rljax.rollout.layout import layout_for
+from rljax.rollout.layout import full_responses_per_row, lay_out_shared, layout_for, row_slots
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once, state_shapes
 from rljax.training.objective.algorithm import blank_rollout
@@ -38,6 +38,9 @@ from rljax.training.setup import Setup, plan_setup
 from rljax.training.state import shardings_of
 from rljax.training.update import policy_program
 from rljax.training.value_update import make_value_step, value_schedule
+
+Arrange = Callable[..., Layout]
+"""Lays out responses in rows: `lay_out` or `lay_out_shared`."""
 
 
 class MeasuredUpdates(NamedTuple):
@@ -64,9 +67,12 @@ def data_shapes(
     prompt_length: int,
     *,
     minibatches: int,
-    arrange: Callable[..., Layout] = lay_out,
+    arrange: Arrange = lay_out,
 ) -> tuple[Layout, Batch]:
-    """Shapes of an update's inputs, if a step has `minibatches` updates and all prompts and responses have full length."""
+    """Shapes of an update's inputs, if a step has `minibatches` updates and all prompts and responses have full length.
+
+    The update lays out its responses with `arrange`.
+    """
     sampling = replace(config.sampling, prompts=config.sampling.prompts // minibatches)
     everything = jax.eval_shape(partial(blank_rollout, sampling, rewards=2))
     unneeded = [name for name in Rollout._field_defaults if not algorithm.needs(name)]
@@ -100,10 +106,8 @@ def option_batch_sizes(config: TrainConfig) -> tuple[int, ...]:
     return tuple(rows for rows in (examples, changed) if rows)
 
 
-def layout_of(
-    config: TrainConfig, mesh: Mesh, prompt_length: int, count: int, *, arrange: Callable[..., Layout] = lay_out
-) -> Layout:
-    """Layout of `count` responses, in which every prompt and every response has its full length."""
+def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int, *, arrange: Arrange = lay_out) -> Layout:
+    """Lay out `count` responses with `arrange`; every prompt and every response has its full length."""
     length = config.sampling.max_response_tokens
     most = config.sampling.sampling_mask
     kept = None if most is None else np.zeros((count, length, most), np.int32)
@@ -115,18 +119,51 @@ def layout_of(
     return arrange(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
 
 
-def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
+def arrangement(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Arrange:
+    """Return the function that lays out the responses of the policy's update, in a run with a model of this shape."""
+    algorithm, config = plan_algorithm(config)
+    if config.model.attention == "splash":  # a plan for CPUs compiles another kind of attention
+        return lay_out
+    return layout_for(plan_policy(config, shape, mesh).score, "teacher" if algorithm.needs("teacher_logp") else None)
+
+
+class MicroBatch(NamedTuple):
+    """Part of a micro-batch on one device, in an update of the policy with responses of full length."""
+
+    rows: int
+    """Number of rows."""
+    slots: int
+    """Number of slots per row."""
+    shared: int
+    """Number of responses per row, which share a prompt."""
+
+
+def micro_batch_of(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> MicroBatch:
+    """Return the size of a micro-batch on one device; see `lay_out_shared`."""
+    sampling, length = config.sampling, config.sampling.max_response_tokens
+    responses = sampling.prompts // config.optimization.minibatches * sampling.group_size
+    rows = rows_at_once(config, mesh, prompt_length, responses) // row_shards(mesh)
+    shared = 1
+    if arrangement(config, shape, mesh) is lay_out_shared:
+        shared = full_responses_per_row(prompt_length, length, sampling.group_size, rows)
+    return MicroBatch(-(-rows // shared), row_slots(prompt_length, length, shared), shared)
+
+
+def mask_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
     """Bytes per device of the 16-bit mask that cuDNN's attention reads instead of segments, and of the mask's gradient.
 
-    The mask covers a micro-batch, or the largest batch that an option adds if that is larger. The result is 0 for other kinds of
-    attention, and for programs compiled for GPUs, whose temporaries include the mask; CPUs lack this kernel.
+    The mask covers a micro-batch of the policy or of the critic, or the largest batch that an option adds if that is larger. The
+    result is 0 for other kinds of attention, and for programs compiled for GPUs, whose temporaries include the mask; CPUs lack
+    this kernel.
     """
     if config.model.attention != "cudnn" or not is_on_cpus(mesh):
         return 0
-    responses = config.sampling.prompts // config.optimization.minibatches * config.sampling.group_size
-    slots = prompt_length + config.sampling.max_response_tokens
-    rows = max(rows_at_once(config, mesh, prompt_length, responses), *option_batch_sizes(config), 0)
-    return 4 * slots**2 * rows // row_shards(mesh)
+    algorithm, config = plan_algorithm(config)
+    slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
+    shared = micro_batch_of(config, shape, mesh, prompt_length)
+    further = [-(-rows // devices) for rows in option_batch_sizes(config)]
+    alone = max(further + ([shared.rows * shared.shared] if algorithm.critic is not None else []), default=0)
+    return 4 * max(shared.slots**2 * shared.rows, slots**2 * alone)
 
 
 def _full_sequences(count: int, prompt_length: int, length: int) -> Sequences:
@@ -136,14 +173,14 @@ def _full_sequences(count: int, prompt_length: int, length: int) -> Sequences:
 
 
 def compile_policy_update(
-    config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int
+    config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, arrange: Arrange | None = None
 ) -> jax.stages.Compiled:
-    """Compile an update of a policy of this shape, for measuring."""
+    """Compile an update of a policy of this shape, for measuring; by default, it lays out responses as a run with it does."""
     algorithm, config = plan_algorithm(config)
     config = replace(config, data=replace(config.data, max_prompt_tokens=prompt_length))
     setup = shape_setup(config, algorithm, mesh, plan_policy(config, shape, mesh))
     state, base = state_shapes(config, algorithm, setup.policy, mesh, options=setup.options)
-    arrange, minibatches = layout_for(setup.policy.score, setup.teacher), config.optimization.minibatches
+    arrange, minibatches = arrange or arrangement(config, shape, mesh), config.optimization.minibatches
     layout, batch = data_shapes(config, setup.algorithm, mesh, prompt_length, minibatches=minibatches, arrange=arrange)
     frozen = {} if base is None else {"base": base}
     program = policy_program(setup, shardings_of(state))
@@ -192,10 +229,12 @@ def sent_bytes(program: jax.stages.Compiled) -> int:
     return round(sum(each.sent for each in collectives(required(program.as_text(), "as_text"))))
 
 
-def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> MeasuredUpdates:
-    """Compile the updates of a model with this shape, and read their memory and communication."""
+def measure_updates(
+    config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, arrange: Arrange | None = None
+) -> MeasuredUpdates:
+    """Compile the updates of a model with this shape, and read their memory and communication; see `compile_policy_update`."""
     algorithm, planned = plan_algorithm(config)
-    program = compile_policy_update(config, shape, mesh, prompt_length)
+    program = compile_policy_update(config, shape, mesh, prompt_length, arrange)
     passes = planned.optimization.passes
     policy_counts = temporaries(program), passes * planned.optimization.minibatches * sent_bytes(program)
     if algorithm.critic is None:

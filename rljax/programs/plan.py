@@ -18,7 +18,9 @@ from rljax.models.huggingface import locate, read_config
 from rljax.parallel import is_on_cpus, mesh_of
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
 from rljax.programs.compiled_updates import (
+    Arrange,
     MeasuredUpdates,
+    arrangement,
     extrapolate,
     mask_bytes,
     measure_updates,
@@ -79,7 +81,7 @@ class Plan(NamedTuple):
 
 PROCESS_BYTES, LAYER_BYTES, ADAPTER_LAYER_BYTES = 650_000_000, 25_000_000, 10_000_000
 """Resident bytes of a process with its modules and programs, and of its programs per layer of the model and of an adapter. They
-include two programs of the update, because the number of tokens that it scores is rounded to one of a few values."""
+include two programs of the update, because the number of scored tokens is rounded to one of a few values."""
 
 
 def make_plan(
@@ -127,13 +129,15 @@ def make_plan(
     sampled = sampling_memory(config, policy, mesh, prompt_length, left=free_bytes, platform=platform, has_turns=has_turns)
     # A layer with a window needs no more memory than others, so layers of both kinds are measured the same way.
     uniform = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
+    arrange = arrangement(config, shape, mesh)
     measured = extrapolate(
-        lambda layers: measure(config, replace(uniform, layers=layers), mesh, prompt_length, sampled.rows), shape.layers
+        lambda layers: measure(config, replace(uniform, layers=layers), mesh, prompt_length, sampled.rows, arrange),
+        shape.layers,
     )
     if shape.remat == "sqrt":  # its memory is not linear in the layers; with `full` it is, and is never smaller
         full = replace(uniform, remat="full")
         bound = extrapolate(
-            lambda layers: measure_updates(config, replace(full, layers=layers), mesh, prompt_length), shape.layers
+            lambda layers: measure_updates(config, replace(full, layers=layers), mesh, prompt_length, arrange), shape.layers
         )
         measured = measured._replace(temporaries=bound.temporaries, critic_temporaries=bound.critic_temporaries)
     cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
@@ -159,14 +163,19 @@ def make_plan(
         phases={name: work._replace(sent=float(sent_bytes[name])) for name, work in phases.items()},
         options=sizes["options"],
         rows=sampled.rows,
-        mask=mask_bytes(config, mesh, prompt_length),
+        mask=mask_bytes(config, shape, mesh, prompt_length),
         host=host,
     )
 
 
-def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> MeasuredUpdates:
-    """Compile a step's programs for a model of this shape, with `rows` decoded at once, and measure what they need."""
-    return measure_updates(config, shape, mesh, prompt_length)._replace(
+def measure(
+    config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int, arrange: Arrange
+) -> MeasuredUpdates:
+    """Compile a step's programs for a model of this shape, with `rows` decoded at once, and measure what they need.
+
+    The policy's update lays out its responses with `arrange`.
+    """
+    return measure_updates(config, shape, mesh, prompt_length, arrange)._replace(
         sample_sent=bytes_sent_sampling(config, shape, mesh, prompt_length, rows),
         score_sent=bytes_sent_scoring(config, shape, mesh, prompt_length),
     )

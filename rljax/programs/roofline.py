@@ -10,12 +10,10 @@ from jax.sharding import Mesh
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
-from rljax.models import TransformerConfig, transformer_policy
-from rljax.models.language_model import supports_shared_prompts
+from rljax.models import TransformerConfig
 from rljax.parallel import is_on_cpus, mesh_for_sampling, row_shards
-from rljax.programs.compiled_updates import option_batch_sizes
+from rljax.programs.compiled_updates import micro_batch_of, option_batch_sizes
 from rljax.rollout.decode_sizes import CacheSizes, block_parts, peak_bytes
-from rljax.rollout.layout import full_responses_per_row, row_slots
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once
@@ -188,15 +186,10 @@ def step_work(
     updates, repeats = config.optimization.minibatches, config.optimization.passes
     weight_reads = {"full": 3, "sqrt": 4}.get(shape.remat, 2)
 
-    def micro_steps(minibatches: int) -> int:
-        responses = count // minibatches
-        return minibatches * math.ceil(responses / rows_at_once(config, mesh, prompt_length, responses))
-
-    shared = responses_per_row(config, shape, mesh, prompt_length)
-    row = row_slots(prompt_length, generated, shared)
-    flops = update_flops(shape, count * row / shared, row, scored=count * generated)
-    further = option_batch_sizes(config)
-    rows, microbatches = updates * sum(further), micro_steps(updates) + updates * len(further)
+    part, further = micro_batch_of(config, shape, mesh, prompt_length), option_batch_sizes(config)
+    flops = update_flops(shape, count * part.slots / part.shared, part.slots, scored=count * generated)
+    micro_steps = updates * math.ceil(count / updates / (part.rows * part.shared * row_shards(mesh)))
+    rows, microbatches = updates * sum(further), micro_steps + updates * len(further)
     flops += update_flops(shape, rows * slots, slots, scored=rows * generated)
     moved = microbatches * weight_reads * memory.weights + 2 * updates * memory.trained
     work["update"] = Work(repeats * flops, repeats * moved)
@@ -204,19 +197,11 @@ def step_work(
         schedule = value_schedule(algorithm, config)
         repeats *= schedule.passes
         flops = update_flops(shape, count * slots, slots, scored=0)
-        moved = micro_steps(schedule.minibatches) * weight_reads * memory.weights + 2 * schedule.minibatches * memory.critic
+        responses = count // schedule.minibatches
+        micro_steps = schedule.minibatches * math.ceil(responses / rows_at_once(config, mesh, prompt_length, responses))
+        moved = micro_steps * weight_reads * memory.weights + 2 * schedule.minibatches * memory.critic
         work["critic"] = Work(repeats * flops, repeats * moved)
     return work
-
-
-def responses_per_row(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
-    """Return how many full-length responses to a prompt share a row in an update of the policy; see `lay_out_shared`."""
-    if not supports_shared_prompts(transformer_policy(shape, eos=0, mesh=mesh).score):
-        return 1
-    sampling = config.sampling
-    responses = sampling.prompts // config.optimization.minibatches * sampling.group_size
-    rows = rows_at_once(config, mesh, prompt_length, responses) // row_shards(mesh)
-    return full_responses_per_row(prompt_length, sampling.max_response_tokens, sampling.group_size, rows)
 
 
 def score_passes(algorithm: Algorithm) -> int:

@@ -53,7 +53,7 @@ from rljax.rollout.decode_sizes import (
 )
 from rljax.rollout.engine import Decoding, DecodingEngine, blocks_of
 from rljax.rollout.engine_protocols import Request, Response, Sampling
-from rljax.rollout.sampling import Prompts, Rows, waiting_rows
+from rljax.rollout.sampling import Prompts, Rows, rows_shardings, waiting_rows
 
 FEWEST_STEPS = 16
 """If the free pages suffice for fewer tokens per row than this, the latest row returns its pages."""
@@ -186,8 +186,9 @@ def move_paged_rows(
     per_device = len(rows.ended) // devices
     first = per_device * jnp.repeat(jnp.arange(devices), len(source) // devices)
     origin = jnp.where(source >= 0, source + first, -1)
-    empty = waiting_rows(decoder, state, rows=len(source), sampling=sampling, mesh=mesh)
-    return insert_rows(empty._replace(state=()), rows._replace(state=()), origin)._replace(state=empty.state)
+    empty = waiting_rows(decoder, state, rows=len(source), sampling=sampling)
+    moved = insert_rows(empty._replace(state=()), rows._replace(state=()), origin)._replace(state=state)
+    return jax.lax.with_sharding_constraint(moved, rows_shardings(decoder, moved, mesh))
 
 
 def steps_for(lengths: Int[np.ndarray, "B"], free: int, most: int) -> int:

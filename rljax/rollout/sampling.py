@@ -92,7 +92,7 @@ def _check_filter(sampling: Sampling) -> None:
 
 
 def numbers_per_token(sampling: Sampling) -> int:
-    """Return K, how many random numbers the choice of a token takes: none for the likeliest token, one for a quantile, else two."""
+    """Return K, the number of random numbers that a token needs: 0 at temperature 0, 1 with strata, otherwise 2."""
     if sampling.temperature == 0:
         return 0
     return 2 if sampling.strata is None else 1
@@ -119,7 +119,8 @@ def token_uniforms(seeds: UInt32[Array | np.ndarray, "B 2"], *, sampling: Sampli
             return stratified_uniforms(jnp.asarray(seeds), jnp.full(len(seeds), count), sampling.strata)[:, None]
         return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, count), (numbers,)))(keys)
 
-    return jax.vmap(of_token, out_axes=1)(jnp.arange(sampling.max_tokens))
+    # one token after another, because all tokens together would need much memory
+    return jnp.moveaxis(jax.lax.map(of_token, jnp.arange(sampling.max_tokens)), 0, 1)
 
 
 def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> Int[Array, "B"]:
@@ -148,19 +149,30 @@ def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> I
 
 BLOCK = 128
 """Number of consecutive indices in a block of `sample_index`."""
-MOST_IN_TRIANGLE = 4 * BLOCK
-"""Largest number of values whose running sums are computed with a matrix product."""
 
 
 def running_sums(values: Float[Array, "B N"]) -> Float[Array, "B N"]:
     """Return the sum of each value and all values before it in its row.
 
-    Up to `MOST_IN_TRIANGLE` values are multiplied by a triangular matrix of ones, a program that compiles faster than a scan.
+    Up to `BLOCK` values are multiplied by a triangular matrix of ones, a program that compiles faster than a scan. With more
+    values, the rounding of such a product depends on the number of rows.
     """
     size = values.shape[-1]
-    if size > MOST_IN_TRIANGLE:
+    if size > BLOCK:
         return jnp.cumsum(values, axis=-1)
     return jnp.matmul(values, jnp.triu(jnp.ones((size, size), values.dtype)), precision=jax.lax.Precision.HIGHEST)
+
+
+def _in_blocks(logits: Float[Array, "B V"]) -> Float[Array, "B N S"]:
+    """Divide each row into blocks of `BLOCK` logits, padded with -inf; a short row is a single block."""
+    rows, count = logits.shape
+    size = min(count, BLOCK)
+    return jnp.pad(logits, ((0, 0), (0, -count % size)), constant_values=-jnp.inf).reshape(rows, -1, size)
+
+
+def log_total(logits: Float[Array, "B V"]) -> Float[Array, "B"]:
+    """Return logsumexp(logits) of each row. The sums of the blocks are those of `sample_index`, and are compiled only once."""
+    return jax.nn.logsumexp(jax.nn.logsumexp(_in_blocks(logits), axis=-1), axis=-1)
 
 
 def sample_index(logits: Float[Array, "B V"], uniforms: Float[Array, "B 2"]) -> Int[Array, "B"]:
@@ -177,11 +189,9 @@ def sample_index(logits: Float[Array, "B V"], uniforms: Float[Array, "B 2"]) -> 
         logits: the logits; -inf for indices that cannot be sampled.
         uniforms: two random numbers per row, in [0, 1).
     """
-    rows, count = logits.shape
-    if count <= BLOCK:
+    blocks = _in_blocks(logits)
+    if blocks.shape[1] == 1:
         return quantile_token(logits, uniforms[:, 1])
-    padded = jnp.pad(logits, ((0, 0), (0, -count % BLOCK)), constant_values=-jnp.inf)
-    blocks = padded.reshape(rows, -1, BLOCK)
     block = quantile_token(jax.nn.logsumexp(blocks, axis=-1), uniforms[:, 0])
     within = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
     return block * BLOCK + quantile_token(within, uniforms[:, 1])
@@ -212,11 +222,11 @@ def sample_token(
         certain = jnp.zeros(token.shape, jnp.float32)
         return token, certain, certain
     scaled = logits / sampling.temperature
-    policy, filtered = jax.nn.log_softmax(scaled, axis=-1), _filter(scaled, sampling)
-    behaviour = jax.nn.log_softmax(filtered, axis=-1)
+    scaled -= scaled.max(-1, keepdims=True)  # small differences of large numbers would be inaccurate
+    filtered = _filter(scaled, sampling)
     token = _choose(filtered, uniforms)
-    chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
-    return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
+    chosen = jnp.take_along_axis(scaled, token[:, None], axis=-1)[:, 0]
+    return token, chosen - log_total(filtered), chosen - log_total(scaled)
 
 
 def _filter(scaled: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
@@ -358,7 +368,8 @@ def _sample_tokens(
 ) -> Rows:
     """Sample a token in each active row."""
     samples, kept = rows.samples, rows.samples.kept
-    uniforms = rows.inputs.uniforms[jnp.arange(active.size), samples.count]  # of any token, if the row has ended
+    index = jnp.minimum(samples.count, samples.tokens.shape[1] - 1)  # any token's, if the row has ended
+    uniforms = jnp.take_along_axis(rows.inputs.uniforms, index[:, None, None], axis=1)[:, 0]
     if sampling.kept is None:
         token, behaviour, policy = sample_token(logits, uniforms, sampling)
         ids = None

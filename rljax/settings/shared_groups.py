@@ -48,7 +48,13 @@ SIZES = ("layers", "width", "heads", "kv_heads", "hidden")
 
 
 def unused_sizes(network: NetworkConfig, policy: object | None = None) -> list[str]:
-    """Return a note on the sizes that were set although `policy`, passed to `train`, or else the model's folder has its own.
+    """Return a note on sizes that have no effect, because the policy, or without one the model's folder, has its own sizes.
+
+    It is only a note, because settings are often derived from those of a small run.
+
+    Args:
+        network: the settings of a run with a policy or a model's folder.
+        policy: the policy that was passed to `train`, if any.
 
     Example:
         >>> unused_sizes(NetworkConfig(layers=2, width=64))

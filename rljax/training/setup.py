@@ -205,7 +205,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
                 train.dropped + heldout.dropped, f"prompt longer than max_prompt_tokens={config.data.max_prompt_tokens}"
             ),
             *([describe_faults(problems.faults)] if problems.faults else []),
-            *([] if config.model.path is custom.policy is None else unused_sizes(config.model, custom.policy)),
+            *(unused_sizes(config.model, custom.policy) if config.model.path or custom.policy else []),
             *notes_on_data_and_settings(config, (*train.problems, *heldout.problems), tokenizer),
             *notes_on_reward(config, (*train.problems, *heldout.problems)),
             *(["the algorithm learns from step rewards; the reward of the response is only measured"] * learns_from_steps),

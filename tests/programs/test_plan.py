@@ -23,12 +23,16 @@ from rljax.parallel import make_mesh
 from rljax.programs import compiled_updates, plan
 from rljax.programs.compiled_updates import (
     MeasuredUpdates,
+    MicroBatch,
+    arrangement,
     compile_critic_update,
     compile_policy_update,
     data_shapes,
     extrapolate,
+    mask_bytes,
     measure_updates,
     memory_options,
+    micro_batch_of,
     temporaries,
 )
 from rljax.programs.model_memory import check_model_fits
@@ -46,7 +50,7 @@ from rljax.programs.roofline import (
     update_flops,
 )
 from rljax.programs.smaller_runs import changes_to_try, cheaper_remat
-from rljax.rollout.layout import lay_out_shared
+from rljax.rollout.layout import lay_out, lay_out_shared
 from rljax.rollout.paged_sampling import pool_sizes
 from rljax.training import setup
 from rljax.training.config import TrainConfig
@@ -144,10 +148,12 @@ def test_plan_of_remat_sqrt():
 
 
 def test_mixed_windows_are_planned_as_full_attention(monkeypatch):
-    shapes = []
+    """The rows stay those of a model with windows, which cannot share prompts."""
+    shapes, arrangements = [], []
 
-    def measure(_config, shape, *_):
+    def measure(_config, shape, *rest):
         shapes.append(shape)
+        arrangements.append(rest[-1])
         return MeasuredUpdates(temporaries=shape.layers, sent=0)
 
     monkeypatch.setattr(plan, "measure_updates", measure)
@@ -155,6 +161,7 @@ def test_mixed_windows_are_planned_as_full_attention(monkeypatch):
     assert mixed.temporaries == SHAPE.layers
     make_plan(CONFIG, replace(SHAPE, window=8), make_mesh(1, 1), 20)
     assert {shape.windows for shape in shapes} == {(None,) * 2, (None,) * 3, (8,) * 2, (8,) * 3}
+    assert set(arrangements) == {lay_out}
 
 
 def test_quick_compilation_has_the_usual_temporaries():
@@ -183,6 +190,38 @@ def test_update_flops_match_the_compilers_count():
     scored = rows * layout.packed.scored.shape[-1]
     assert (len(layout.packed.tokens), rows, slots) == (1, 4, 71)
     assert update_flops(SHAPE, rows * slots, slots, scored=scored) == pytest.approx(counted, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "expected"),
+    [
+        ({}, {}, lay_out_shared),
+        ({"lora_rank": 2}, {}, lay_out_shared),
+        ({}, {"window": 8}, lay_out),
+        ({}, {"window": 8, "full_layers": (0,)}, lay_out),
+        ({"attention": "splash"}, {}, lay_out),
+        ({"freeze": ("embedding",)}, {}, lay_out),
+        ({"algorithm": "on_policy_distillation", "algorithm_options": {}, "teacher": "FOLDER"}, {}, lay_out),
+    ],
+)
+def test_a_plan_shares_prompts_only_where_a_run_does(settings, shape, expected):
+    config, mesh = CONFIG.replace(**settings), make_mesh(1, 1)
+    assert arrangement(config, replace(SHAPE, **shape), mesh) is expected
+    shared = 4 if expected is lay_out_shared else 1
+    assert micro_batch_of(config, replace(SHAPE, **shape), mesh, 20).shared == shared
+
+
+def test_micro_batches_of_shared_prompts():
+    """Four rows on a device become one row with eight responses, so that 32 responses take two micro-batches on two devices."""
+    config = CONFIG.replace(algorithm_options={}, prompts=4, group_size=8, minibatches=1, microbatch_rows=8)
+    config, mesh = config.replace(max_response_tokens=10, attention="cudnn"), make_mesh(1, 2)
+    assert micro_batch_of(config, SHAPE, mesh, 1000) == MicroBatch(rows=1, slots=999 + 8 * 11, shared=8)
+    algorithm, config = plan_algorithm(config)
+    work = step_work(config, SHAPE, algorithm, mesh, 1000, StepMemory(1000, 0, 0, 0, 16, 0))["update"]
+    assert work.moved == 2 * 2 * 1000, "two micro-batches read the weights, forward and backward"
+    assert mask_bytes(config, SHAPE, mesh, 1000) == 4 * (999 + 8 * 11) ** 2
+    with_critic = config.replace(algorithm="ppo", algorithm_options={})
+    assert mask_bytes(with_critic, SHAPE, mesh, 1000) == 4 * 8 * 1010**2, "the critic does not share prompts"
 
 
 def test_critic_update_is_compiled_and_counted():

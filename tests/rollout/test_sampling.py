@@ -13,11 +13,12 @@ from rljax.models import Model, TransformerConfig, init_params, language_model, 
 from rljax.rollout import Sampling, Sequences, pack_one_per_row
 from rljax.rollout.engine import seed_words
 from rljax.rollout.sampling import (
-    MOST_IN_TRIANGLE,
+    BLOCK,
     RowInputs,
     decode,
     empty_rows,
     fill_rows,
+    log_total,
     read_prompts,
     running_sums,
     sample_index,
@@ -25,6 +26,7 @@ from rljax.rollout.sampling import (
     shift_right,
     token_uniforms,
 )
+from rljax.rollout.stratified import stratified_uniforms
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
@@ -143,14 +145,28 @@ def test_random_numbers_of_a_token(settings, numbers):
     assert found.shape == (6, 5, numbers)
     assert np.unique(found).size == found.size
     assert ((found >= 0) & (found < 1)).all()
+    key = jax.random.fold_in(jax.random.wrap_key_data(seeds[2]), 3)
+    expected = {0: [], 2: jax.random.uniform(key, (2,))}
+    if numbers == 1:
+        expected[1] = stratified_uniforms(seeds, jnp.full(6, 3), 4)[2:3]
+    np.testing.assert_array_equal(found[2, 3], expected[numbers])
     np.testing.assert_array_equal(token_uniforms(seeds[2:3], sampling=sampling)[0], found[2])
     np.testing.assert_array_equal(token_uniforms(seeds, sampling=sampling._replace(max_tokens=3)), found[:, :3])
 
 
-@pytest.mark.parametrize("size", [1, 7, MOST_IN_TRIANGLE, MOST_IN_TRIANGLE + 1])
+@pytest.mark.parametrize("size", [1, 7, BLOCK, BLOCK + 1])
 def test_running_sums_match_float64(size):
     values = np.random.default_rng(size).uniform(size=(3, size)).astype(np.float32)
     np.testing.assert_allclose(running_sums(jnp.asarray(values)), np.cumsum(values.astype(np.float64), -1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 5, 128, 600])
+def test_log_total_matches_float64(size):
+    logits = 5 * np.random.default_rng(size).normal(size=(3, size)).astype(np.float32)
+    logits[:, 1::7] = -np.inf
+    np.testing.assert_allclose(
+        log_total(jnp.asarray(logits)), np.logaddexp.reduce(logits.astype(np.float64), axis=-1), rtol=1e-6
+    )
 
 
 def test_responses_to_the_same_prompt_differ(samples):

@@ -9,11 +9,12 @@ import optax
 import optax.contrib
 import pytest
 
-from rljax.parallel.guarded_update import guarded_update
+from rljax.parallel.guarded_update import clip_to_norm, guarded_update
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
-ADAMW = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
+CLIP = optax.stateless(partial(clip_to_norm, max_norm=1.0))
+ADAMW = optax.chain(CLIP, optax.adamw(1e-2))
 MUON = optax.contrib.muon(1e-2)
 SIZE, LAYERS = 128, 16
 
@@ -33,6 +34,14 @@ def compile_update(optimizer):
         return guarded_update(optimizer, gradient, state, params, loss)
 
     return update.lower(params, state, gradient, jnp.float32(0.5)).compile()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 1e3])
+def test_a_gradient_is_clipped_like_in_optax(scale):
+    gradient = jax.tree.map(lambda x: scale * x, first_arrays(ADAMW)[1])
+    (found, _), (expected, _) = (clip.update(gradient, ()) for clip in (CLIP, optax.clip_by_global_norm(1.0)))
+    chex.assert_trees_all_close(found, expected, rtol=1e-6)
+    assert (optax.tree.norm(found) < optax.tree.norm(gradient)) == (scale >= 1)
 
 
 @pytest.mark.parametrize("optimizer", [ADAMW, MUON])

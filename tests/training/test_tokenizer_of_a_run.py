@@ -65,7 +65,9 @@ def test_sizes_without_effect_are_reported(folder):
     """The sizes of `SMALL` differ from the defaults. They are used only without a model and without a policy."""
 
     def notes(config, **parts):
-        setup = make_setup(config.replace(task="sums", max_prompt_tokens=12, train_problems=8, heldout_problems=2), CustomParts(**parts))
+        setup = make_setup(
+            config.replace(task="sums", max_prompt_tokens=12, train_problems=8, heldout_problems=2), CustomParts(**parts)
+        )
         return [note for note in setup.omissions if "sizes" in note]
 
     given = "layers=1, width=16, heads=2, kv_heads=1, hidden=32: no effect, because the {} has its own sizes"

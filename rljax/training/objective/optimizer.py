@@ -25,6 +25,7 @@ from rljax.models.axes import INPUT_AXES, matrix_axes
 from rljax.models.path_patterns import matches, select_paths
 from rljax.models.policy import path_names
 from rljax.ops.unpublished.schedule import warmup_cosine
+from rljax.parallel.guarded_update import clip_to_norm
 from rljax.records import required
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
@@ -97,7 +98,7 @@ def skip_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ..
 
 @cache_results
 def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
-    """Rise linearly to `peak` over `warmup` updates, from a first rate above 0; then stay constant."""
+    """Rise linearly to `peak` over `warmup` updates, from a first rate above 0; then stay constant. All schedules are compiled."""
     return jax.jit(optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup))
 
 
@@ -114,8 +115,7 @@ def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.
 
     The warm-up takes at most half of the updates, so that a short run reaches the peak.
     """
-    warmup = min(warmup, total // 2)
-    updates = max(total - warmup, 1)
+    updates = max(total - (warmup := min(warmup, total // 2)), 1)
     falls = {
         "linear": optax.schedules.linear_schedule(peak, 0.0, updates),
         "cosine": optax.schedules.cosine_decay_schedule(peak, updates),
@@ -180,7 +180,7 @@ def adamw(
     constant = ("b1", "b2", "eps", "eps_root", "weight_decay", "mu_dtype")
     inner = optax.inject_hyperparams(optax.adamw, static_args=constant)
     rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay, mu_dtype=np.dtype(moments_dtype))
-    return with_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+    return with_standard_promotion(optax.chain(optax.stateless(partial(clip_to_norm, max_norm=max_grad_norm)), rescaled))
 
 
 def _rescale_adafactor(
@@ -209,7 +209,7 @@ def adafactor(
     """
     inner = optax.inject_hyperparams(_rescale_adafactor, static_args=("b1", "weight_decay", "moments_dtype"))
     rescaled = inner(learning_rate=schedule, b1=b1, weight_decay=weight_decay, moments_dtype=moments_dtype)
-    return with_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+    return with_standard_promotion(optax.chain(optax.stateless(partial(clip_to_norm, max_norm=max_grad_norm)), rescaled))
 
 
 def _matrix_axes(params: Params) -> PyTree:
@@ -260,7 +260,7 @@ def muon(
     """
     inner = optax.inject_hyperparams(_muon, static_args=("b1", "b2", "weight_decay", "moments_dtype"))
     rescaled = inner(learning_rate=schedule, b1=b1, b2=b2, weight_decay=weight_decay, moments_dtype=moments_dtype)
-    return with_standard_promotion(optax.chain(optax.clip_by_global_norm(max_grad_norm), rescaled))
+    return with_standard_promotion(optax.chain(optax.stateless(partial(clip_to_norm, max_norm=max_grad_norm)), rescaled))
 
 
 def learning_rate_of(opt_state: optax.OptState) -> float | None:
