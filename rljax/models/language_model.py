@@ -219,7 +219,7 @@ def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
 
 
 def decode_weights(model: Model, params: Params) -> Params:
-    """Cast matrices to the precision of the products, and gather them over the devices that share the width.
+    """Cast matrices to the precision of the products, and gather all weights over the devices that share the width.
 
     Decoding reads all weights for every token, so they are cast and gathered only once, in advance. Norms stay in float32, and
     matrices that are already prepared, or quantized, are not cast. If the mesh has an axis `split` (see
@@ -239,9 +239,8 @@ def decode_weights(model: Model, params: Params) -> Params:
         if isinstance(leaf, Quantized):
             parts = leaf._asdict().items() if is_split else ()
             return leaf._replace(**{name: place((*path, GetAttrKey(name)), part) for name, part in parts})
-        if not is_split and (leaf.ndim == 1 or (is_gathered and leaf.dtype == dtype)):
-            return leaf
-        return place(path, leaf if leaf.ndim == 1 else leaf.astype(dtype))
+        cast = leaf if leaf.ndim == 1 else leaf.astype(dtype)
+        return cast if is_gathered else place(path, cast)
 
     return jax.tree_util.tree_map_with_path(prepare, params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
 

@@ -14,6 +14,7 @@ from rljax.data.plain_text import is_text
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Policy
+from rljax.models.peft_folder import read_adapter_config
 from rljax.options import INSTALLERS
 from rljax.programs.value_pretraining import value_pretraining
 from rljax.programs.warm_start import cached_warm_start
@@ -121,13 +122,25 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
     """
     sampling, passed = config.sampling, "is passed to train()"
     has_environment = custom.environment is not None or config.reward.environment is not None
+    memory = (
+        () if has_environment else ("cache_memory", "decode_slots")
+    )  # another player may be sampled by the built-in engine
     groups = (
         (
             sampling.engine_url is None,
             ("engine_server", "engine_folder", "engine_patience"),
             "applies only with engine_url",
         ),
-        (custom.engine is not None, ("paged_cache",), f"applies to the built-in engine, but an engine {passed}"),
+        (
+            config.sampling.engine_url is not None,
+            ("cache_dtype", "shard_sampler", *memory),
+            "applies to the built-in engine, but the engine is a server",
+        ),
+        (
+            custom.engine is not None,
+            ("paged_cache", "cache_dtype", "shard_sampler", *memory),
+            f"applies to the built-in engine, but an engine {passed}",
+        ),
         (custom.optimizer is not None, ("schedule",), f"applies to the built-in optimizer, but an optimizer {passed}"),
         (
             custom.algorithm is not None,
@@ -136,13 +149,25 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
         ),
         (
             custom.policy is not None,
-            ("attention", "scan_layers", "cache_dtype", "images"),
+            ("attention", "scan_layers", "cache_dtype", "shard_sampler", "images"),
             f"applies to the built-in transformer, but a policy {passed}",
         ),
         (
             has_environment,
             ("reward_messages", "reward_weights", "reward_combine"),
             "applies to a reward, but an environment judges the responses",
+        ),
+        (config.adapter.rank is None, ("lora_alpha", "lora_targets", "lora_start"), "applies only with lora_rank"),
+        (config.critic.head is None, ("critic_head_options",), "applies only with critic_head"),
+        (
+            config.generated_task is not None or custom.problems is not None,
+            ("heldout_dataset", "demonstration_column"),
+            "applies to a dataset, but this run has none",
+        ),
+        (
+            config.optimization.steps == 0 and config.reward.name == UNJUDGED,
+            ("schedule", "length_weights"),
+            "applies to RL, but this run has none",
         ),
     )
     chosen = config.to_flat()
@@ -151,6 +176,26 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
         unused = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
         if unused is not None:
             raise InputError(f"{unused}={chosen[unused]!r:.80} {reason}; leave {unused} out.")
+    _check_stored_adapter(config)
+    run = config.run
+    if run.keep_period is not None and run.keep_period % run.checkpoint_every:
+        raise InputError(
+            f"keep_period={run.keep_period} keeps checkpoints that are not saved: it must be a multiple of "
+            f"checkpoint_every={run.checkpoint_every}."
+        )
+
+
+def _check_stored_adapter(config: TrainConfig) -> None:
+    """Refuse a rank or a scale that differs from that of the adapter to continue from."""
+    adapter = config.adapter
+    if adapter.start is None:
+        return
+    stored = read_adapter_config(Path(adapter.start).expanduser())
+    if (adapter.rank, adapter.alpha) != (stored.rank, stored.alpha):
+        raise InputError(
+            f"lora_rank={adapter.rank} and lora_alpha={adapter.alpha:g} are not those of the adapter {adapter.start!r}; set "
+            f"lora_rank={stored.rank} and lora_alpha={stored.alpha:g}."
+        )
 
 
 def _default_values(config: TrainConfig) -> dict[str, object]:

@@ -355,6 +355,11 @@ def load(
         (with_stored_adapter(TrainConfig.flat(model=str(target))), ()) if run is None else read_saved_settings(run.config)
     )
     named, own = (environment, None) if isinstance(environment, str) else (None, environment)
+    if environment_options is not None and named is None:
+        raise InputError(
+            f"environment_options={environment_options} applies to an environment that is named; name it, too, or leave "
+            "environment_options out."
+        )
     others = {"environment": named, "environment_options": None if named is None else environment_options}
     others |= {"max_response_tokens": max_response_tokens, "reward_messages": reward_messages, "cache_dtype": cache_dtype}
     config = _override(config, reward, tokenizer=tokenizer, **others)

@@ -66,7 +66,7 @@ def meets_thresholds(credit: CreditMetrics, config: CriticConfig) -> bool:
 
 def pretraining_config(config: TrainConfig) -> TrainConfig:
     """Return the phase's settings: one response per prompt, because responses to more prompts teach a critic more."""
-    config = one_response_per_prompt(config)
+    config = one_response_per_prompt(config.replace(stratified=False))  # a single response has no strata
     return replace(config, data=replace(config.data, difficulty_window=None, difficulty_window_end=None))
 
 

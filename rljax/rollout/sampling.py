@@ -377,7 +377,8 @@ def _sample_tokens(
         token, behaviour, ids = sample_from_kept(logits, uniforms, sampling, sampling.kept)
         policy = behaviour
     # the position of an inactive row is beyond the end, so nothing is written there
-    position = jnp.arange(active.size), jnp.where(active, samples.count, samples.tokens.shape[1])
+    position = jnp.where(active, samples.count, samples.tokens.shape[1])
+    write = jax.vmap(lambda row, index, value: row.at[index].set(value, mode="drop"))  # each device writes its own rows
     count = samples.count + active.astype(jnp.int32)
     is_last = count >= rows.inputs.limit
     is_eos = (token[:, None] == jnp.array([sampling.eos_ids], jnp.int32)).any(-1)
@@ -387,12 +388,12 @@ def _sample_tokens(
         ended=jnp.where(active, is_eos | is_last, rows.ended),
         inputs=rows.inputs,
         samples=Samples(
-            tokens=samples.tokens.at[position].set(token, mode="drop"),
-            behaviour_logp=samples.behaviour_logp.at[position].set(behaviour, mode="drop"),
-            policy_logp=samples.policy_logp.at[position].set(policy, mode="drop"),
+            tokens=write(samples.tokens, position, token),
+            behaviour_logp=write(samples.behaviour_logp, position, behaviour),
+            policy_logp=write(samples.policy_logp, position, policy),
             count=count,
             truncated=jnp.where(active, is_last & ~is_eos, samples.truncated),
-            kept=None if kept is None else kept.at[position].set(required(ids, "ids"), mode="drop"),
+            kept=None if kept is None else write(kept, position, required(ids, "ids")),
         ),
     )
 

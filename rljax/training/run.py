@@ -224,14 +224,14 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     own_parts = folder.config.get("seams", ())
     source = config.data.dataset if task is None else f"the generated task {task_name(task)}"
     source = "problems of your own" if "problems" in own_parts else source
-    model = "from random weights" if config.model.path is None else config.model.path
-    model = "of your own" if "policy" in own_parts else model
+    model, precision = config.model.path or "from random weights", f", {config.model.dtype}"
+    model, precision = ("of your own", "") if "policy" in own_parts else (model, precision)
     algorithm = f"algorithm {'of your own' if 'algorithm' in own_parts else config.algorithm.name}"
     all_params = state.params if setup.base is None else matrix_shapes(setup.base.params)
     lines = [
         f"{algorithm if config.optimization.steps or not config.warm_start.steps else 'supervised fine-tuning'} on {source}",
         f"problems {len(train.tokens)} to train on, {len(heldout.tokens)} held out",
-        f"model {model}: {count_parameters(all_params):,} parameters, {config.model.dtype}",
+        f"model {model}: {count_parameters(all_params):,} parameters{precision}",
         f"devices {jax.device_count()} x {kind}{hosts}{mesh_text}",
         f"run folder {folder.path}",
         "what a metric means: rljax explain METRIC",

@@ -94,7 +94,9 @@ def test_function_in_environment_options_needs_trust(folder, capsys):
     assert "accuracy" in printed(capsys, "eval", run, "--trust", "--accept-changes")
     assert (folder / "executed").exists()
     (folder / "executed").unlink()
-    printed(capsys, "eval", run, "--environment", "self_correction", "--environment-options", '{"request": "again"}')
+    other = ("--environment-options", '{"request": "again"}')
+    refused(capsys, "--environment-options .* applies to an environment that is named; name it, too", "eval", run, *other)
+    printed(capsys, "eval", run, "--environment", "self_correction", *other)
     assert not (folder / "executed").exists(), "the command's options replace the run's"
 
 

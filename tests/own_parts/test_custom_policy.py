@@ -1,5 +1,7 @@
 """Tests of custom models: a `Policy` is enough to train, resume, load, export and shard them."""
 
+import contextlib
+import json
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -22,9 +24,11 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import Decoder, Policy, Scores, TurnDecoder, on_every_device
+from rljax.models.peft_folder import ADAPTER_CONFIG
 from rljax.parallel import make_mesh
 from rljax.parallel.mesh import path_names
 from rljax.programs.export import export
+from rljax.programs.train import refuse_unused_settings
 from rljax.programs.trained_policy import load
 from rljax.rollout import sequences_of
 from rljax.training.checkpoints import checkpoint as checkpoints
@@ -487,6 +491,49 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
             r"^reward_combine='min' applies to a reward, but an env",
         ),
         ({"schedule": "cosine"}, {"optimizer": optax.sgd(1.0)}, r"^schedule='cosine' applies to the built-in optimizer"),
+        (
+            {"shard_sampler": True},
+            {"policy": GRU},
+            r"^shard_sampler=True applies to the built-in transformer, but a policy",
+        ),
+        (
+            {"cache_dtype": "int8"},
+            {"engine": SimpleNamespace(generate=print)},
+            r"^cache_dtype='int8' applies to the built-in",
+        ),
+        (
+            {"decode_slots": 4},
+            {"engine": SimpleNamespace(generate=print)},
+            r"^decode_slots=4 applies to the built-in engine",
+        ),
+        (
+            {"cache_memory": "1GB", "engine_url": "http://localhost:1"},
+            {},
+            r"^cache_memory='1GB' applies to the built-in engine, but the engine is a server; leave cache_memory out\.$",
+        ),
+        ({"lora_alpha": 16.0}, {}, r"^lora_alpha=16\.0 applies only with lora_rank; leave lora_alpha out\.$"),
+        ({"lora_targets": ("query",)}, {}, r"^lora_targets=\('query',\) applies only with lora_rank"),
+        ({"lora_start": "adapter"}, {}, r"^lora_start='adapter' applies only with lora_rank"),
+        (
+            {"algorithm": "ppo", "critic_head_options": {"low": -5.0}},
+            {},
+            r"^critic_head_options=.* applies only with critic_head",
+        ),
+        (
+            {"heldout_dataset": "rows.jsonl"},
+            {},
+            r"^heldout_dataset='rows\.jsonl' applies to a dataset, but this run has none",
+        ),
+        (
+            {"demonstration_column": "solution"},
+            {"problems": [Problem("1+1=", "2")] * 8},
+            r"^demonstration_column='solution' applies to a dataset",
+        ),
+        (
+            {"keep_period": 3, "checkpoint_every": 2},
+            {},
+            r"^keep_period=3 keeps checkpoints that are not saved: it must be a multiple of checkpoint_every=2\.$",
+        ),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
@@ -494,6 +541,29 @@ def test_settings_without_effect_are_refused(tmp_path, settings, parts, message)
     with pytest.raises(InputError, match=message):
         rljax.train(CONFIG.replace(run=str(tmp_path / "refused"), **settings), even_length, **parts)
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize("setting", [{"schedule": "linear"}, {"length_weights": (1.0,) * 5}])
+def test_settings_of_rl_are_refused_in_fine_tuning(tmp_path, setting):
+    data = tmp_path / "rows.jsonl"
+    data.write_text(
+        "".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n), "demonstration": str(n + 1)}) + "\n" for n in range(20))
+    )
+    config = CONFIG.replace(reward="none", steps=0, warm_start_steps=2, heldout_problems=2, dataset=str(data))
+    config = config.replace(run=str(tmp_path / "run"))
+    with pytest.raises(InputError, match=rf"^{next(iter(setting))}=.* applies to RL, but this run has none"):
+        rljax.sft(config.replace(**setting))
+    assert rljax.sft(config).run == tmp_path / "run"
+
+
+@pytest.mark.parametrize(("settings", "fits"), [({"lora_rank": 2, "lora_alpha": 4.0}, True), ({"lora_rank": 4}, False)])
+def test_an_adapter_to_continue_from_determines_rank_and_scale(tmp_path, settings, fits):
+    stored = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "base", "target_modules": ["q_proj"]}
+    (tmp_path / ADAPTER_CONFIG).write_text(json.dumps(stored))
+    config = CONFIG.replace(lora_start=str(tmp_path), **settings)
+    refusal = pytest.raises(InputError, match=r"^lora_rank=4 and lora_alpha=32 are not those .*; set lora_rank=2 and")
+    with contextlib.nullcontext() if fits else refusal:
+        refuse_unused_settings(config, CustomParts(reward=even_length))
 
 
 def test_policy_has_only_the_documented_fields():

@@ -1,5 +1,6 @@
 """A plan's traffic and memory for sampling, checked against a real engine and against hand counts."""
 
+import math
 from dataclasses import replace
 
 import jax
@@ -9,9 +10,11 @@ from small_runs import SMALL, live_caches
 
 from rljax.models import TransformerConfig, abstract_params, init_params, transformer_policy
 from rljax.parallel import make_mesh, policy_shardings, put
-from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
+from rljax.parallel.collectives import collectives
+from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring, compile_sampling
 from rljax.programs.compiled_updates import layout_of, sent_bytes
 from rljax.programs.roofline import cache_bytes, peak_cache_bytes
+from rljax.records import required
 from rljax.rollout import DecodingEngine, Request, Sampling, decode_sizes
 from rljax.rollout import engine as engine_module
 from rljax.rollout import sampling as sampling_module
@@ -88,6 +91,14 @@ def test_growing_cache_has_the_planned_size(monkeypatch):
     mesh = make_mesh(1, 1)
     _, peak = sample_and_measure(mesh, monkeypatch)
     assert peak == peak_cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, LENGTH, SLOTS)
+
+
+@pytest.mark.parametrize("axes", [(2, 1), (1, 2), (2, 2)])
+def test_devices_with_their_own_rows_send_only_the_number_of_ended_rows(axes):
+    """Per token, they sum one integer: how many rows have ended. Weights, random numbers and samples stay where they are."""
+    programs, _ = compile_sampling(CONFIG, SHAPE, make_mesh(*axes), LENGTH, SLOTS)
+    (count,) = collectives(required(programs.decode.as_text(), "as_text"))
+    assert (count.kind, count.sent) == ("all-reduce", 2 * 4 * (1 - 1 / math.prod(axes)))
 
 
 def test_tensor_layer_sums_two_results_per_token():

@@ -20,7 +20,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.value_model import load_value_model
 from rljax.parallel import make_mesh
-from rljax.programs.value_pretraining import critic_only
+from rljax.programs.value_pretraining import critic_only, pretraining_config
 from rljax.rollout import Sequences, lay_out, pack_one_per_row, sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import present
@@ -83,6 +83,11 @@ def test_value_pretraining_moves_the_critic_alone_and_saves_it(tmp_path):
     assert all(
         np.isfinite(row[name]) for row in value_rows for name in ("explained_variance", "value_loss", "outcome_loss")
     )
+
+
+def test_value_pretraining_of_a_stratified_run_samples_single_responses():
+    sampling = pretraining_config(TINY.replace(stratified=True, prompts=4, group_size=2)).sampling
+    assert (sampling.prompts, sampling.group_size, sampling.stratified) == (8, 1, False)
 
 
 def test_value_pretraining_logs_the_tokens_that_it_samples(finished):
