@@ -135,7 +135,7 @@ class MicroBatch(NamedTuple):
     slots: int
     """Number of slots per row."""
     shared: int
-    """Number of responses per row, which share a prompt."""
+    """Number of responses per row; they share a prompt."""
 
 
 def micro_batch_of(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> MicroBatch:
@@ -160,10 +160,13 @@ def mask_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt
         return 0
     algorithm, config = plan_algorithm(config)
     slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
-    shared = micro_batch_of(config, shape, mesh, prompt_length)
-    further = [-(-rows // devices) for rows in option_batch_sizes(config)]
-    alone = max(further + ([shared.rows * shared.shared] if algorithm.critic is not None else []), default=0)
-    return 4 * max(shared.slots**2 * shared.rows, slots**2 * alone)
+    part, others = (
+        micro_batch_of(config, shape, mesh, prompt_length),
+        [-(-rows // devices) for rows in option_batch_sizes(config)],
+    )
+    if algorithm.critic is not None:
+        others.append(part.rows * part.shared)
+    return 4 * max(part.slots**2 * part.rows, slots**2 * max(others, default=0))
 
 
 def _full_sequences(count: int, prompt_length: int, length: int) -> Sequences:

@@ -122,9 +122,8 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
     """
     sampling, passed = config.sampling, "is passed to train()"
     has_environment = custom.environment is not None or config.reward.environment is not None
-    memory = (
-        () if has_environment else ("cache_memory", "decode_slots")
-    )  # another player may be sampled by the built-in engine
+    # in an environment, the built-in engine may sample another player
+    memory = () if has_environment else ("cache_memory", "decode_slots")
     groups = (
         (
             sampling.engine_url is None,

@@ -260,7 +260,7 @@ class RunConfig:
     the accuracy if rewards or the environment report what is correct, else the mean reward. Ties are broken by the mean reward,
     and then in favor of the newer checkpoint."""
     keep_period: int | None = None
-    """Also keep the checkpoints of RL steps that are multiples of this multiple of --checkpoint-every, as checkpoints/step-N."""
+    """Also keep the checkpoints of RL steps that are multiples of this, as checkpoints/step-N. A multiple of --checkpoint-every."""
     models: Literal["both", "best", "last", "none"] = "both"
     """Models to write when the run ends, as RUN/best and RUN/last: folders that AutoModelForCausalLM can open."""
     sample_every: int = 20
