@@ -74,7 +74,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "H100, blockwise": Case("h100x1", GRPO, ("update", "score", "sampling"), {}, 88.3, 0),
+    "H100, blockwise": Case("h100x1", GRPO, ("update", "score", "sampling"), {}, 128.1, 0),
     "4 H100, cudnn, critic": Case("h100x4", CRITIC, ("update", "critic"), {"attention": "cudnn"}, 40.6, 13.2),
     "8 H100, windows, turns": Case("h100x8", SHARDED, ("update", "turns"), WINDOWS, 27.4, 14.9),
     "H100, LoRA": Case("h100x1", LORA, ("update",), {"attention": "cudnn"}, 70.2, 0),
@@ -82,8 +82,8 @@ CASES = {
     "v5e, splash": Case("v5e:2x2", GRPO, ("update", "score", "sampling"), {"attention": "splash"}, 25.0, 0),
     "4 v5e, splash, critic": Case("v5e:2x2", CRITIC, ("update", "critic"), {"attention": "splash"}, 10.8, 15.4),
     "8 v5e, windows, turns": Case("v5e:2x4", SHARDED, ("update", "turns"), WINDOWS, 9.4, 15.8),
-    "v5e, LoRA": Case("v5e:2x2", LORA, ("update",), {}, 9.9, 0),
-    "v5e, QLoRA": Case("v5e:2x2", {**LORA, "quantize": "nf4"}, ("update",), {}, 11.5, 0),
+    "v5e, LoRA": Case("v5e:2x2", LORA, ("update",), {}, 23.7, 0),
+    "v5e, QLoRA": Case("v5e:2x2", {**LORA, "quantize": "nf4"}, ("update",), {}, 26.1, 0),
 }
 
 
