@@ -70,9 +70,9 @@ def test_sizes_without_effect_are_reported(folder):
         )
         return [note for note in setup.omissions if "sizes" in note]
 
-    given = "layers=1, width=16, heads=2, kv_heads=1, hidden=32: no effect, because the {} has its own sizes"
-    assert notes(SMALL.replace(model=str(folder))) == [given.format("model's folder")]
-    assert notes(SMALL, policy=BIGRAM) == [given.format("policy that was passed")]
+    expected = "layers=1, width=16, heads=2, kv_heads=1, hidden=32: no effect, because the {} has its own sizes"
+    assert notes(SMALL.replace(model=str(folder))) == [expected.format("model's folder")]
+    assert notes(SMALL, policy=BIGRAM) == [expected.format("policy that was passed")]
     assert notes(SMALL) == []
     unchanged = {name: getattr(NetworkConfig, name) for name in SIZES}
     assert notes(SMALL.replace(model=str(folder), **unchanged)) == []
