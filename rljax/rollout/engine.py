@@ -165,21 +165,28 @@ class DecodingEngine:
             slots = len(decoding.request_of_row)
             fewer = fewer_rows(slots, budget, row_shards(self.mesh), on_cpus=is_on_cpus(self.mesh))
             if sizes := [size for size in fewer if live <= size]:
-                decoding = self._move(params, decoding, sizes[-1], batch)
+                decoding = self._move(params, decoding, sizes[-1], budget, batch)
                 continue
             left = max(0, live - -(-slots // final_pieces), *fewer[:1])
             decoding = self.grow(decoding, budget)
             decoding, ended = self.decode_until_ended(params, decoding, requests, slots - left, sampling)
             yield ended
 
-    def _move(self, params: Params, decoding: Decoding, size: int, batch: Mapping[str, Any]) -> Decoding:
-        """Move the rows that answer a request into a batch of `size` rows."""
+    def _move(self, params: Params, decoding: Decoding, size: int, budget: int, batch: Mapping[str, Any]) -> Decoding:
+        """Move the rows that answer a request into a batch of `size` rows.
+
+        If at most half of the rows are left, and more than half of their room is used, the room doubles at once: the cache does not
+        get larger, and no program is compiled for the last tokens of the old room.
+        """
+        grows = 2 * size <= len(decoding.request_of_row) and 2 * decoding.written > decoding.room
+        room = min(budget, 2 * decoding.room) if grows else decoding.room
         live = np.flatnonzero(decoding.request_of_row >= 0)
         source = np.full(size, -1, np.int32)
         source[: len(live)] = live
         placed = put_rows(self.mesh, source)
-        moved = move_rows(self.decoder, params, decoding.rows, placed, room=decoding.room, **batch)
-        return decoding._replace(rows=moved, request_of_row=np.where(source >= 0, decoding.request_of_row[source], -1))
+        moved = move_rows(self.decoder, params, decoding.rows, placed, room=room, **batch)
+        request_of_row = np.where(source >= 0, decoding.request_of_row[source], -1)
+        return decoding._replace(rows=moved, request_of_row=request_of_row, room=room)
 
     def grow(self, decoding: Decoding, budget: int) -> Decoding:
         """Make room for at least one more token per row, up to `budget`."""

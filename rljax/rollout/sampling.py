@@ -458,7 +458,7 @@ def move_rows(
         rows: the rows to copy, which are being decoded; there may be more or fewer than B.
         source: for each row of the batch, the index of the row to copy; rows with a negative index wait for a prompt.
         length: padded length of a prompt, as in `rows`.
-        room: number of tokens after a prompt that the decoder's state has room for, as in `rows`.
+        room: number of tokens after a prompt that the decoder's state has room for, at least as many as in `rows`.
         sampling: sampling settings, as in `rows`.
         mesh: devices over which the rows are split; None lets the compiler decide.
     """

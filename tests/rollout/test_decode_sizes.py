@@ -18,7 +18,7 @@ from rljax.rollout import DecodingEngine, Request, Sampling, engine
 from rljax.rollout.cached_dialogue import row_decoder
 from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, row_bytes
 from rljax.rollout.environment import Step
-from rljax.rollout.sampling import empty_rows, move_rows, read_prompts
+from rljax.rollout.sampling import decode, empty_rows, move_rows, read_prompts
 from rljax.training import setup
 from rljax.training.memory_plan import DEFAULT_SLOTS, decode_slots, sampling_memory
 from rljax.training.parts.custom_parts import BUILT_IN
@@ -151,6 +151,37 @@ def test_accelerators_shrink_batches_less_often(monkeypatch):
     (cpu_sizes, cpu_tokens), (accelerator_sizes, accelerator_tokens) = found
     assert (cpu_sizes, accelerator_sizes) == ([16, 8], [16])
     assert cpu_tokens == accelerator_tokens
+
+
+@pytest.mark.parametrize(
+    ("longer", "expected"),
+    [
+        (2, [(32, 3), (16, 3), (16, 6), (16, 12)]),
+        (3, [(32, 3), (16, 6), (16, 12)]),
+        (6, [(32, 3), (32, 6), (16, 12)]),
+    ],
+)
+def test_half_of_a_batch_has_twice_the_room(longer, expected, monkeypatch):
+    """If more than half of its room is used. A quarter of the responses has 1 token, a quarter `longer`, and half 12."""
+    params = POLICY.init(jax.random.key(0))
+    limits = [1] * 8 + [longer] * 8 + [12] * 16
+    requests = [Request((2, 3), i, 0, Sampling(limit, (-1,)), seed=i) for i, limit in enumerate(limits)]
+
+    def sample():
+        return [each.tokens.tolist() for each in DecodingEngine(POLICY.decoder, MESH, 6, 32).generate(params, requests)]
+
+    sizes = []
+
+    def record_sizes(decoder, params, rows, *arguments, **keywords):
+        sizes.append((len(rows.ended), rows.state.attention.shape[1] - 6))
+        return decode(decoder, params, rows, *arguments, **keywords)
+
+    whole = sample()
+    monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 12)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.FEWEST_ROWS", 16)
+    monkeypatch.setattr(engine, "decode", record_sizes)
+    assert sample() == whole
+    assert list(dict.fromkeys(sizes)) == expected
 
 
 @pytest.mark.parametrize("axes", [(1, 1), (2, 1, 2)])
