@@ -272,7 +272,7 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
 
     Returns:
         The sentences of `list_columns_left_out`; then, if chat is off, a sentence per lost column, or one about the lost roles; if
-        chat is on, a sentence about the fields that the template omits.
+        chat is on, a sentence about the fields that the template omits, and one about template options that it does not read.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -391,9 +391,12 @@ def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, c
         if shape not in seen and len(seen) < MAX_SHAPES:
             seen.add(shape)
             unread |= tokenizer.list_ignored_parts(messages, **columns)
-    names = ", ".join(sorted(unread))
-    note = f"the chat template omits these fields of the chats in the data, so the model does not see them: {names}"
-    return [note] if unread else []
+    lost, options = ", ".join(sorted(unread)), ", ".join(map(repr, tokenizer.list_unread_options()))
+    notes = {
+        "the chat template omits these fields of the chats in the data, so the model does not see them": lost,
+        "the chat template does not read these entries of chat_template_kwargs": options,
+    }
+    return [f"{note}: {names}" for note, names in notes.items() if names]
 
 
 class PromptStream:

@@ -1,7 +1,9 @@
 """Tokenizers, which convert text to token ids and back, behind one small interface."""
 
+import inspect
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -381,6 +383,13 @@ class HuggingFaceTokenizer:
         return ignored | {
             name for name in columns if self.render(messages, opens_turn=True, **{**columns, name: None}) == text
         }
+
+    def list_unread_options(self) -> list[str]:
+        """Name the run's template options that neither the chat template nor `transformers` reads."""
+        found = self.inner.chat_template or ""
+        template = found if isinstance(found, str) else " ".join(found.values())
+        words = {*re.findall(r"\w+", template), *inspect.signature(self.inner.apply_chat_template).parameters}
+        return sorted(set(self.chat.options) - words)
 
     def _encode_turn(self, text: str) -> list[int]:
         """Encode a turn, and append the end token if the ids do not end with one."""

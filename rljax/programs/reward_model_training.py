@@ -75,11 +75,20 @@ class RewardModelResult(NamedTuple):
 
 
 def make_reward_model(config: RewardModelConfig) -> RewardModel:
-    """Load a reward model, add a new head to a language model, or initialize a small transformer."""
+    """Load a reward model, add a new head to a language model, or initialize a small transformer.
+
+    Raises:
+        InputError: the tokenizer does not fit the model, or the settings use the chat template, but the reward model does not.
+    """
     folder = None if config.model is None else locate(config.model)
     tokenizer = make_tokenizer(config, folder)
     if folder is not None and load_tensor(folder, HEAD) is not None:
-        return load_reward_model(folder, tokenizer=tokenizer, chat=config.chat, dtype=config.dtype, remat=config.remat)
+        found = load_reward_model(folder, tokenizer=tokenizer, chat=config.chat, dtype=config.dtype, remat=config.remat)
+        if config.chat and not found.chat:
+            raise InputError(
+                f"The reward model {config.model!r} was trained without the chat template, so --chat does not apply; leave it out."
+            )
+        return found
     shape = make_transformer_config(model_config(config), tokenizer.vocab_size)
     if tokenizer.vocab_size > shape.vocab_size:
         raise InputError(

@@ -27,7 +27,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.finish import finish, write_final_models
 from rljax.training.lifecycle.start import AUTO, Consent
 from rljax.training.loop import Result, run_training
-from rljax.training.parts.custom_parts import ROWS_PLACEHOLDER, CustomParts
+from rljax.training.objective.algorithm import make_algorithm
+from rljax.training.parts.custom_parts import ROWS_PLACEHOLDER, CustomParts, check_parts
 from rljax.training.phase import run_phase
 from rljax.training.rl_phase import make_rl_phase
 from rljax.training.run import Run
@@ -93,6 +94,7 @@ def train(
     if reward is not None and not callable(reward) and not isinstance(reward, Sequence):
         raise InputError(f"reward: a function, or a list of functions and names, is needed; got {reward!r:.80}.")
     if config is not None and resume in (None, AUTO):
+        check_parts(custom)
         refuse_unused_settings(config, custom)
     if config is not None and config.data.dataset is not None and is_text(config.data.dataset):
         raise InputError(
@@ -121,6 +123,7 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
         InputError: a setting has no effect; the message names it, and the reason.
     """
     sampling, passed = config.sampling, "is passed to train()"
+    algorithm = make_algorithm(config, custom.algorithm)
     has_environment = custom.environment is not None or config.reward.environment is not None
     # in an environment, the built-in engine may sample another player
     memory = () if has_environment else ("cache_memory", "decode_slots")
@@ -158,6 +161,21 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
         ),
         (config.adapter.rank is None, ("lora_alpha", "lora_targets", "lora_start"), "applies only with lora_rank"),
         (config.critic.head is None, ("critic_head_options",), "applies only with critic_head"),
+        (
+            algorithm.critic is None,
+            ("value_pretraining_passes", "value_pretraining_explained_variance", "value_pretraining_loss"),
+            "applies to a critic, but the algorithm has none",
+        ),
+        (
+            algorithm.group_size == 1,
+            ("token_budget",),
+            "divides tokens among the responses to a prompt, but the algorithm samples only one",
+        ),
+        (
+            config.data.difficulty_window is None and sampling.token_budget is None,
+            ("history_decay",),
+            "applies only with difficulty_window or token_budget",
+        ),
         (
             config.generated_task is not None or custom.problems is not None,
             ("heldout_dataset", "demonstration_column"),

@@ -250,6 +250,21 @@ def test_prompt_omissions_of_chats():
     )
 
 
+def test_template_options_that_are_not_read_are_listed():
+    """A misspelled option would otherwise have no effect without a word. `documents` is an argument of `transformers`."""
+    problem = Problem("2+2?", "4")
+    for options, unread in (
+        ({"mood": "calm", "documents": []}, None),
+        ({"moods": "calm", "mood": 1, "a": 2}, "'a', 'moods'"),
+    ):
+        notes = list_prompt_omissions([problem], make_tokenizer(options=options), chat=True)
+        assert notes == (
+            [] if unread is None else [f"the chat template does not read these entries of chat_template_kwargs: {unread}"]
+        )
+    several = make_tokenizer({"default": "{{ mood }}", "tool_use": "{{ moods }}"}, options={"mood": 1, "moods": 2})
+    assert several.list_unread_options() == []
+
+
 def test_prompt_omissions_of_plain_prompts_and_templates():
     plain = Problem("x", "4", None, {"tools": TOOLS})
     assert list_prompt_omissions([plain], make_tokenizer(), chat=False) == [

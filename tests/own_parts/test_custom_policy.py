@@ -520,13 +520,34 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
             r"^critic_head_options=.* applies only with critic_head",
         ),
         (
+            {"algorithm": "grpo", "value_pretraining_passes": 2},
+            {},
+            r"^value_pretraining_passes=2 applies to a critic, but the algorithm has none",
+        ),
+        (
+            {"value_pretraining_loss": 0.1},
+            {"algorithm": BY_NAME["dapo"]()},
+            r"^value_pretraining_loss=0\.1 applies to a critic",
+        ),
+        (
+            {"algorithm": "grpo", "value_pretraining_explained_variance": 0.5},
+            {},
+            r"^value_pretraining_explained_variance=0\.5 applies to a critic",
+        ),
+        (
+            {"algorithm": "remax", "token_budget": 10**6},
+            {},
+            r"^token_budget=1000000 divides tokens among the responses to a prompt, but the algorithm samples only one",
+        ),
+        ({"history_decay": 0.1}, {}, r"^history_decay=0\.1 applies only with difficulty_window or token_budget"),
+        (
             {"heldout_dataset": "rows.jsonl"},
             {},
             r"^heldout_dataset='rows\.jsonl' applies to a dataset, but this run has none",
         ),
         (
             {"demonstration_column": "solution"},
-            {"problems": [Problem("1+1=", "2")] * 8},
+            {"problems": ([Problem("1+1=", "2")] * 8, [Problem("1+2=", "3")])},
             r"^demonstration_column='solution' applies to a dataset",
         ),
         (

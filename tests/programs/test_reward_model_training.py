@@ -105,6 +105,12 @@ def test_folder_contains_the_trained_model(trained):
     assert loaded["accuracy"] == trained.accuracy_after
 
 
+def test_chat_template_cannot_be_added_to_a_trained_reward_model(trained):
+    config = replace(CONFIG, model=str(trained.folder), chat=True)
+    with pytest.raises(InputError, match=r"was trained without the chat template, so --chat does not apply"):
+        make_reward_setup(config, (digit_pairs(40, 0), HELDOUT[:4]))
+
+
 def test_reward_function_has_the_learned_preference(trained):
     scores = judge(make_reward_function(trained.folder, ONE), *texts(HELDOUT[:20]), {})
     assert (scores.total[:20] > scores.total[20:]).mean() > 0.85
