@@ -122,19 +122,35 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
     Raises:
         InputError: a setting has no effect; the message names it, and the reason.
     """
+    chosen, defaults = config.to_flat(), _default_values(config)
+    for is_unused, names, reason in _unused_settings(config, custom):
+        unused = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
+        if unused is not None:
+            raise InputError(f"{unused}={chosen[unused]!r:.80} {reason}; leave {unused} out.")
+    _check_stored_adapter(config)
+    run = config.run
+    if run.keep_period is not None and run.keep_period % run.checkpoint_every:
+        raise InputError(
+            f"keep_period={run.keep_period} keeps checkpoints that are not saved: it must be a multiple of "
+            f"checkpoint_every={run.checkpoint_every}."
+        )
+
+
+def _unused_settings(config: TrainConfig, custom: CustomParts) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
+    """List groups of settings: whether they have no effect in this run, their names, and the reason."""
     sampling, passed = config.sampling, "is passed to train()"
     algorithm = make_algorithm(config, custom.algorithm)
     has_environment = custom.environment is not None or config.reward.environment is not None
     # in an environment, the built-in engine may sample another player
     memory = () if has_environment else ("cache_memory", "decode_slots")
-    groups = (
+    return (
         (
             sampling.engine_url is None,
             ("engine_server", "engine_folder", "engine_patience"),
             "applies only with engine_url",
         ),
         (
-            config.sampling.engine_url is not None,
+            sampling.engine_url is not None,
             ("cache_dtype", "shard_sampler", *memory),
             "applies to the built-in engine, but the engine is a server",
         ),
@@ -187,19 +203,6 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
             "applies to RL, but this run has none",
         ),
     )
-    chosen = config.to_flat()
-    defaults = _default_values(config)
-    for is_unused, names, reason in groups:
-        unused = next((name for name in names if is_unused and chosen[name] != defaults[name]), None)
-        if unused is not None:
-            raise InputError(f"{unused}={chosen[unused]!r:.80} {reason}; leave {unused} out.")
-    _check_stored_adapter(config)
-    run = config.run
-    if run.keep_period is not None and run.keep_period % run.checkpoint_every:
-        raise InputError(
-            f"keep_period={run.keep_period} keeps checkpoints that are not saved: it must be a multiple of "
-            f"checkpoint_every={run.checkpoint_every}."
-        )
 
 
 def _check_stored_adapter(config: TrainConfig) -> None:
