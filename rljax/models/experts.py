@@ -98,7 +98,7 @@ class Experts(nnx.Module):
 
     def scores(self, x: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
         """Return the router's scores of the experts for each token."""
-        scores = product("BTD,DE->BTE", x, self.router)
+        scores = product(x, self.router)
         return scores + self.router_bias[...].astype(x.dtype)[None, None] if self.routing.has_bias else scores
 
     def _experts(self, dtype: jnp.dtype) -> tuple[ExpertLinears, ExpertLinears, ExpertLinears]:

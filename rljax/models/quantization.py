@@ -248,8 +248,8 @@ def check_blocks(params: PyTree, mesh: Mesh) -> None:
             )
 
 
-def quantized_product(equation: str, x: Float[Array, "B T *I"], matrix: Quantized) -> Float[Array, "B T *O"]:
-    """Multiply activations with a quantized matrix, which is dequantized only for this product.
+def quantized_product(x: Float[Array, "B T *I"], matrix: Quantized) -> Float[Array, "B T *O"]:
+    """Multiply activations with a quantized matrix `[*I, *O]`, which is dequantized only for this product.
 
     ::
 
@@ -258,30 +258,34 @@ def quantized_product(equation: str, x: Float[Array, "B T *I"], matrix: Quantize
     The backward pass dequantizes the matrix again, so that the forward pass need not keep it. The matrix has no gradient.
 
     Args:
-        equation: einsum equation of activations and matrix.
         x: activations; the matrix is cast to their dtype.
         matrix: the quantized matrix.
 
     Source:
         arXiv:2305.14314, equation 5.
     """
-    return _product(equation, x, matrix)
+    return _product(x, matrix)
 
 
-def _multiply(equation: str, x: Array, matrix: Quantized) -> Array:
-    x, matrix = jax.lax.optimization_barrier((x, matrix))  # delays dequantizing until the product is computed
-    return jnp.einsum(equation, x, dequantize(matrix).astype(x.dtype))
+def _dequantize_now(x: Array, matrix: Quantized) -> tuple[Array, Array]:
+    """Dequantize a matrix in the dtype of the activations, but not before the product that needs it is computed."""
+    x, matrix = jax.lax.optimization_barrier((x, matrix))
+    return x, dequantize(matrix).astype(x.dtype)
 
 
-def _forward(equation: str, x: Array, matrix: Quantized) -> tuple[Array, Quantized]:
-    return _multiply(equation, x, matrix), matrix
+@jax.custom_vjp
+def _product(x: Array, matrix: Quantized) -> Array:
+    return jnp.tensordot(*_dequantize_now(x, matrix), axes=x.ndim - 2)
 
 
-def _backward(equation: str, matrix: Quantized, gradient: Array) -> tuple[Array, None]:
-    inputs, output = equation.split("->")
-    of_activations, of_matrix = inputs.split(",")
-    return _multiply(f"{output},{of_matrix}->{of_activations}", gradient, matrix), None
+def _forward(x: Array, matrix: Quantized) -> tuple[Array, Quantized]:
+    return _product(x, matrix), matrix
 
 
-_product = jax.custom_vjp(_multiply, nondiff_argnums=(0,))
+def _backward(matrix: Quantized, gradient: Array) -> tuple[Array, None]:
+    gradient, dense = _dequantize_now(gradient, matrix)
+    contracted = tuple(range(2 - gradient.ndim, 0))
+    return jnp.tensordot(gradient, dense, axes=(contracted, contracted)), None
+
+
 _product.defvjp(_forward, _backward)

@@ -213,7 +213,8 @@ def _sums(logits: Float[Array, "N C V"]) -> tuple[Float[Array, "N C"], Float[Arr
     """Return the logarithm of the softmax's denominator, and the entropy."""
     log_sum = jax.nn.logsumexp(logits, axis=-1)
     logp = logits - log_sum[..., None]
-    return log_sum, -(jnp.exp(logp) * logp).sum(-1)
+    # a dot product, which CPUs compute up to five times faster than a sum of products
+    return log_sum, -jnp.einsum("NCV,NCV->NC", jnp.exp(logp), logp, precision="highest")
 
 
 def _sums_in_blocks(logits: Float[Array, "N C V"], size: int) -> tuple[Float[Array, "N C"], Float[Array, "N C"]]:

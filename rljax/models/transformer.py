@@ -76,11 +76,16 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
     )
 
 
+def _times_identity(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(jnp.matmul(array, jnp.eye(array.shape[-1]), precision="highest") for array in arrays)
+
+
 def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> RotaryAngles:
     """Compute the angles of the tokens, for all layers."""
     angle = positions[:, :, None].astype(jnp.float32) * rope_frequencies(config)[None, None, :]
-    # without the barrier, the compiler would recompute the angles in each head of each layer
-    cos, sin = jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle)))
+    parts = jnp.cos(angle), jnp.sin(angle)
+    # without the barrier, the compiler would recompute the angles in each head of each layer; a CPU's compiler ignores barriers
+    cos, sin = jax.lax.platform_dependent(parts, cpu=_times_identity, default=jax.lax.optimization_barrier)
     amplitude = 1.0 if config.rope_scaling is None else config.rope_scaling.amplitude
     return RotaryAngles(cos, sin) if amplitude == 1 else RotaryAngles(amplitude * cos, amplitude * sin)
 
@@ -104,8 +109,8 @@ def rotate(x: Float[Array, "B T X H"], angles: RotaryAngles) -> Float[Array, "B 
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, *rest], axis=-1)
 
 
-def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Array:
-    """Multiply activations with a matrix, in the dtype of the activations.
+def product(x: Float[Array, "B T *I"], weight: nnx.Param) -> Float[Array, "B T *O"]:
+    """Multiply activations with a matrix `[*I, *O]`, in the dtype of the activations.
 
     ::
 
@@ -113,10 +118,9 @@ def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Arra
     """
     parameter = weight.get_value()
     matrix = parameter.matrix if isinstance(parameter, Adapted) else parameter
-    if isinstance(matrix, Quantized):
-        multiplied = quantized_product(equation, x, matrix)
-    else:
-        multiplied = _product(equation, x, cast_parameter(matrix, x.dtype))
+    multiplied = (
+        quantized_product(x, matrix) if isinstance(matrix, Quantized) else _product(x, cast_parameter(matrix, x.dtype))
+    )
     if not isinstance(parameter, Adapted):
         return multiplied
     a, b, scale = (part.astype(x.dtype) for part in (*parameter.factors, jnp.asarray(parameter.scale)))
@@ -124,30 +128,32 @@ def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Arra
     return multiplied + scale * change
 
 
-def _plain_product(equation: str, x: Array, matrix: Array) -> Array:
-    return jnp.einsum(equation, x, matrix)
+@jax.custom_vjp
+def _product(x: Float[Array, "B T *I"], matrix: Float[Array, "..."]) -> Float[Array, "B T *O"]:
+    return jnp.tensordot(x, matrix, axes=x.ndim - 2)
 
 
-def _product_forward(equation: str, x: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _plain_product(equation, x, matrix), (x, matrix)
+def _product_forward(x: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(x, matrix), (x, matrix)
 
 
-def _product_backward(equation: str, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """Compute the gradients. In the matrix's gradient, the smaller factor is first, because CPUs transpose the first factor.
+def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    """Compute the gradients, in forms that are fast on CPUs.
 
-    In JAX's order, the first factor is always the gradient of the result, and the computation of this gradient is fused into the
-    loop that transposes it.
+    The matrix has two axes in the gradient of x, because a matrix of three axes would be copied to transpose it. In the matrix's
+    gradient, the smaller factor is first, because the first factor is transposed. In JAX's order, the first factor is always the
+    gradient of the result, and the computation of this gradient is fused into the loop that transposes it.
     """
     x, matrix = residuals
-    factors, of_result = equation.split("->")
-    of_x, of_matrix = factors.split(",")
-    by_x = jnp.einsum(f"{of_result},{of_matrix}->{of_x}", gradient, matrix)
+    outputs, tokens = gradient.ndim - 2, ((0, 1), (0, 1))
+    flat = gradient.reshape(*gradient.shape[:2], -1)
+    by_x = jnp.einsum("BTO,IO->BTI", flat, matrix.reshape(-1, flat.shape[-1])).reshape(x.shape)
     if x.size <= gradient.size:
-        return by_x, jnp.einsum(f"{of_x},{of_result}->{of_matrix}", x, gradient)
-    return by_x, jnp.einsum(f"{of_result},{of_x}->{of_matrix}", gradient, x)
+        return by_x, jnp.tensordot(x, gradient, axes=tokens)
+    transposed = jnp.tensordot(gradient, x, axes=tokens)
+    return by_x, jnp.moveaxis(transposed, range(outputs), range(-outputs, 0))
 
 
-_product = jax.custom_vjp(_plain_product, nondiff_argnums=(0,))
 _product.defvjp(_product_forward, _product_backward)
 
 
@@ -161,7 +167,9 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalize the last axis."""
         wide = x.astype(sum_dtype(x))
-        wide = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
+        factor = jax.lax.rsqrt(jnp.square(wide).mean(-1) + self.eps)
+        # an einsum, because its derivative is a dot product, which CPUs compute faster than a sum of products
+        wide = jnp.einsum("...D,...->...D", wide, factor, precision="highest")
         scale = self.scale[...] if self.offset == 0 else self.offset + self.scale[...]
         return jax.lax.mul(wide, jnp.broadcast_to(scale, wide.shape)).astype(x.dtype)
 
@@ -193,9 +201,9 @@ class Attention(nnx.Module):
 
     def _project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
         dtype = x.dtype
-        query = product("BTD,DNH->BTNH", x, self.query)
-        key = product("BTD,DKH->BTKH", x, self.key)
-        value = product("BTD,DKH->BTKH", x, self.value)
+        query = product(x, self.query)
+        key = product(x, self.key)
+        value = product(x, self.value)
         if self.config.qkv_bias:
             query = query + self.query_bias[...].astype(dtype)[None, None]
             key = key + self.key_bias[...].astype(dtype)[None, None]
@@ -252,7 +260,7 @@ class Attention(nnx.Module):
             options = {"devices": devices, "window": self.window, "cap": self.config.score_cap, "sinks": sinks}
             mixed = attend_cached(grouped, cache, segments, slot, **options)
         mixed = self._reshard(mixed.reshape(query.shape), BY_HEAD, BY_TOKEN)
-        out = product("BTNH,NHD->BTD", mixed, self.output)
+        out = product(mixed, self.output)
         if self.config.output_bias:
             out = out + self.output_bias[...].astype(x.dtype)[None, None]
         return out, cache
@@ -316,14 +324,14 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the feed-forward layer to each token."""
-        gate = product("BTD,DF->BTF", x, self.gate)
-        up = product("BTD,DF->BTF", x, self.up)
+        gate = product(x, self.gate)
+        up = product(x, self.up)
         if not self.has_bias:
-            return product("BTF,FD->BTD", self.activation(gate) * up, self.down)
+            return product(self.activation(gate) * up, self.down)
         gate_bias, up_bias, down_bias = (
             bias[...].astype(x.dtype)[None, None] for bias in (self.gate_bias, self.up_bias, self.down_bias)
         )
-        return product("BTF,FD->BTD", self.activation(gate + gate_bias) * (up + up_bias), self.down) + down_bias
+        return product(self.activation(gate + gate_bias) * (up + up_bias), self.down) + down_bias
 
 
 def make_feed_forward(config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None) -> nnx.Module:

@@ -1,5 +1,6 @@
 """The transformer as pure functions: cache, padding, chunks, recomputation."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from rljax.errors import InputError
 from rljax.models import (
@@ -30,7 +32,7 @@ from rljax.models.language_model import (
     positions_of,
 )
 from rljax.models.language_model import logits as logits_of
-from rljax.models.transformer import Attention, rope_frequencies
+from rljax.models.transformer import Attention, product, rope_frequencies
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 TOKENS = jnp.array([[5, 6, 7, 8, 9, 2], [3, 4, 5, 6, 2, 2]])
@@ -301,6 +303,30 @@ def test_equal_layers_are_traced_once(monkeypatch):
     jax.clear_caches()
     jax.eval_shape(partial(logits.__wrapped__, Model(config)), abstract_params(config), TOKENS, ATTENTION)
     assert traced == [None, 3]
+
+
+@pytest.mark.parametrize("function", ["cosine", "sine"])
+def test_rotary_angles_are_computed_once_for_all_heads_and_layers(params, function):
+    def loss(params):
+        return jnp.square(logits(Model(CONFIG), params, TOKENS, ATTENTION)).sum()
+
+    program = jax.jit(jax.grad(loss)).lower(params).compile().as_text()
+    assert len(re.findall(rf" {function}\(", program)) == 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [((6,), (3, 4)), ((3, 4), (6,)), ((3, 4), (20,)), ((6,), (20,)), ((5, 4), (2, 3))]
+)
+def test_derivatives_of_a_product_match_those_of_a_tensordot(inputs, outputs):
+    x, matrix = (
+        jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(2, 3, *inputs), (*inputs, *outputs)])
+    )
+
+    def gradients(multiply):
+        return jax.grad(lambda *factors: jnp.sin(multiply(*factors)).sum(), argnums=(0, 1))(x, matrix)
+
+    ours = gradients(lambda x, matrix: product(x, nnx.Param(matrix)))
+    chex.assert_trees_all_close(ours, gradients(partial(jnp.tensordot, axes=len(inputs))), rtol=1e-5, atol=1e-6)
 
 
 def test_layers_with_different_parameters_are_not_scanned_together(params):
