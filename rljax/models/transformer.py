@@ -77,7 +77,7 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
 
 
 def _times_identity(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    return tuple(jnp.matmul(array, jnp.eye(array.shape[-1]), precision="highest") for array in arrays)
+    return tuple(jnp.matmul(array, jnp.eye(array.shape[-1], dtype=array.dtype), precision="highest") for array in arrays)
 
 
 def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> RotaryAngles:
