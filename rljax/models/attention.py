@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Int8
 from rljax.errors import InputError
 from rljax.models.axes import constrain_sharding, count_shards, row_shards, spec_of
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import soft_cap, visible_slots
+from rljax.models.packed import scale_vectors, soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
@@ -201,8 +201,7 @@ def _average_values(
     weights = weights.astype(query.dtype).reshape(rows, key_heads, group * length, -1)
     weights = weights if value_scale is None else weights * value_scale[:, :, None].astype(query.dtype)
     summed = jnp.einsum("BKQS,BKSH->BKQH", weights, values, preferred_element_type=sum_dtype(query))
-    # an einsum, because its derivative is a dot product, which CPUs compute faster than a sum of products
-    mixed = jnp.einsum("BKQH,BKQ->BKQH", summed, 1 / total.reshape(rows, key_heads, -1), precision="highest")
+    mixed = scale_vectors(summed, 1 / total.reshape(rows, key_heads, -1))
     return jnp.moveaxis(mixed.astype(query.dtype).reshape(rows, key_heads, group, length, features), 3, 1)
 
 

@@ -5,6 +5,7 @@ Axes: R rows, S slots per row, K scored tokens per row; B responses, T tokens pe
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
@@ -50,6 +51,31 @@ def soft_cap(x: Float[Array, "*S"], cap: float | Float[Array, ""] | None) -> Flo
         [0.0, 0.987, 5.0]
     """
     return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+@jax.custom_vjp
+def scale_vectors(vectors: Float[Array, "*S D"], factors: Float[Array, "*S"]) -> Float[Array, "*S D"]:
+    """Multiply each vector by its factor.
+
+    The gradient of the factors is computed as dot products, which CPUs compute faster than sums of products.
+
+    Example:
+        >>> scale_vectors(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([10.0, 0.5])).tolist()
+        [[10.0, 20.0], [1.5, 2.0]]
+    """
+    return vectors * factors[..., None]
+
+
+def _scale_forward(vectors: Array, factors: Array) -> tuple[Array, tuple[Array, Array]]:
+    return vectors * factors[..., None], (vectors, factors)
+
+
+def _scale_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    vectors, factors = residuals
+    return gradient * factors[..., None], jnp.einsum("...D,...D->...", gradient, vectors, precision="highest")
+
+
+scale_vectors.defvjp(_scale_forward, _scale_backward)
 
 
 class Scores(NamedTuple):

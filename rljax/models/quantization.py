@@ -275,11 +275,11 @@ def _dequantize_now(x: Array, matrix: Quantized) -> tuple[Array, Array]:
 
 @jax.custom_vjp
 def _product(x: Array, matrix: Quantized) -> Array:
-    return jnp.tensordot(*_dequantize_now(x, matrix), axes=x.ndim - 2)
+    return _forward(x, matrix)[0]
 
 
 def _forward(x: Array, matrix: Quantized) -> tuple[Array, Quantized]:
-    return _product(x, matrix), matrix
+    return jnp.tensordot(*_dequantize_now(x, matrix), axes=x.ndim - 2), matrix
 
 
 def _backward(matrix: Quantized, gradient: Array) -> tuple[Array, None]:

@@ -29,7 +29,7 @@ from rljax.models.attention import (
 )
 from rljax.models.axes import constrain_sharding, count_shards, key_copies, row_shards
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import soft_cap
+from rljax.models.packed import scale_vectors, soft_cap
 from rljax.models.paged_cache import PagedLayer, PagesInUse, attend_pages, join_devices, quantize_cache, split_by_device
 from rljax.models.policy import Copied, cast_parameter, without_copy
 from rljax.models.quantization import Quantized, quantized_product
@@ -130,11 +130,13 @@ def product(x: Float[Array, "B T *I"], weight: nnx.Param) -> Float[Array, "B T *
 
 @jax.custom_vjp
 def _product(x: Float[Array, "B T *I"], matrix: Float[Array, "..."]) -> Float[Array, "B T *O"]:
-    return jnp.tensordot(x, matrix, axes=x.ndim - 2)
+    return _product_forward(x, matrix)[0]
 
 
 def _product_forward(x: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _product(x, matrix), (x, matrix)
+    inputs = x.reshape(*x.shape[:2], -1)
+    matrix = matrix.reshape(inputs.shape[-1], *matrix.shape[x.ndim - 2 :])
+    return jnp.tensordot(inputs, matrix, axes=1), (x, matrix)
 
 
 def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
@@ -167,9 +169,7 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalize the last axis."""
         wide = x.astype(sum_dtype(x))
-        factor = jax.lax.rsqrt(jnp.square(wide).mean(-1) + self.eps)
-        # an einsum, because its derivative is a dot product, which CPUs compute faster than a sum of products
-        wide = jnp.einsum("...D,...->...D", wide, factor, precision="highest")
+        wide = scale_vectors(wide, jax.lax.rsqrt(jnp.square(wide).mean(-1) + self.eps))
         scale = self.scale[...] if self.offset == 0 else self.offset + self.scale[...]
         return jax.lax.mul(wide, jnp.broadcast_to(scale, wide.shape)).astype(x.dtype)
 
