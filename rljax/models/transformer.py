@@ -139,17 +139,27 @@ def _product_forward(x: Array, matrix: Array) -> tuple[Array, tuple[Array, Array
     return jnp.tensordot(inputs, matrix, axes=1), (x, matrix)
 
 
-def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """Compute the gradients, in forms that are fast on CPUs.
+def _multiply_transposed(gradient: Float[Array, "B T *O"], matrix: Float[Array, "I *O"]) -> Float[Array, "B T I"]:
+    outputs = tuple(range(2 - gradient.ndim, 0))
+    return jnp.tensordot(gradient, matrix, axes=(outputs, outputs))
 
-    The matrix has two axes in the gradient of x, because a matrix of three axes would be copied to transpose it. In the matrix's
-    gradient, the smaller factor is first, because the first factor is transposed. In JAX's order, the first factor is always the
-    gradient of the result, and the computation of this gradient is fused into the loop that transposes it.
+
+def _multiply_flat(gradient: Float[Array, "B T *O"], matrix: Float[Array, "I *O"]) -> Float[Array, "B T I"]:
+    """Compute the same with a matrix of two axes, because a CPU's compiler copies a matrix of three axes to transpose it."""
+    flat = gradient.reshape(*gradient.shape[:2], -1)
+    return jnp.einsum("BTO,IO->BTI", flat, matrix.reshape(len(matrix), -1))
+
+
+def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    """Compute the gradients. In the matrix's gradient, the smaller factor is first, because CPUs transpose the first factor.
+
+    In JAX's order, the first factor is always the gradient of the result, and the computation of this gradient is fused into the
+    loop that transposes it.
     """
     x, matrix = residuals
     outputs, tokens = gradient.ndim - 2, ((0, 1), (0, 1))
-    flat = gradient.reshape(*gradient.shape[:2], -1)
-    by_x = jnp.einsum("BTO,IO->BTI", flat, matrix.reshape(-1, flat.shape[-1])).reshape(x.shape)
+    by_inputs = jax.lax.platform_dependent(gradient, matrix, cpu=_multiply_flat, default=_multiply_transposed)
+    by_x = by_inputs.reshape(x.shape)
     if x.size <= gradient.size:
         return by_x, jnp.tensordot(x, gradient, axes=tokens)
     transposed = jnp.tensordot(gradient, x, axes=tokens)
