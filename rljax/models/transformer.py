@@ -134,20 +134,7 @@ def _product(x: Float[Array, "B T *I"], matrix: Float[Array, "..."]) -> Float[Ar
 
 
 def _product_forward(x: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:
-    inputs = x.reshape(*x.shape[:2], -1)
-    matrix = matrix.reshape(inputs.shape[-1], *matrix.shape[x.ndim - 2 :])
-    return jnp.tensordot(inputs, matrix, axes=1), (x, matrix)
-
-
-def _multiply_transposed(gradient: Float[Array, "B T *O"], matrix: Float[Array, "I *O"]) -> Float[Array, "B T I"]:
-    outputs = tuple(range(2 - gradient.ndim, 0))
-    return jnp.tensordot(gradient, matrix, axes=(outputs, outputs))
-
-
-def _multiply_flat(gradient: Float[Array, "B T *O"], matrix: Float[Array, "I *O"]) -> Float[Array, "B T I"]:
-    """Compute the same with a matrix of two axes, because a CPU's compiler copies a matrix of three axes to transpose it."""
-    flat = gradient.reshape(*gradient.shape[:2], -1)
-    return jnp.einsum("BTO,IO->BTI", flat, matrix.reshape(len(matrix), -1))
+    return jnp.tensordot(x, matrix, axes=x.ndim - 2), (x, matrix)
 
 
 def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
@@ -158,12 +145,11 @@ def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[
     """
     x, matrix = residuals
     outputs, tokens = gradient.ndim - 2, ((0, 1), (0, 1))
-    by_inputs = jax.lax.platform_dependent(gradient, matrix, cpu=_multiply_flat, default=_multiply_transposed)
-    by_x = by_inputs.reshape(x.shape)
+    features = tuple(range(-outputs, 0))
+    by_x = jnp.tensordot(gradient, matrix, axes=(features, features))
     if x.size <= gradient.size:
         return by_x, jnp.tensordot(x, gradient, axes=tokens)
-    transposed = jnp.tensordot(gradient, x, axes=tokens)
-    return by_x, jnp.moveaxis(transposed, range(outputs), range(-outputs, 0))
+    return by_x, jnp.moveaxis(jnp.tensordot(gradient, x, axes=tokens), range(outputs), features)
 
 
 _product.defvjp(_product_forward, _product_backward)
