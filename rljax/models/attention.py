@@ -191,7 +191,7 @@ def _average_values(
 
         o = (Σ_s w_s v_s) / Σ_s w_s        with w_s = exp(score_s - largest score)
 
-    Dividing last saves a pass over the slots, and backward another: Σ_s p_s dp_s is o · do (arXiv:2307.08691, Algorithm 2).
+    Dividing last saves a pass over the slots; in the gradient, o · do replaces another (arXiv:2307.08691, Algorithms 1 and 2).
     """
     rows, length, key_heads, group, features = query.shape
     if length > 1:  # four axes instead of five make XLA's search for the tiles of a GPU kernel ten times faster

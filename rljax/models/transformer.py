@@ -77,6 +77,7 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
 
 
 def _times_identity(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the same values, as results of a matrix product, which CPUs compute only once."""
     return tuple(jnp.matmul(array, jnp.eye(array.shape[-1], dtype=array.dtype), precision="highest") for array in arrays)
 
 
@@ -84,7 +85,7 @@ def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> Ro
     """Compute the angles of the tokens, for all layers."""
     angle = positions[:, :, None].astype(jnp.float32) * rope_frequencies(config)[None, None, :]
     parts = jnp.cos(angle), jnp.sin(angle)
-    # without the barrier, the compiler would recompute the angles in each head of each layer; a CPU's compiler ignores barriers
+    # otherwise the compiler would recompute the angles in each head of each layer; for CPUs, it drops barriers but keeps products
     cos, sin = jax.lax.platform_dependent(parts, cpu=_times_identity, default=jax.lax.optimization_barrier)
     amplitude = 1.0 if config.rope_scaling is None else config.rope_scaling.amplitude
     return RotaryAngles(cos, sin) if amplitude == 1 else RotaryAngles(amplitude * cos, amplitude * sin)
