@@ -118,9 +118,10 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
 
     Args:
         share: the accuracy.
-        rows: rows of `heldout.jsonl`; the answers before RL determine how many problems were judged.
+        rows: rows of `heldout.jsonl`; the answers of the first evaluation determine how many problems were judged.
     """
-    judged = sum(row["step"] == 0 for row in filter(make_is_judged(rows), rows))
+    first = min((row["step"] for row in rows), default=0)
+    judged = sum(row["step"] == first for row in filter(make_is_judged(rows), rows))
     if share is None or not judged:
         return None
     return Estimate(share, *wilson_interval(round(share * judged), judged), judged)

@@ -24,13 +24,13 @@ from rljax.models import Params
 from rljax.options import INSTALLERS
 from rljax.parallel import run_on_first
 from rljax.programs.train import UNJUDGED, refuse_unused_settings, with_dataset
-from rljax.programs.value_pretraining import value_pretraining
+from rljax.programs.value_pretraining import keep_unevaluated, value_pretraining
 from rljax.programs.warm_start import warm_start_phase
 from rljax.records import required
 from rljax.rollout import sequences_of_demonstrations
 from rljax.text import counted
 from rljax.tracking.rows import read_metrics
-from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
+from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.finish import write_final_models
 from rljax.training.lifecycle.start import AUTO, Consent
@@ -187,10 +187,7 @@ def evaluate_end(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     if has_judge(run):
         run.display.message("Answers after the last supervised step (step 0 of RL):")
         return evaluate_and_keep_best(run, checkpoint, 0)
-    count = len(run.setup.heldout.prompts.tokens)
-    after = checkpoint._replace(notes=checkpoint.notes.with_result(Quality(math.nan, math.nan, 0, count), 0))
-    run.save(BEST, after)
-    return after
+    return keep_unevaluated(run, checkpoint, 0)
 
 
 def supervised_phase(run: Run) -> Phase:

@@ -5,6 +5,7 @@ explained variance and the loss, which are shown and can end the phase, are thus
 learned from. Targets are Monte Carlo returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
 """
 
+import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from rljax.ops.weights import token_mean
 from rljax.parallel import any_host
 from rljax.records import required
 from rljax.rollout import sequences_of
-from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.lifecycle.initial_state import state_after_warm_start
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
@@ -100,13 +101,22 @@ def enter_value_pretraining(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def evaluate_start(run: Run, steps: int, checkpoint: Checkpoint) -> Checkpoint:
-    """Evaluate the policy before RL, and warn if the critic begins RL untrained."""
-    checkpoint = evaluate_and_keep_best(run, checkpoint, 0)
+    """Evaluate the policy before RL if the settings say so, and warn if the critic begins RL untrained."""
+    begin = evaluate_and_keep_best if run.config.run.eval_on_start else keep_unevaluated
+    checkpoint = begin(run, checkpoint, 0)
     if steps == 0 and run.setup.critic is not None and not run.setup.critic.loaded:
         run.display.warning(
             "The critic has not been trained: value pretraining has 0 steps. The first advantages are not reliable."
         )
     return checkpoint
+
+
+def keep_unevaluated(run: Run, checkpoint: Checkpoint, step: int) -> Checkpoint:
+    """Save the checkpoint as the best without evaluating it; any later evaluation beats it."""
+    unknown = Quality(math.nan, math.nan, judged=0, answers=0)
+    after = checkpoint._replace(notes=checkpoint.notes.with_result(unknown, step))
+    run.save(BEST, after)
+    return after
 
 
 def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:

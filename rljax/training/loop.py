@@ -50,7 +50,7 @@ class Result(NamedTuple):
     run: Path
     """Folder of the run."""
     accuracy_before: float
-    """Held-out greedy accuracy before RL, from 0 to 1."""
+    """Held-out greedy accuracy before RL, from 0 to 1; NaN if it was not measured."""
     accuracy_after: float
     """Held-out greedy accuracy after RL, from 0 to 1."""
     params: Params

@@ -16,6 +16,7 @@ from small_runs import even_length
 
 import rljax
 from rljax.algorithms import BY_NAME
+from rljax.cli import main
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.parallel import make_mesh
@@ -104,6 +105,29 @@ def test_a_run_with_broken_parameters_ends_in_an_error(tmp_path, settings, messa
     for which in saved:
         state = read_checkpoint(config, tmp_path / "run", which, reward=anything, policy=BIGRAM).state
         assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(state.params)) < 10
+
+
+def test_a_run_without_an_evaluation_at_its_start(tmp_path, capsys):
+    """The first later evaluation is the best so far, and commands read the run as any other."""
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, eval_on_start=False)
+    result = rljax.train(config, even_length, policy=BIGRAM)
+    assert [row["step"] for row in rows(result.run) if row["phase"] == "eval"] == [2, 4]
+    assert np.isnan(result.accuracy_before)
+    assert 0 <= result.accuracy_after <= 1
+    assert read_checkpoint(config, result.run, "best", reward=even_length, policy=BIGRAM).notes.best_step in (2, 4)
+    assert "accuracy: not measured before RL, " in " ".join(
+        capsys.readouterr().out.replace("rewards above 0", "accuracy").split()
+    )
+    assert main(["doctor", str(result.run)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "before RL" not in shown
+    assert f"last (step 4) {result.accuracy_after:.1%} (" in shown, "with its interval"
+
+
+def test_a_run_without_rl_cannot_skip_its_only_evaluation(tmp_path):
+    config = TINY.replace(run=str(tmp_path / "run"), steps=0, eval_on_start=False)
+    with pytest.raises(InputError, match="eval_on_start=False.*has none"):
+        rljax.train(config, even_length, policy=BIGRAM)
 
 
 def test_a_folder_that_contains_a_run_is_not_overwritten(finished):

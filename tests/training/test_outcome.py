@@ -59,6 +59,9 @@ def test_outcome_summary():
     assert len(describe_outcome(before, after, None, accuracy="accuracy", count=4)) == 1
     unknown = Quality(float("nan"), float("nan"))
     assert "unknown" in describe_outcome(unknown, after, None, accuracy="accuracy", count=4)[0]
+    skipped = unknown._replace(judged=0, answers=0)
+    line = "Held-out accuracy: not measured before RL, 50.0% after (4 problems, greedy answers)."
+    assert describe_outcome(skipped, after, None, accuracy="accuracy", count=4) == [line]
 
 
 def test_repeated_events_are_summarized_in_one_line():

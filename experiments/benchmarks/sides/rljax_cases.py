@@ -39,6 +39,7 @@ def configuration(folder: Path, step: work.Step):
         steps=10**6,
         run=tempfile.mkdtemp(prefix="rljax-", dir=folder) + "/run",
         eval_every=0,
+        eval_on_start=False,
         checkpoint_every=10**6,
         sample_every=0,
         quiet=True,
@@ -51,7 +52,7 @@ def configuration(folder: Path, step: work.Step):
 
 
 def problems(step: work.Step):
-    """Build training problems, and one held-out problem, because `train` evaluates before its first step."""
+    """Build training problems, and one held-out problem, which is never answered."""
     from rljax.data.problem import Problem  # noqa: PLC0415  as above
 
     made = [Problem(work.prompt(index, step), "") for index in range(step.prompts)]
@@ -63,16 +64,16 @@ class PacedTracker:
 
     def __init__(self, parent: ParentChannel):
         self._parent = parent
+        parent.wait()
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """End the round after an RL step, and begin the next; the first begins after the evaluation before training."""
-        del step
-        if phase == "rl":
-            self._parent.done(
-                sample_seconds=metrics["sample_seconds"],
-                update_seconds=metrics["update_seconds"],
-                response_length=metrics["response_length"],
-            )
+        """End the round after an RL step, and begin the next; the first begins before training."""
+        del phase, step  # nothing is evaluated, so every row is that of an RL step
+        self._parent.done(
+            sample_seconds=metrics["sample_seconds"],
+            update_seconds=metrics["update_seconds"],
+            response_length=metrics["response_length"],
+        )
         self._parent.wait()
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:

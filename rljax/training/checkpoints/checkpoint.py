@@ -35,10 +35,7 @@ from rljax.parallel.mesh import path_names
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.tracking.run_folder import FileState
-from rljax.training.checkpoints.compatibility import (
-    check_same_state,
-    explain_structure_error,
-)
+from rljax.training.checkpoints.compatibility import check_same_state, explain_structure_error
 from rljax.training.checkpoints.manifest import (
     MANIFEST,
     ManifestRows,

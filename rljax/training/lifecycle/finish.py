@@ -99,7 +99,7 @@ def describe_outcome(
     """Describe the held-out evaluations before and after RL in words.
 
     Args:
-        before: result before RL.
+        before: result before RL; with no answers if it was not measured.
         after: result after RL.
         comparison: comparison of the answers before and after RL; None if there is none.
         accuracy: displayed name of the metric `accuracy`.
@@ -110,9 +110,10 @@ def describe_outcome(
         >>> describe_outcome(same, Quality(0.75, 0.75), Comparison(2, 1, 1, 0, []), accuracy="accuracy", count=4)[0]
         'Held-out accuracy: 50.0% before RL, 75.0% after (4 problems, greedy answers).'
     """
-    if math.isnan(before.accuracy) or math.isnan(after.accuracy):
+    start = "not measured" if before.answers == 0 else str(before)
+    if math.isnan(after.accuracy) or (math.isnan(before.accuracy) and before.answers != 0):
         return [f"Held-out {accuracy}: unknown, because the reward judged no answer before RL, or none after it."]
-    lines = [f"Held-out {accuracy}: {before} before RL, {after} after ({counted(count, 'problem')}, greedy answers)."]
+    lines = [f"Held-out {accuracy}: {start} before RL, {after} after ({counted(count, 'problem')}, greedy answers)."]
     if comparison is not None:
         verbs = ("became right", "became wrong", "stayed right", "stayed wrong")
         if accuracy != CORRECT:

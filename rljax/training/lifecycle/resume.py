@@ -34,12 +34,11 @@ from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
 
 CHANGEABLE_ON_RESUME = (
-    *("steps", "eval_every", "checkpoint_every", "max_to_keep", "max_best_to_keep", "best_metric", "keep_period", "models"),
-    *("sample_every", "shown_samples", "logged_rollouts", "quiet", "wandb", "mlflow"),
+    *("steps", "eval_every", "eval_on_start", "checkpoint_every", "max_to_keep", "max_best_to_keep", "best_metric"),
+    *("keep_period", "models", "sample_every", "shown_samples", "logged_rollouts", "quiet", "wandb", "mlflow"),
     *("replicas", "fsdp", "tensor", "context", "microbatch_rows", "score_chunk", "remat", "attention", "scan_layers"),
-    *("decode_slots", "cache_memory", "paged_cache", "shard_sampler"),
-    *("engine_url", "engine_server", "engine_folder", "engine_patience"),
-    *("max_failure_share", "reward_seconds", "host_timeout", "grace", "keep_warm_start"),
+    *("decode_slots", "cache_memory", "paged_cache", "shard_sampler", "engine_url", "engine_server", "engine_folder"),
+    *("engine_patience", "max_failure_share", "reward_seconds", "host_timeout", "grace", "keep_warm_start"),
 )
 CURVE_WIDTH = 40
 """Width, in characters, of the curves that `summarize_run` draws."""
