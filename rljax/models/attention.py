@@ -23,7 +23,7 @@ from rljax.models.packed import scale_vectors, soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
-"""Largest and smallest `block_size`, the number of queries of a row that attend to all keys at once."""
+"""Largest size of a block of queries that attend to all keys at once, and smallest size of one of several blocks."""
 SCORES_AT_ONCE = 2**24
 """Largest number of scores that a device computes at once, 64 MB per array, unless even `FEWEST_QUERIES` queries have more."""
 
@@ -54,23 +54,26 @@ def map_slots_of(function: Callable[..., Array], *layers: LayerCache) -> LayerCa
     return LayerCache(**arrays)
 
 
-def block_size(rows: int, heads: int, slots: int, *, devices: int = 1) -> int:
-    """Choose how many queries of a row attend to all keys at once: a power of two.
+def block_size(queries: int, rows: int, heads: int, slots: int, *, devices: int = 1) -> int:
+    """Choose how many queries of a row attend to all keys at once: all of them, or blocks of about equal size.
 
     Args:
+        queries: number of queries of a row.
         rows: total number of rows on all devices.
         heads: total number of query heads on all devices.
         slots: number of key slots.
         devices: number of devices that rows and heads are divided over.
 
     Example:
-        >>> block_size(1, 16, 8_704), block_size(8, 16, 8_704, devices=8), block_size(64, 4, 140)
-        (64, 64, 256)
-        >>> block_size(8, 16, 2_048), block_size(8, 16, 2_048, devices=4)
+        >>> block_size(140, 64, 4, 140), block_size(564, 1, 9, 564), block_size(8_704, 1, 16, 8_704)
+        (140, 320, 64)
+        >>> block_size(2_048, 8, 16, 2_048), block_size(2_048, 8, 16, 2_048, devices=4)
         (64, 256)
     """
     fitting = max(1, SCORES_AT_ONCE * devices // (rows * heads * slots))
-    return min(MOST_QUERIES, max(FEWEST_QUERIES, 1 << (fitting.bit_length() - 1)))
+    most = min(MOST_QUERIES, max(FEWEST_QUERIES, 1 << (fitting.bit_length() - 1)))
+    blocks = -(-queries // most)
+    return queries if blocks == 1 else -(-queries // (blocks * FEWEST_QUERIES)) * FEWEST_QUERIES
 
 
 def attend(
@@ -125,7 +128,7 @@ def attend_cached(
     """
     rows, length, key_heads, group, _ = query.shape
     keys, values = cache.keys.astype(query.dtype), cache.values.astype(query.dtype)
-    block = block_size(rows, key_heads * group, keys.shape[3], devices=devices) if block is None else block
+    block = block or block_size(length, rows, key_heads * group, keys.shape[3], devices=devices)
 
     def attend_part(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
         visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1], window=window)
@@ -246,15 +249,12 @@ def attend_within(
         sinks: additional score per head, see `attend`.
     """
     rows, slots, key_heads, group, _ = query.shape
-    if block is None:
-        most_seen = slots if window is None else min(slots, MOST_QUERIES + window - 1)
-        block = block_size(rows, key_heads * group, most_seen, devices=devices)
+    most_seen = slots if window is None else min(slots, MOST_QUERIES + window - 1)
+    block = block or block_size(slots, rows, key_heads * group, most_seen, devices=devices)
     if slots <= block:
         return attend(query, keys, values, visible_slots(segments, window=window), cap=cap, sinks=sinks)
-    blocks = -(-slots // block)
-    padding = blocks * block - slots
-    padded = jnp.pad(query, ((0, 0), (0, padding), (0, 0), (0, 0), (0, 0)))
-    queries = jnp.moveaxis(padded.reshape(rows, blocks, block, *query.shape[2:]), 1, 0)
+    padded = jnp.pad(query, ((0, 0), (0, -slots % block), (0, 0), (0, 0), (0, 0)))
+    queries = jnp.moveaxis(padded.reshape(rows, -1, block, *query.shape[2:]), 1, 0)
     mixed = _over_blocks(queries, keys, values, sinks, segments, window, cap)
     return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :slots]
 

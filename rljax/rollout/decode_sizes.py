@@ -24,7 +24,8 @@ PROMPT_TOKENS_AT_ONCE = 8_192
 FEWEST_ROWS = 8
 """Size, in rows, of the smallest batch that the last responses of a decode are moved to."""
 LONG_BUDGET = 128
-"""Smallest token budget for which it is worth compiling further programs, for batches with fewer rows or less room."""
+"""Smallest token budget for which it is worth compiling further programs, for batches with fewer rows or less room. On CPUs, batches
+with fewer rows are worth it from half of this budget on."""
 
 
 def block_parts(slots: int, requests: int, prompts: int, length: int, devices: int) -> tuple[int, int]:
@@ -90,8 +91,8 @@ def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) ->
 
     On CPUs, where the time is proportional to the rows, the sizes are powers of two. A budget of at least four times `LONG_BUDGET`
     is worth more compiled programs, so the sizes then include 3/4 times powers of two. On accelerators, which take longer to
-    compile and gain less from fewer rows, they are powers of four. For a small batch or budget, the result is empty: the last
-    responses stay in the full batch.
+    compile and gain less from fewer rows, they are powers of four. For a small batch or budget (see `LONG_BUDGET`), the result is
+    empty: the last responses stay in the full batch.
 
     Args:
         rows: number of rows in the full batch.
@@ -100,12 +101,12 @@ def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) ->
         on_cpus: whether the devices are CPUs.
 
     Example:
-        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 192, 1), fewer_rows(64, 32, 1), fewer_rows(12, 1_024, 1)
+        >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 64, 1), fewer_rows(64, 32, 1), fewer_rows(12, 1_024, 1)
         ((48, 32, 24, 16, 12, 8), (32, 16, 8), (), ())
         >>> fewer_rows(256, 1_024, 1, on_cpus=False)
         (64, 16)
     """
-    if budget < LONG_BUDGET or rows < 2 * FEWEST_ROWS:
+    if budget < (LONG_BUDGET // 2 if on_cpus else LONG_BUDGET) or rows < 2 * FEWEST_ROWS:
         return ()
     powers = range(0, rows.bit_length(), 1 if on_cpus else 2)
     factors = (2, 3) if on_cpus and budget >= 4 * LONG_BUDGET else (1,)

@@ -48,8 +48,8 @@ ROUNDING = {"cpu": Rounding(16_384, 4), "accelerator": Rounding(262_144, 2)}
 """Shapes are coarser on accelerators, where compiling a deep model's update takes a minute, not seconds, and padding costs less."""
 LEAST_SAVED = 0.2
 """Prompts are shared only if this saves at least this fraction of the work."""
-ATTENTION_SLOTS = 4_096
-"""Row length at which attention costs as much as the other matrix products of a small language model; larger for a larger model."""
+ATTENTION_SLOTS = 1_536
+"""Row length at which attention takes as long as the other matrix products of a small language model; larger for a larger model."""
 
 
 class Sequences(NamedTuple):
@@ -403,8 +403,10 @@ def full_responses_per_row(prompt: int, response: int, size: int, rows: int) -> 
         rows: number of rows of L + T slots on each device; the longer rows that replace them have no more slots in total.
 
     Example:
-        >>> full_responses_per_row(64, 24, 8, 15), full_responses_per_row(64, 24, 8, 2), full_responses_per_row(512, 8_192, 8, 8)
-        (8, 4, 1)
+        >>> full_responses_per_row(64, 24, 8, 15), full_responses_per_row(64, 24, 8, 2), full_responses_per_row(45, 64, 8, 8)
+        (8, 4, 4)
+        >>> full_responses_per_row(512, 8_192, 8, 8)
+        1
     """
 
     def work(count: int) -> float:

@@ -99,13 +99,13 @@ def test_new_tokens_attend_to_the_cache_and_themselves(block, slot, new, window)
 
 @pytest.mark.parametrize(
     ("slots", "window", "at_once", "block"),
-    [(600, None, attention.SCORES_AT_ONCE, 512), (600, 40, attention.SCORES_AT_ONCE, 512), (150, None, 1, 64)],
+    [(600, None, attention.SCORES_AT_ONCE, 320), (600, 40, attention.SCORES_AT_ONCE, 320), (150, None, 1, 64)],
 )
 def test_default_blocks_match_dense_attention(monkeypatch, slots, window, at_once, block):
-    """Test several rows and heads in two blocks of the largest size and in three of the smallest; the last block is not full."""
+    """Test several rows and heads in two large blocks of equal size and in three of the smallest; the last block is not full."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
     rows, heads, group = 3, 2, 2
-    assert attention.block_size(rows, heads * group, slots) == block
+    assert attention.block_size(slots, rows, heads * group, slots) == block
     random = np.random.default_rng(1)
     query = jnp.array(random.normal(size=(rows, slots, heads, group, 4)), jnp.float32)
     keys, values = jnp.array(random.normal(size=(2, rows, heads, slots, 4)), jnp.float32)
@@ -129,6 +129,17 @@ def test_default_blocks_match_dense_attention(monkeypatch, slots, window, at_onc
         rtol=1e-4,
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+def test_blocks_have_little_padding(rows):
+    """There are no more blocks than a block of the largest size requires, and each has less than `FEWEST_QUERIES` of padding."""
+    for queries in range(1, 4_097, 37):
+        block = attention.block_size(queries, rows, 16, queries)
+        count = -(-queries // block)
+        assert count * block - queries < count * attention.FEWEST_QUERIES
+        assert block <= attention.MOST_QUERIES
+        assert block * rows * 16 * queries <= attention.SCORES_AT_ONCE or block <= attention.FEWEST_QUERIES or count == 1
 
 
 @pytest.mark.parametrize(("replicas", "tensor"), [(4, 1), (2, 2)])

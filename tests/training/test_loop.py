@@ -126,7 +126,7 @@ def test_a_run_without_an_evaluation_at_its_start(tmp_path, capsys):
 
 def test_a_run_without_rl_cannot_skip_its_only_evaluation(tmp_path):
     config = TINY.replace(run=str(tmp_path / "run"), steps=0, eval_on_start=False)
-    with pytest.raises(InputError, match="eval_on_start=False.*has none"):
+    with pytest.raises(InputError, match=r"eval_on_start=False.*has none"):
         rljax.train(config, even_length, policy=BIGRAM)
 
 
