@@ -24,8 +24,8 @@ PROMPT_TOKENS_AT_ONCE = 8_192
 FEWEST_ROWS = 8
 """Size, in rows, of the smallest batch that the last responses of a decode are moved to."""
 LONG_BUDGET = 128
-"""Smallest token budget for which it is worth compiling further programs, for batches with fewer rows or less room. On CPUs, batches
-with fewer rows are worth it from half of this budget on."""
+"""Smallest token budget for which it is worth compiling further programs, for batches with fewer rows or less room. On CPUs,
+batches with fewer rows are worth it from half of this budget on."""
 
 
 def block_parts(slots: int, requests: int, prompts: int, length: int, devices: int) -> tuple[int, int]:
