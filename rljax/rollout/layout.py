@@ -42,11 +42,9 @@ class Rounding(NamedTuple):
     """For batches with at least this many computed slots, less padding is worth compiling another program."""
     parts: int
     """K, the number of scored tokens per row, is rounded up to a multiple of (L + T) / `parts`."""
-    halves_rows: bool
-    """Whether R, the number of rows per micro-batch, is halved if all rows fit into half a micro-batch."""
 
 
-ROUNDING = {"cpu": Rounding(16_384, 4, True), "accelerator": Rounding(262_144, 2, False)}
+ROUNDING = {"cpu": Rounding(16_384, 4), "accelerator": Rounding(262_144, 2)}
 """Shapes are coarser on accelerators, where compiling a deep model's update takes a minute, not seconds, and padding costs less."""
 LEAST_SAVED = 0.2
 """Prompts are shared only if this saves at least this fraction of the work."""
@@ -265,7 +263,7 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
         mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without such a token are left out.
-        rows: largest number of rows per micro-batch.
+        rows: R, rows per micro-batch.
         devices: number of devices that share a micro-batch's rows equally, with about equal numbers of tokens; see `balance`.
     """
     count, length = sequences.tokens.shape
@@ -277,9 +275,8 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     needed = max((int(sequences.attention[row].sum()) for row in shared), default=1)
     scored = scored_slots(needed, found.slots, part=-(-slots // rounding().parts))
     tokens = np.array([lengths[row].sum() for row in shared], int)
-    most_parts, rows = _count_micro_batches(-(-count // rows), found.most), rows_needed(len(shared), rows, devices)
     blocks = [[shared[row] if row >= 0 else [] for row in part] for part in balance(tokens, rows=rows, devices=devices)]
-    blocks += [[]] * (most_parts - len(blocks))
+    blocks += [[]] * (_count_micro_batches(-(-count // rows), found.most) - len(blocks))
     parts = [
         micro_batch(
             sequences, _place_sequences(sequences, block), rows, found.slots, scored=scored, places=rows * found.most
@@ -287,22 +284,6 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
         for block in blocks
     ]
     return jax.tree.map(lambda *arrays: np.stack(arrays), *parts)
-
-
-def rows_needed(count: int, rows: int, devices: int) -> int:
-    """Return R, the number of rows per micro-batch: `rows`, or on CPUs half of it if all rows fit into one such micro-batch.
-
-    Args:
-        count: number of rows in all micro-batches.
-        rows: largest number of rows per micro-batch.
-        devices: number of devices that share a micro-batch's rows equally.
-
-    Example:
-        >>> rows_needed(25, 64, 1), rows_needed(40, 64, 1), rows_needed(7, 24, 8)
-        (32, 64, 16)
-    """
-    half = -(-rows // (2 * devices)) * devices
-    return half if rounding().halves_rows and count <= half else rows
 
 
 def lay_out_examples(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, devices: int = 1) -> Layout:
@@ -453,8 +434,7 @@ def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows:
     Args:
         sequences: rows `[B, L]` and `[B, T]`; responses to the same prompt have equal prompt tokens.
         mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without such a token are left out.
-        rows: largest number of rows of L + T slots per micro-batch; fewer, longer rows with no more slots in total may replace
-            them.
+        rows: R, rows of L + T slots per micro-batch; they may be replaced by fewer, longer rows with no more slots in total.
         devices: number of devices that share a micro-batch's rows equally.
     """
     groups = groups_of(sequences)
@@ -472,7 +452,6 @@ def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows:
     used = -(-len(shared) // fewer)
     if used > parts or (full == 1 and not _saves_enough(sequences, is_used, used * rows * slots, rows)):
         return lay_out(sequences, mask, rows=rows, devices=devices)
-    fewer = rows_needed(len(shared), fewer, devices)
     responses = [[response for chunk in row for response in chunk.responses] for row in shared]
     needed = max((int(sequences.attention[row].sum()) for row in responses), default=1)
     scored = scored_slots(needed, slots, part=-(-slots // rounding().parts))
