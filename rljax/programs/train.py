@@ -197,7 +197,7 @@ def _unused_settings(config: TrainConfig, custom: CustomParts) -> tuple[tuple[bo
             ("heldout_dataset", "demonstration_column"),
             "applies to a dataset, but this run has none",
         ),
-        (config.optimization.steps == 0, ("eval_on_start",), "applies to RL, but this run has none"),
+        (config.optimization.steps == 0, ("skip_first_eval",), "applies to RL, but this run has none"),
         (
             config.optimization.steps == 0 and config.reward.name == UNJUDGED,
             ("schedule", "length_weights"),

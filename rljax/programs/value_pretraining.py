@@ -101,8 +101,8 @@ def enter_value_pretraining(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def evaluate_start(run: Run, steps: int, checkpoint: Checkpoint) -> Checkpoint:
-    """Evaluate the policy before RL if the settings say so, and warn if the critic begins RL untrained."""
-    begin = evaluate_and_keep_best if run.config.run.eval_on_start else keep_unevaluated
+    """Evaluate the policy before RL unless the settings skip that, and warn if the critic begins RL untrained."""
+    begin = keep_unevaluated if run.config.run.skip_first_eval else evaluate_and_keep_best
     checkpoint = begin(run, checkpoint, 0)
     if steps == 0 and run.setup.critic is not None and not run.setup.critic.loaded:
         run.display.warning(

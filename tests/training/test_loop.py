@@ -109,7 +109,7 @@ def test_a_run_with_broken_parameters_ends_in_an_error(tmp_path, settings, messa
 
 def test_a_run_without_an_evaluation_at_its_start(tmp_path, capsys):
     """The first later evaluation is the best so far, and commands read the run as any other."""
-    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, eval_on_start=False)
+    config = TINY.replace(run=str(tmp_path / "run"), warm_start_steps=0, skip_first_eval=True)
     result = rljax.train(config, even_length, policy=BIGRAM)
     assert [row["step"] for row in rows(result.run) if row["phase"] == "eval"] == [2, 4]
     assert np.isnan(result.accuracy_before)
@@ -125,8 +125,8 @@ def test_a_run_without_an_evaluation_at_its_start(tmp_path, capsys):
 
 
 def test_a_run_without_rl_cannot_skip_its_only_evaluation(tmp_path):
-    config = TINY.replace(run=str(tmp_path / "run"), steps=0, eval_on_start=False)
-    with pytest.raises(InputError, match=r"eval_on_start=False.*has none"):
+    config = TINY.replace(run=str(tmp_path / "run"), steps=0, skip_first_eval=True)
+    with pytest.raises(InputError, match=r"skip_first_eval=True.*has none"):
         rljax.train(config, even_length, policy=BIGRAM)
 
 

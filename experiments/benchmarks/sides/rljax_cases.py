@@ -39,7 +39,7 @@ def configuration(folder: Path, step: work.Step):
         steps=10**6,
         run=tempfile.mkdtemp(prefix="rljax-", dir=folder) + "/run",
         eval_every=0,
-        eval_on_start=False,
+        skip_first_eval=True,
         checkpoint_every=10**6,
         sample_every=0,
         quiet=True,

@@ -249,8 +249,8 @@ class RunConfig:
     """Random seed for everything: parameters, problems, their order, and sampling."""
     eval_every: int = 20
     """Number of RL steps between held-out evaluations; 0 evaluates only before and after RL."""
-    eval_on_start: bool = True
-    """Whether to evaluate before RL; without it, the accuracy before RL is not known."""
+    skip_first_eval: bool = False
+    """Do not evaluate before RL; the accuracy before RL is then not known."""
     checkpoint_every: int = 50
     """Number of RL steps between checkpoints; the last step always writes one."""
     max_to_keep: int = 2

@@ -34,7 +34,7 @@ from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
 
 CHANGEABLE_ON_RESUME = (
-    *("steps", "eval_every", "eval_on_start", "checkpoint_every", "max_to_keep", "max_best_to_keep", "best_metric"),
+    *("steps", "eval_every", "skip_first_eval", "checkpoint_every", "max_to_keep", "max_best_to_keep", "best_metric"),
     *("keep_period", "models", "sample_every", "shown_samples", "logged_rollouts", "quiet", "wandb", "mlflow"),
     *("replicas", "fsdp", "tensor", "context", "microbatch_rows", "score_chunk", "remat", "attention", "scan_layers"),
     *("decode_slots", "cache_memory", "paged_cache", "shard_sampler", "engine_url", "engine_server", "engine_folder"),
