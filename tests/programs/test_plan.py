@@ -458,14 +458,15 @@ def test_adapter_and_sharding_need_less_memory():
 @pytest.mark.parametrize(
     ("rows", "budget", "slots"),
     [
-        (16, 100, 16 * 120 + 4 * 20),
+        (16, 60, 16 * 80 + 4 * 20),
+        (16, 100, (16 + 8) * 120),
         (8, 130, 8 * (150 + 20 + 66) + 2 * 20),
         (16, 130, 16 * (150 + 20 + 66) + 4 * 20),
         (16, 512, (16 + 12) * 532),
     ],
 )
 def test_long_decoding_copies_its_cache(rows, budget, slots):
-    """From 128 tokens on: to twice the room while prompts wait, or, if that is larger, from 16 rows to the next smaller batch."""
+    """The larger of two copies: from 128 tokens on, to twice the room while prompts wait; from 64 on, of 16 rows to fewer rows."""
     config = CONFIG.replace(max_response_tokens=budget)
     found = peak_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
     assert found == 2 * 1 * slots * 64 * 4
