@@ -49,7 +49,7 @@ ROUNDING = {"cpu": Rounding(16_384, 4), "accelerator": Rounding(262_144, 2)}
 LEAST_SAVED = 0.2
 """Prompts are shared only if this saves at least this fraction of the work."""
 ATTENTION_SLOTS = 2_304
-"""Row length at which attention is assumed to take as long as all other matrix products; in fact, it depends on the model's size."""
+"""Row length at which attention is assumed to take as long as the other matrix products; it depends on the model's size."""
 
 
 class Sequences(NamedTuple):
