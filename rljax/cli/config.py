@@ -1,4 +1,4 @@
-"""`rljax config`: print the settings in force, and where each comes from."""
+"""`rljax config`: print the current settings, and where each comes from."""
 
 import json
 from collections.abc import Mapping

@@ -31,7 +31,7 @@ class Preprocess:
     demonstration_column: str | None = None
     """Column with a worked response."""
     on_error: OnError = "drop"
-    """Bad rows: stop with an error, drop them, or keep those whose prompt is good."""
+    """Bad rows: stop with an error, drop them, or keep those whose prompt is valid."""
     tokenizer: str = "bytes"
     """Tokenizer that counts the lengths: 'bytes', 'characters', a folder or a hub id."""
     chat: bool = False

@@ -29,7 +29,7 @@ class AnswerSettings:
     """Settings common to all programs in which a model answers problems."""
 
     dataset: str | None = None
-    """Problems (file or hub id); by default the run's held-out problems, or its training problems if the answers become training
+    """Problems (file or hub id); by default the run's held-out problems, or its training problems if the command writes training
     data."""
     reward: str | None = None
     """Reward that judges the answers; by default the run's."""

@@ -115,7 +115,7 @@ class Save(NamedTuple):
 
 
 def show_unless_late(show: Callable[[Any], object], unraisable: Any) -> None:
-    """Show an error that cannot be raised, except those of array writes that end after the write of another array has failed.
+    """Show an error that cannot be raised, unless it is from an array write that ended after another array's write failed.
 
     On a full disk, there is one such error per array, with a traceback; they would hide the warning about the disk.
     """

@@ -316,7 +316,7 @@ class SamplingConfig(EngineConfig):
     stop: tuple[str, ...] = ()
     """Texts that end a response, as EOS does, such as `--stop "</answer>"`. The token that completes such a text is the last of the
     response: the reward sees the stop text, and the text's tokens are trained on. A text may begin and end inside tokens. A special
-    token, such as `<|im_end|>`, is not text: pass its id as `stop_ids`."""
+    token, such as `<|im_end|>`, is not text: pass its id to --stop-ids."""
     stop_ids: tuple[int, ...] = ()
     """Ids of further tokens that end a response and remain part of it: `--stop-ids 7 13`. The tokenizer's end token always ends a
     response, as do all tokens that the model's generation_config.json, or else its config.json, names as `eos_token_id`."""
@@ -328,11 +328,11 @@ class SamplingConfig(EngineConfig):
     every response had its full length. By default, nine tenths of the device's memory (on several hosts, of the smallest
     device) minus the state and the weights, or 256 rows if the memory is unknown."""
     oversample: float = 1.5
-    """Dynamic sampling: number of prompts sampled at a time, as a multiple of `prompts`."""
+    """Dynamic sampling: number of prompts sampled at a time, as a multiple of --prompts."""
     max_tries: int = 4
     """Dynamic sampling: maximum number of sampling rounds per rollout; after them, the step trains on fewer groups."""
     token_budget: int | None = None
-    """Upper bound on the expected number of response tokens in a rollout, divided equally between its `prompts` prompts. Each
+    """Upper bound on the expected number of response tokens in a rollout, divided equally among its prompts. Each
     prompt gets as many responses as fit if they are as long as its earlier responses, at least 2 and at most `group_size`."""
     remembered_rewards: int = 0
     """Temporal groups: new responses are compared with each other and with up to this many earlier rewards of the same prompt."""
