@@ -286,7 +286,10 @@ NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "gemma3": ("gemma3_text", "an image encoder"),
         "olmo": ("olmo2", "norms without parameters"),
-        "phi": ("phi3", "layer norms with biases, parallel attention and feed-forward layers, and partial rotary embeddings"),
+        "phi": (
+            "phi3",
+            "layer norms with biases, parallel attention and feed-forward layers, and partial rotary embeddings",
+        ),
         "phimoe": ("mixtral", "layer norms with biases, and a different way to choose experts"),
         "qwen2_moe": ("qwen3_moe", "biases on queries, keys and values, and a shared expert"),
     }

@@ -21,7 +21,8 @@ from rljax.rollout.environment import Player
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
-from rljax.training.rl_phase import StepFunctions, StepResult, one_step
+from rljax.training.phase import StepOutcome
+from rljax.training.rl_phase import StepFunctions, one_step
 from rljax.training.rollout_data import ChoosePrompts
 from rljax.training.run import Run
 from rljax.training.setup import Setup
@@ -101,7 +102,7 @@ def past_copy_option(setup: Setup) -> Option:
         raise InputError(f"environment.refresh_every: expected a positive whole number of RL steps; got {period!r:.80}.")
     cast = choose_cast(setup.policy, setup.config)
 
-    def step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
+    def step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepOutcome:
         own = functions.setup
         past = checkpoint.state.options[NAME]
         player = Player(own.train.engine, past if own.base is None else own.full_params(past))

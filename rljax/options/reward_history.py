@@ -6,10 +6,12 @@ from typing import Any
 import jax
 from jaxtyping import Array, Int
 
-from rljax.algorithms import Algorithm, Rollout, response_rewards
+from rljax.algorithms import Algorithm, EarlierRewards, Rollout, response_rewards
 from rljax.caching import cache_results
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, empty_history, push_history
+from rljax.parallel import fetch
+from rljax.rollout import Groups
 from rljax.training.setup import Setup
 from rljax.training.state import (
     Option,
@@ -42,7 +44,10 @@ def install(setup: Setup) -> Setup:
         updated = program(history, scored.groups.prompt_ids, scored.groups.rollout, adjustments(adjusting, state))
         return state._replace(options=state.options | {NAME: updated})
 
-    return setup.with_option(Option(NAME, init=init, before_updates=push))
+    def past(state: TrainState, groups: Groups) -> EarlierRewards:
+        return EarlierRewards(fetch(state.options[NAME]), groups.prompt_ids)
+
+    return setup.with_option(Option(NAME, init=init, past=past, before_updates=push))
 
 
 @cache_results

@@ -35,8 +35,8 @@ from rljax.tracking.phase_times import PhaseSeconds, Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics, present
-from rljax.training.phase import save_and_exit
-from rljax.training.rl_phase import StepFunctions, StepResult, learn_from, make_learner, step_result
+from rljax.training.phase import StepOutcome, save_and_exit
+from rljax.training.rl_phase import StepDetails, StepFunctions, learn_from, make_learner, step_outcome
 from rljax.training.rollout_data import ChoosePrompts, ScoredRollout, next_rollout
 from rljax.training.run import Run
 from rljax.training.setup import Setup
@@ -112,7 +112,9 @@ class Overlap:
         self._error: Exception | None = None
         self._learner: StepFunctions | None = None
 
-    def step(self, run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
+    def step(
+        self, run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts
+    ) -> StepOutcome:
         """Run one step; see `rljax.training.rl_phase.one_step`."""
         start, done = time.monotonic(), int(checkpoint.state.step)
         sample = partial(sample_rollout, functions.setup, choose_prompts)
@@ -143,8 +145,9 @@ class Overlap:
                     break
         state, scored_rollout, batch, metrics, seconds = learning.result()
         after = after._replace(state=with_queue(state, tuple(newer)))
-        result = step_result(run, after, rollout.collected, scored_rollout, batch, metrics, start=start)
-        return result._replace(metrics=result.metrics | present(seconds))
+        details = StepDetails(rollout.collected, scored_rollout, batch)
+        outcome = step_outcome(run, after, details, metrics, start=start)
+        return outcome._replace(metrics=outcome.metrics | present(seconds))
 
     def _learn(
         self, functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected, step: int

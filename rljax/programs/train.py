@@ -37,6 +37,17 @@ from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 UNJUDGED = "none"
 """Name of the reward in a supervised run whose answers are not scored."""
 
+SHARED_OPTIMIZER_SETTINGS = (
+    "learning_rate_warmup",
+    "adam_b1",
+    "adam_b2",
+    "weight_decay",
+    "max_grad_norm",
+    "moments_dtype",
+    "second_moment",
+)
+"""Settings of the policy's optimizer in RL that the optimizers of the warm start and of a critic read, too."""
+
 
 def train(
     config: TrainConfig | None = None,
@@ -161,9 +172,14 @@ def _unused_settings(config: TrainConfig, custom: CustomParts) -> tuple[tuple[bo
         ),
         (custom.optimizer is not None, ("schedule",), f"applies to the built-in optimizer, but an optimizer {passed}"),
         (
+            custom.optimizer is not None and algorithm.critic is None,
+            ("learning_rate", *(() if config.warm_start.steps else SHARED_OPTIMIZER_SETTINGS)),
+            f"applies to the built-in optimizer, but an optimizer {passed}",
+        ),
+        (
             custom.algorithm is not None,
-            ("algorithm_options", "without"),
-            f"changes a built-in algorithm, but your own algorithm {passed}",
+            ("algorithm", "algorithm_options", "without"),
+            f"applies to built-in algorithms, but your own algorithm {passed}",
         ),
         (
             custom.policy is not None,

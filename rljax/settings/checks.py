@@ -6,7 +6,7 @@ Each error names the setting, its value and the allowed values.
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -263,28 +263,38 @@ def default_lengths(known: Collection[str], options: Mapping[str, float], limit:
     return {name: value for name, value in {"max_length": limit, "cache": max(1, limit // 5)}.items() if name in known}
 
 
-def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str, int], limit: int) -> list[str]:
-    """Describe the length options of an algorithm that do not fit the run's limit; the list is empty if all fit.
+def misfit_lengths(weights: Callable, penalty: Callable | None, limit: int) -> list[str]:
+    """Describe the lengths in two slots of an algorithm that do not fit the run's limit; the list is empty if all fit.
+
+    Only the keywords of a `functools.partial` are read, as in the built-in algorithms.
 
     Args:
-        name: name of the algorithm.
-        options: the options that are set.
-        lengths: result of `default_lengths`.
+        weights: the algorithm's token weights.
+        penalty: its penalty on long responses, if it has one.
         limit: the run's maximum number of tokens per response.
+
+    Example:
+        >>> from rljax.ops.shaping import soft_overlong_penalty
+        >>> from rljax.ops.weights import constant_length, token_mean
+        >>> misfit_lengths(token_mean, partial(soft_overlong_penalty, max_length=64, cache=12), 64)
+        []
+        >>> (note,) = misfit_lengths(partial(constant_length, max_length=3000), None, 64)
+        >>> note[-67:]
+        'so gradients are 0.021 times as large as with max_length=64'
     """
-    used = {**lengths, **{key: int(value) for key, value in options.items() if key in lengths}}
-    longest, cache = used.get("max_length", limit), used.get("cache")
-    if cache is None and longest != limit:
-        return [
-            f"{name} divides by max_length={longest}, and a response has at most {limit} tokens, so gradients are "
-            f"{limit / longest:.2g} times as large as with the run's own limit, which applies if max_length is left out"
-        ]
-    if cache is not None and longest - cache >= limit:
-        return [
-            f"the overlong penalty of {name} begins after {longest - cache} tokens, and a response has at most {limit}, so "
-            "there is no penalty; leave max_length and cache out to scale it to this run"
-        ]
-    return []
+    divisor, lengths = (slot.keywords if isinstance(slot, partial) else {} for slot in (weights, penalty))
+    notes = []
+    if (longest := divisor.get("max_length", limit)) != limit:
+        notes.append(
+            f"the algorithm divides by max_length={longest}, and a response has at most {limit} tokens, so gradients are "
+            f"{limit / longest:.2g} times as large as with max_length={limit}"
+        )
+    if set(LENGTHS) <= set(lengths) and (start := lengths["max_length"] - lengths["cache"]) >= limit:
+        notes.append(
+            f"the overlong penalty begins after {start} tokens, and a response has at most {limit}, so there is no penalty; "
+            f"max_length={limit} and cache={max(1, limit // 5)} fit this run"
+        )
+    return notes
 
 
 def paper_lengths(known: Mapping[str, float], options: Mapping[str, float]) -> dict[str, float]:

@@ -195,8 +195,7 @@ ALARMS = (
     Alarm(
         "truncated", ("truncated_share",), above("truncated_share", 0.25),
         "Many responses are truncated before they end, mostly without an answer.",
-        Remedy("--max-response-tokens", "double --max-response-tokens, or use DAPO's overlong penalty (max_length and "
-               "cache in --algorithm-options)",
+        Remedy("--max-response-tokens", "double --max-response-tokens, or use an algorithm with an overlong penalty, such as dapo",
                "responses then have room to finish, or a reason to be brief"),
     ),
     Alarm(

@@ -62,8 +62,8 @@ def write_page(folder: RunFolder, rollouts: Rollouts, out: Path | None = None) -
     out = folder.path / NAME if out is None else out
     if out.suffix != ".html":
         raise InputError(f"the page {str(out)!r} must end in .html; choose another name with --out.")
-    name, algorithm = folder.path.name or str(folder.path), str(folder.config["algorithm"].get("name"))
-    text = render_page(Heading(name, str(folder.path), algorithm, f"{datetime.now():%Y-%m-%d %H:%M}"), rollouts)
+    name = folder.path.name or str(folder.path)
+    text = render_page(Heading(name, str(folder.path), folder.algorithm_name, f"{datetime.now():%Y-%m-%d %H:%M}"), rollouts)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(out, text.encode())

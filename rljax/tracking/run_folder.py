@@ -290,6 +290,11 @@ class RunFolder:
         (self.path / ".lock").unlink(missing_ok=True)
 
     @property
+    def algorithm_name(self) -> str:
+        """Name of the run's algorithm; "custom" for a record that was passed to `train`."""
+        return "custom" if "algorithm" in self.config.get("seams", ()) else str(self.config["algorithm"].get("name"))
+
+    @property
     def is_locked(self) -> bool:
         """True if a process is training in the folder. The check writes nothing."""
         try:

@@ -151,7 +151,7 @@ def summarize(folder: RunFolder) -> Summary:
     is_finished = is_done and not folder.is_locked and has_saved_last_row(folder)
     return Summary(
         path=folder.path,
-        algorithm="sft" if supervised else str(folder.config["algorithm"].get("name")),
+        algorithm="sft" if supervised else folder.algorithm_name,
         steps=steps,
         total=total,
         status="running" if folder.is_locked else "finished" if is_finished else "stopped",

@@ -15,11 +15,11 @@ from rljax.parallel import is_first, mini_batches, return_freed_memory, row_shar
 from rljax.records import required
 from rljax.rollout import Collected, Sequences, sequences_of
 from rljax.rollout.layout import layout_for
+from rljax.tracking.alarms import AlarmState
 from rljax.tracking.phase_times import Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.lifecycle.initial_state import first_rl_state
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, average_updates, present, rollout_metrics
-from rljax.training.objective.algorithm import reward_weights, with_reward_weights
 from rljax.training.objective.optimizer import critic_optimizer, learning_rate_of
 from rljax.training.phase import Phase, Step, StepOutcome, save_and_exit
 from rljax.training.rollout_data import (
@@ -46,8 +46,6 @@ Learn = Callable[[TrainState, ScoredRollout], tuple[TrainState, LearnMetrics, Ba
 
 def make_learner(setup: Setup, state: TrainState) -> Learn:
     """Build the function that makes all updates on a scored rollout, for a state with the shapes and shardings of `state`."""
-    weights = reward_weights(setup.algorithm, setup.train)
-    setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, weights))
     algorithm, optimization = setup.algorithm, setup.config.optimization
     update_critic, minibatches = None, {"minibatches": optimization.minibatches}
     if setup.critic is not None:
@@ -97,7 +95,7 @@ def make_policy_updates(
         parts = {
             index: (arrange(responses, part.mask, rows=rows, devices=devices), part)
             for index, (responses, part) in enumerate(mini_batches((sequences, batch), minibatches))
-            if part.weights.any()
+            if any(weights.any() for weights in (part.weights, *part.term_weights))
         }
         order = update_order(minibatches, passes, seed=setup.config.run.seed, step=int(state.step))
         planned = [parts[index] for index in order if index in parts]
@@ -155,8 +153,33 @@ def advantage_variance(batch: Batch[np.ndarray]) -> float | None:
         return float(advantage.var(dtype=np.float64)) if advantage.size else None
 
 
-class RLPhaseFunctions:
-    """Functions of the RL phase, which share the compiled functions of the next step and the watch over alarms."""
+class StepFunctions(NamedTuple):
+    """The setup and the functions that make a step."""
+
+    setup: Setup
+    """Everything that the run uses, with the current settings."""
+    score_rollout: RolloutScorer
+    """Scores a rollout."""
+    learn: Learn
+    """Makes the updates."""
+
+
+class StepDetails(NamedTuple):
+    """What an RL step learned from; a `StepOutcome` contains it."""
+
+    collected: Collected
+    """The groups that were sampled, and the groups that the step trained on."""
+    scored_rollout: ScoredRollout
+    """The rollout that the updates were computed from."""
+    batch: Batch[Any]
+    """The prepared batch of the updates."""
+
+
+class RLPhase:
+    """The RL phase: its functions share the compiled functions of the next step and the watch over alarms."""
+
+    _functions: StepFunctions
+    _watch: AlarmState
 
     def __init__(self, run: Run):
         self._run = run
@@ -168,12 +191,7 @@ class RLPhaseFunctions:
         choose_prompts = make_prompt_chooser(run.config, self._functions.setup.order)
         run.stopwatch.lap()  # the time before this is not part of an RL step
         own_step = next((option.step for option in run.setup.options if option.step is not None), one_step)
-
-        def step(checkpoint: Checkpoint) -> StepOutcome:
-            result = own_step(run, self._functions, checkpoint, choose_prompts)
-            return StepOutcome(result.checkpoint, result.metrics, result.metrics.get("skipped_updates"), result)
-
-        return step
+        return lambda checkpoint: own_step(run, self._functions, checkpoint, choose_prompts)
 
     def react_to_metrics(self, outcome: StepOutcome) -> Checkpoint:
         """Report the alarms of a step, and let the options react to them."""
@@ -204,22 +222,23 @@ class RLPhaseFunctions:
 
 def make_rl_phase(run: Run) -> Phase:
     """Build the RL phase of a run."""
-    functions, config = RLPhaseFunctions(run), run.config
+    phase, config = RLPhase(run), run.config
 
     def explain_stop(skipped: int, outcome: StepOutcome) -> str:
         step = int(outcome.checkpoint.state.step)
-        return stop_reason(run, "--learning-rate", skipped, step=step, scored_rollout=outcome.details.scored_rollout)
+        rate = "learning rate in your optimizer" if run.setup.own_optimizer else "--learning-rate"
+        return stop_reason(run, rate, skipped, step=step, scored_rollout=outcome.details.scored_rollout)
 
     return Phase(
         name="rl",
         steps=config.optimization.steps,
         steps_done=lambda state: int(state.step),
-        make_step=functions.make_step,
+        make_step=phase.make_step,
         explain_stop=explain_stop,
         saves_after=lambda done: done == config.optimization.steps or done % config.run.checkpoint_every == 0,
         enter=partial(enter_rl, run.setup),
-        react_to_metrics=functions.react_to_metrics,
-        evaluate=functions.evaluate,
+        react_to_metrics=phase.react_to_metrics,
+        evaluate=phase.evaluate,
     )
 
 
@@ -230,33 +249,7 @@ def enter_rl(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint._replace(state=first_rl_state(setup, checkpoint.state))
 
 
-class StepFunctions(NamedTuple):
-    """The setup and the functions that make a step."""
-
-    setup: Setup
-    """Everything that the run uses, with the current settings."""
-    score_rollout: RolloutScorer
-    """Scores a rollout."""
-    learn: Learn
-    """Makes the updates."""
-
-
-class StepResult(NamedTuple):
-    """The outcome of an RL step."""
-
-    checkpoint: Checkpoint
-    """The checkpoint after the step."""
-    collected: Collected
-    """The groups that were sampled, and the groups that the step trained on."""
-    scored_rollout: ScoredRollout
-    """The rollout that the updates were computed from."""
-    batch: Batch[Any]
-    """The prepared batch of the updates."""
-    metrics: dict[str, float]
-    """Metrics of the step."""
-
-
-def one_step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
+def one_step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepOutcome:
     """Sample, judge and learn once; only sampling and judging may be abandoned after SIGTERM."""
     start, setup = time.monotonic(), functions.setup
     run.display.activity("sampling", compiles=True)
@@ -269,7 +262,7 @@ def one_step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_
     sampler, _ = sampler_of(setup, state)
     state, scored_rollout, batch, learned = learn_from(functions, state, sampler, collected, run.stopwatch)
     after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
-    return step_result(run, after, collected, scored_rollout, batch, learned, start=start)
+    return step_outcome(run, after, StepDetails(collected, scored_rollout, batch), learned, start=start)
 
 
 def learn_from(
@@ -285,21 +278,12 @@ def learn_from(
     return state, scored_rollout, batch, metrics
 
 
-def step_result(
-    run: Run,
-    after: Checkpoint,
-    collected: Collected,
-    scored_rollout: ScoredRollout,
-    batch: Batch[Any],
-    learned: LearnMetrics,
-    *,
-    start: float,
-) -> StepResult:
+def step_outcome(run: Run, after: Checkpoint, details: StepDetails, learned: LearnMetrics, *, start: float) -> StepOutcome:
     """Return the outcome of a step that began at the monotonic time `start`."""
     seconds, wanted, version = time.monotonic() - start, run.config.sampling.prompts, int(after.state.step) - 1
-    sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
+    sampled = rollout_metrics(details.collected, wanted=wanted, version=version, seconds=seconds)
     metrics = present(learned) | present(sampled) | present(run.stopwatch.lap())
-    return StepResult(after, collected, scored_rollout, batch, metrics)
+    return StepOutcome(after, metrics, metrics.get("skipped_updates"), details)
 
 
 def make_step_functions(run: Run, checkpoint: Checkpoint) -> StepFunctions:
@@ -316,10 +300,10 @@ def revise_setup(setup: Setup, checkpoint: Checkpoint) -> Setup:
     return setup
 
 
-def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
+def show_samples(run: Run, state: TrainState, details: StepDetails) -> None:
     """Show and log a few decoded responses, and write some to rollouts.jsonl with their tokens, scored after the updates."""
     setup, step, settings = run.setup, int(state.step), run.config.run
-    rows = setup.train.sample_rows(result.collected.sampled, settings.shown_samples)
+    rows = setup.train.sample_rows(details.collected.sampled, settings.shown_samples)
     run_on_first(lambda: run.trackers.samples(step, rows))
     if is_first():
         run.display.samples(step, rows)
@@ -328,5 +312,5 @@ def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
 
         score = partial(make_policy_scores(setup), policy_params(setup.base, state.params))
         count = LOGGED_RESPONSES if settings.logged_rollouts is None else settings.logged_rollouts
-        logged = rollout_rows(setup.train, result.collected, result.batch, score, step=step, count=count)
+        logged = rollout_rows(setup.train, details.collected, details.batch, score, step=step, count=count)
         run.write("the rollouts", lambda: run.folder.add_rollouts(logged))

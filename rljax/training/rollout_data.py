@@ -27,7 +27,7 @@ from rljax.models.distribution_scores import apply_over_vocabulary, square_sum
 from rljax.models.packed import to_batch
 from rljax.models.token_scores import choose_chunk
 from rljax.ops.divergence import k3
-from rljax.parallel import fetch, put
+from rljax.parallel import put
 from rljax.records import required
 from rljax.rollout import Collected, Groups, Layout, Sequences, collect, pad, sequences_of
 from rljax.rollout.groups import correctness_masks
@@ -225,8 +225,7 @@ def make_rollout_scorer(setup: Setup) -> RolloutScorer:
         found = {name: np.asarray(score(inputs)) for name, score in scores.items()}
         shapes = {name: ROLLOUT_FIELDS[name].shape(rollout.mask.shape) for name in found}
         rollout = rollout._replace(**{name: array.reshape(shapes[name]) for name, array in found.items()})
-        reward_history = state.options.get("reward_history")
-        past = None if reward_history is None else EarlierRewards(fetch(reward_history), groups.prompt_ids)
+        past = next((option.past(state, groups) for option in setup.options if option.past is not None), None)
         return ScoredRollout(groups._replace(rollout=rollout), completed_fraction(setup, state), past, gap)
 
     return score_rollout

@@ -39,13 +39,15 @@ from rljax.training.objective.algorithm import (
     fit_group_size,
     list_misfits,
     make_algorithm,
+    reward_weights,
+    with_reward_weights,
 )
 from rljax.training.objective.critic import Critic, make_critic
 from rljax.training.objective.optimizer import check_freeze, policy_optimizer, skip_frozen, stop_frozen_gradients
 from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, check_parts
 from rljax.training.parts.policy import choose_policy
-from rljax.training.parts.problems import check_images, make_prompt_stream, note_omission, problems_of_run
+from rljax.training.parts.problems import Problems, check_images, make_prompt_stream, note_omission, problems_of_run
 from rljax.training.parts.reward import groups_per_reward_call, make_step_reward, notes_on_reward
 from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
 from rljax.training.scoring import Forward, Score, make_score, make_supervised_score, scores_alone
@@ -186,9 +188,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     worker = make_worker(config, custom, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=free_bytes)
     check_rewards_and_kinds(algorithm, config, worker)
     train_worker = make_train_worker(config, algorithm, worker, custom.environment)
-    learns_from_steps = train_worker.judge.step_reward is not None and not any(
-        "rewards" in each.needs for each in algorithm.credits
-    )
+    algorithm = with_reward_weights(algorithm, reward_weights(algorithm, train_worker))
     base = make_base(config, policy, mesh, is_custom=custom.policy is not None)
     setup = plan_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
@@ -200,15 +200,11 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
         prompt_length=prompt_length,
         order=make_prompt_stream(config, train.problems),
         omissions=[
-            *problems.omissions,
-            *note_omission(
-                train.dropped + heldout.dropped, f"prompt longer than max_prompt_tokens={config.data.max_prompt_tokens}"
-            ),
-            *([describe_faults(problems.faults)] if problems.faults else []),
+            *list_data_omissions(config, problems, train, heldout, tokenizer),
             *(unused_sizes(config.model, custom.policy) if config.model.path or custom.policy else []),
-            *notes_on_data_and_settings(config, (*train.problems, *heldout.problems), tokenizer),
-            *notes_on_reward(config, (*train.problems, *heldout.problems)),
-            *(["the algorithm learns from step rewards; the reward of the response is only measured"] * learns_from_steps),
+            *unused_folder_settings(config, tokenizer),
+            *list_misfits(config, algorithm),
+            *list_unused_rewards(algorithm, train_worker),
         ],
         frozen={} if base is None else {"base": base},
     )
@@ -228,10 +224,25 @@ def make_train_worker(
     )
 
 
-def notes_on_data_and_settings(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
-    """List what the run ignores in the data and in the model's folder, and which settings conflict."""
-    lost = list_prompt_omissions(problems, tokenizer, chat=config.model.chat)
-    return [*lost, *unused_folder_settings(config, tokenizer), *list_misfits(config)]
+def list_data_omissions(
+    config: TrainConfig, problems: Problems, train: EncodedPrompts, heldout: EncodedPrompts, tokenizer: Tokenizer
+) -> list[str]:
+    """List what the run ignores in the data, and what its reward does not read."""
+    used, limit = (*train.problems, *heldout.problems), config.data.max_prompt_tokens
+    return [
+        *problems.omissions,
+        *note_omission(train.dropped + heldout.dropped, f"prompt longer than max_prompt_tokens={limit}"),
+        *([describe_faults(problems.faults)] if problems.faults else []),
+        *list_prompt_omissions(used, tokenizer, chat=config.model.chat),
+        *notes_on_reward(config, used),
+    ]
+
+
+def list_unused_rewards(algorithm: Algorithm, worker: RolloutWorker) -> list[str]:
+    """Return a note if the algorithm learns from step rewards and not from the reward of the response."""
+    if worker.judge.step_reward is None or any("rewards" in each.needs for each in algorithm.credits):
+        return []
+    return ["the algorithm learns from step rewards; the reward of the response is only measured"]
 
 
 def plan_setup(

@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh, Sharding
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, UInt32
 
-from rljax.algorithms import Algorithm, Batch, Rollout
+from rljax.algorithms import Algorithm, Batch, EarlierRewards, Rollout
 from rljax.models import Params
 from rljax.parallel import Partition, policy_shardings, put
 
@@ -59,6 +59,8 @@ class Option(NamedTuple):
     """State -> (trained parameters that sample the next rollout, number of RL steps that produced them)."""
     step: Callable[..., Any] | None = None
     """Makes an RL step in place of `rljax.training.rl_phase.one_step`, with the same arguments and result."""
+    past: Callable[[Any, Any], EarlierRewards] | None = None
+    """(state, groups of a rollout) -> earlier rewards of their prompts, with which the responses are compared."""
     before_updates: Callable[[Any, Any], Any] | None = None
     """(state, scored rollout) -> state, before the updates of a rollout."""
     measure: Callable[[Rollout, Batch], dict[str, float]] | None = None

@@ -14,7 +14,9 @@ import rljax
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
+from rljax.programs.train import refuse_unused_settings
 from rljax.training.interrupt import Interrupted
+from rljax.training.parts.custom_parts import CustomParts
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -99,6 +101,19 @@ def test_resuming_with_another_optimizer_is_rejected(runs):
 def test_resuming_without_the_optimizer_is_rejected(runs):
     with pytest.raises(InputError, match="The run was started with optimizer passed"):
         rljax.train(resume=runs["muon"].run, **PARTS)
+
+
+@pytest.mark.parametrize("settings", [{"learning_rate": 1e-3}, {"max_grad_norm": 0.5}, {"second_moment": "factored"}])
+def test_settings_of_the_built_in_optimizer_are_refused(tmp_path, settings):
+    config = CONFIG.replace(run=str(tmp_path / "refused"), **settings)
+    with pytest.raises(
+        InputError, match=rf"^{next(iter(settings))}=.* applies to the built-in optimizer, but an optimizer is"
+    ):
+        rljax.train(config, optimizer=MUON, **PARTS)
+    parts = CustomParts(optimizer=MUON, **PARTS)
+    refuse_unused_settings(config.replace(algorithm="ppo"), parts)  # the critic's optimizer reads them
+    if "learning_rate" not in settings:
+        refuse_unused_settings(config.replace(warm_start_steps=1), parts)
 
 
 NEEDS_EXTRA_ARGUMENT = optax.GradientTransformationExtraArgs(

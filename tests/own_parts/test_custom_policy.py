@@ -31,6 +31,8 @@ from rljax.programs.export import export
 from rljax.programs.train import refuse_unused_settings
 from rljax.programs.trained_policy import load
 from rljax.rollout import sequences_of
+from rljax.tracking.run_folder import RunFolder
+from rljax.tracking.summary import summarize
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
@@ -444,18 +446,55 @@ def test_anything_but_a_configuration_is_refused(config):
         rljax.sft(config)
 
 
+OWN_ALGORITHM = CONFIG.replace(algorithm="dapo", train_problems=12, heldout_problems=2)
+
+
 def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
-    algorithm, config = BY_NAME["grpo"](), CONFIG.replace(advantage="rank", train_problems=12, heldout_problems=2)
+    algorithm, config = BY_NAME["grpo"](), OWN_ALGORITHM.replace(advantage="rank")
     made = make_setup(config, CustomParts(algorithm=algorithm, reward=even_length)).algorithm
     assert made.advantage != algorithm.advantage
     assert made.surrogate is algorithm.surrogate
     with pytest.raises(InputError, match="has no critic, so critic_frozen_trunk cannot be used"):
         make_setup(config.replace(critic_frozen_trunk=True), CustomParts(algorithm=algorithm, reward=even_length))
-    for settings in ({"algorithm_options": {"clip_high": 0.5}}, {"without": ("token_level",)}):
+    for settings in ({"algorithm": "gspo"}, {"algorithm_options": {"clip_high": 0.5}}, {"without": ("token_level",)}):
         with pytest.raises(
-            InputError, match=r"^\w+=.* changes a built-in algorithm, but your own algorithm is passed to train\(\); leave"
+            InputError,
+            match=r"^\w+=.* applies to built-in algorithms, but your own algorithm is passed to train\(\); leave",
         ):
-            rljax.train(CONFIG.replace(run=str(tmp_path / "refused"), **settings), even_length, algorithm=algorithm)
+            rljax.train(OWN_ALGORITHM.replace(run=str(tmp_path / "refused"), **settings), even_length, algorithm=algorithm)
+
+
+def test_an_algorithm_that_cannot_handle_abstentions_is_refused_before_the_run(tmp_path):
+    algorithm = BY_NAME["dr_grpo"](max_length=12)
+    own = algorithm._replace(advantage=lambda rewards: rewards - rewards.mean(-1, keepdims=True))
+    with pytest.raises(InputError, match=r"cannot train with .*: .*unexpected keyword argument 'valid'"):
+        rljax.train(OWN_ALGORITHM.replace(run=str(tmp_path / "refused")), even_length, algorithm=own)
+    assert not (tmp_path / "refused").exists()
+
+    def abstain_on_some(completions):
+        return [None if len(completion) < 3 else even_length([completion])[0] for completion in completions]
+
+    result = rljax.train(OWN_ALGORITHM.replace(run=str(tmp_path / "run"), steps=1), abstain_on_some, algorithm=algorithm)
+    assert summarize(RunFolder.open(result.run)).algorithm == "custom"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (
+            BY_NAME["dapo"](),
+            "the overlong penalty begins after 16384 tokens, and a response has at most 12, so there is no",
+        ),
+        (
+            BY_NAME["dr_grpo"](),
+            "the algorithm divides by max_length=3000, and a response has at most 12 tokens, so gradients",
+        ),
+        (BY_NAME["dapo"](max_length=12, cache=2), None),
+    ],
+)
+def test_lengths_in_an_algorithm_that_is_passed_are_compared_with_the_runs_limit(algorithm, expected):
+    omissions = make_setup(OWN_ALGORITHM, CustomParts(algorithm=algorithm, reward=even_length)).omissions
+    assert [note.startswith(expected) for note in omissions] == ([] if expected is None else [True])
 
 
 @pytest.mark.parametrize(
@@ -525,7 +564,7 @@ def test_settings_apply_to_an_algorithm_that_is_passed(tmp_path):
             r"^value_pretraining_passes=2 applies to a critic, but the algorithm has none",
         ),
         (
-            {"value_pretraining_loss": 0.1},
+            {"algorithm": "dapo", "value_pretraining_loss": 0.1},
             {"algorithm": BY_NAME["dapo"]()},
             r"^value_pretraining_loss=0\.1 applies to a critic",
         ),

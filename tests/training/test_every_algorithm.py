@@ -36,6 +36,10 @@ def parity(prompts, completions, **columns):
 """
 
 
+def all_right(completions):
+    return [1.0] * len(completions)
+
+
 ONE_STEP = TINY.replace(
     algorithm_options={}, warm_start_steps=0, steps=1, minibatches=1, microbatch_rows=None, eval_every=0, max_tries=1
 )
@@ -249,6 +253,16 @@ def test_rewards_and_weights_reach_the_algorithm_separately():
         assert max(distances(state.params, before)) > 0
         learned.append(jax.device_get(state.params))
     assert max(distances(*learned)) > 0, "different weights must give different updates"
+
+
+def test_a_term_is_trained_on_if_the_surrogate_has_no_weight():
+    config = ONE_STEP.replace(algorithm="gpg", **{"with": ("term=positive_examples,coefficient=0.1",)})
+    setup, state = start_rl(config, all_right)
+    groups = setup.train.generate(state.params, range(4), 4, jax.random.key(0))
+    before = jax.device_get(state.params)
+    state, metrics = learn_from(setup, state, groups)
+    assert max(distances(state.params, before)) > 0
+    assert present(metrics)["loss"] > 0, "the surrogate's weight is 0 in GPG if all responses to a prompt are right"
 
 
 def test_a_single_reward_is_the_only_component(sampled):

@@ -53,19 +53,19 @@ def test_shown_settings_contain_the_resolved_lengths():
         (config_of("dr_grpo"), None),
         (config_of("grpo"), None),
         (config_of("dapo", max_length=300, cache=100), None),
-        (config_of("dapo", max_length=350, cache=100), "the overlong penalty of dapo begins after 250 tokens"),
+        (config_of("dapo", max_length=350, cache=100), "the overlong penalty begins after 250 tokens"),
         (
             config_of("forking_tokens", max_length=20480, cache=4096),
-            "the overlong penalty of forking_tokens begins after 16384",
+            "the overlong penalty begins after 16384",
         ),
         (
             config_of("dr_grpo", max_length=3000),
-            "dr_grpo divides by max_length=3000, and a response has at most 250 tokens, so",
+            "the algorithm divides by max_length=3000, and a response has at most 250 tokens, so",
         ),
     ],
 )
 def test_lengths_that_do_not_fit_the_run_are_reported(config, expected_start):
-    notes = list_misfits(config)
+    notes = list_misfits(config, make_algorithm(config))
     assert [note.startswith(expected_start) for note in notes] == ([] if expected_start is None else [True])
 
 

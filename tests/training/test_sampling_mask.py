@@ -17,7 +17,7 @@ from rljax.rollout.engine_protocols import Request, Response, check_responses
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.rollout.sampling import sample_from_kept, sample_token
 from rljax.training.config import TrainConfig
-from rljax.training.objective.algorithm import list_misfits
+from rljax.training.objective.algorithm import list_misfits, make_algorithm
 
 RANDOM = np.random.default_rng(0)
 TINY = SMALL.replace(
@@ -212,5 +212,6 @@ def test_the_sampling_mask_is_off_by_default():
     ],
 )
 def test_a_run_notes_that_a_correction_counts_truncation(settings, names):
-    notes = list_misfits(TINY.replace(**{"sampling_mask": None, **settings}))
+    config = TINY.replace(**{"sampling_mask": None, **settings})
+    notes = list_misfits(config, make_algorithm(config))
     assert [note[: len(name)] for note, name in zip(notes, names, strict=True)] == names

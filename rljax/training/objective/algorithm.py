@@ -60,10 +60,10 @@ def with_paper_lengths(config: TrainConfig) -> TrainConfig:
     return config if is_custom(name) else config.replace(algorithm_options=paper_lengths(option_defaults(name), options))
 
 
-def list_misfits(config: TrainConfig) -> list[str]:
+def list_misfits(config: TrainConfig, algorithm: Algorithm) -> list[str]:
     """List settings that conflict: an algorithm's lengths with the run's limit, or a correction with truncated sampling."""
     settings, sampling = config.algorithm, config.sampling
-    lengths = misfit_lengths(settings.name, settings.options, _run_lengths(config), sampling.max_response_tokens)
+    lengths = misfit_lengths(algorithm.weights, algorithm.shape_reward, sampling.max_response_tokens)
     chosen = {"correction": settings.correction, "off_policy_delta": settings.off_policy_delta}
     return lengths + ([] if sampling.sampling_mask else truncation_warnings(chosen, sampling.top_k, sampling.top_p))
 
@@ -274,7 +274,7 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
         )
     try:
         jax.eval_shape(_make_blank_loss(algorithm, sampling, config.optimization.minibatches, rewards))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # TypeError: one of its functions does not accept an argument, such as `valid`
         raise InputError(
             f"{name}{_describe_changes(config.algorithm)} cannot train with "
             f"prompts={sampling.prompts} and group_size={sampling.group_size}: {error}."
@@ -330,7 +330,6 @@ def blank_rollout(sampling: SamplingConfig, rewards: int) -> Rollout[Array]:
     """
     shape = (sampling.prompts, sampling.group_size, sampling.max_response_tokens)
     blank: dict[str, Any] = {name: jnp.zeros(field.shape(shape), field.dtype) for name, field in ROLLOUT_FIELDS.items()}
-    blank |= dict.fromkeys(("valid", "bootstrap", "correct"))
     blank["reward_parts"] = {f"reward {i}": blank["rewards"] for i in range(rewards)}
     return Rollout(**blank)
 
