@@ -10,6 +10,7 @@ import numpy as np
 from rljax.boxed import boxes
 from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.records import is_finite_number
+from rljax.text import parse_json
 
 MAX_CHARACTERS = 1_000_000
 """Maximum length of a prompt, answer or demonstration. A longer text is treated as a mistake in the file."""
@@ -24,6 +25,8 @@ CONTENT_SUBSTITUTES = ("tool_calls", "function_call", "reasoning_content", "reas
 MISSING = object()
 """What `lookup` returns for a column that a row does not have."""
 
+_NO_ANSWERS, _KINDS_OF_PROBLEMS = {"proof", "notfound"}, ("question_type", "problem_type")
+"""What NuminaMath-1.5 writes in place of an answer, and columns by which its rows are recognized."""
 _BOX_COMMANDS = ("boxed", "fbox")
 _BOX = re.compile(rf"\\(?:{'|'.join(_BOX_COMMANDS)})(?![a-zA-Z])")
 
@@ -110,7 +113,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
 
     Raises:
         BadRowError: the value is null, a list, an object, a number that is not finite or has over 4,300 digits, or text that
-            `text_of` rejects.
+            `text_of` rejects; or the row is one of NuminaMath without a checkable answer.
 
     Example:
         >>> answer_of({"answer": 27.0}, "answer"), answer_of({"answer": "27.0"}, "answer")
@@ -131,6 +134,8 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
             "fill in the answer, or remove the row",
             column=column,
         )
+    if value.strip().lower() in _NO_ANSWERS and any(name in row for name in _KINDS_OF_PROBLEMS):
+        raise BadRowError("the row has no checkable answer", "remove the row", column=column)
     return _check_text(value, column, "answer")
 
 
@@ -147,7 +152,7 @@ def shortest_decimal(value: np.floating) -> float:
 
 
 def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | None]:
-    """Read a prompt that is text or a chat.
+    """Read a prompt that is text or a chat; a JSON list of messages in text form is a chat too.
 
     Args:
         row: the row.
@@ -160,7 +165,7 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
     Raises:
         BadRowError: the value is neither text nor a chat, is empty, or is a chat that ends with the assistant's turn.
     """
-    value = require(row, column)
+    value = _parse_chat(require(row, column))
     if isinstance(value, str):
         return _check_text(value, column, "prompt"), None
     messages = chat_of(value, column)
@@ -169,6 +174,16 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
             "the chat ends with the assistant's turn, which the policy must generate", "remove that message", column=column
         )
     return _check_text(join_contents(messages), column, "prompt"), messages
+
+
+def _parse_chat(value: object) -> object:
+    """Parse text that is a JSON list of objects with a `role`; return any other value unchanged."""
+    try:
+        parsed = parse_json(value) if isinstance(value, str) and value.lstrip().startswith("[") else None
+    except ValueError:
+        return value
+    is_chat = isinstance(parsed, list) and parsed and all(isinstance(entry, dict) and "role" in entry for entry in parsed)
+    return parsed if is_chat else value
 
 
 def chat_of(value: object, column: str) -> Messages:

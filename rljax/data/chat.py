@@ -1,16 +1,18 @@
 """Conversion of chats to text by a tokenizer's chat template, with a time limit, a fixed date and the run's options."""
 
 import ctypes
+import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from rljax.data.cells import without_nulls
 from rljax.errors import InputError
-from rljax.text import one_line, parse_json
+from rljax.text import one_line, parse_json, texts_of
 
 RENDER_SECONDS = 10.0
 """Time limit for rendering one chat, in seconds."""
@@ -93,6 +95,42 @@ def parse_chat_columns(columns: Mapping[str, object]) -> dict[str, Any]:
     return found
 
 
+def parse_arguments(value: Any) -> Any:
+    """Parse the arguments of a tool call if they are JSON text; return other text and values unchanged.
+
+    Example:
+        >>> parse_arguments('{"a": 2}'), parse_arguments({"a": 2}), parse_arguments("two")
+        ({'a': 2}, {'a': 2}, 'two')
+    """
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+def _convert_calls(messages: Sequence[Mapping[str, Any]], convert: Callable[[Any], Any]) -> list[Mapping[str, Any]]:
+    """Return messages with converted arguments of tool calls."""
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: convert(entry) if key == "arguments" else visit(entry) for key, entry in value.items()}
+        return [visit(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+    return [
+        {key: visit(entry) if key in ("tool_calls", "function_call") else entry for key, entry in message.items()}
+        for message in messages
+    ]
+
+
+def _arguments_as_object(value: Any) -> Any:
+    parsed = parse_arguments(value)
+    return parsed if isinstance(parsed, Mapping) else value
+
+
+def _arguments_as_text(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping) else value
+
+
 def render_chat(
     tokenizer: Any,
     messages: Sequence[Mapping[str, Any]],
@@ -104,6 +142,9 @@ def render_chat(
     chat_template_kwargs: Mapping[str, object] | None = None,
 ) -> str:
     """Convert a chat to text with the chat template of a `transformers` tokenizer.
+
+    The template receives the arguments of tool calls as objects. If it rejects them or writes an object as Python does, it is a
+    template for JSON text, and receives text.
 
     Args:
         tokenizer: the tokenizer.
@@ -123,7 +164,37 @@ def render_chat(
             "`rljax chat`), or use the tokenizer of a chat model."
         )
     options = {**chat_format.options, **(chat_template_kwargs or {})}
+    render = partial(
+        _render, tokenizer, chat_format=chat_format, name=name, opens_turn=opens_turn, tools=tools, options=options
+    )
+    texts = _convert_calls(messages, _arguments_as_text)
+    objects = _convert_calls(messages, _arguments_as_object)
+    if objects == texts:
+        return render(texts)
+    try:
+        text = render(objects)
+    except InputError:
+        return render(texts)
+    return render(texts) if _has_python_arguments(text, objects, [*messages, {"tools": tools}]) else text
 
+
+def _has_python_arguments(text: str, objects: Sequence[Mapping[str, Any]], data: Sequence[Any]) -> bool:
+    """Decide whether a template wrote the arguments of a call as Python does; the data may contain the same text."""
+    forms: list[str] = []
+    _convert_calls(objects, lambda value: forms.append(str(value)) if isinstance(value, Mapping) and value else None)
+    return any(text.count(form) > sum(own.count(form) for own in texts_of(data)) for form in forms)
+
+
+def _render(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    chat_format: ChatFormat,
+    name: str,
+    opens_turn: bool,
+    tools: Sequence[Mapping[str, Any]] | None,
+    options: Mapping[str, object],
+) -> str:
     def render() -> str:
         template = _fix_date(tokenizer.get_chat_template(None, tools), chat_format.date, name)
         return tokenizer.apply_chat_template(

@@ -37,6 +37,7 @@ PREPROCESS_COLUMN = "length_bin"
 Row = Mapping[str, object]
 
 _TASK_AND_TESTS = "{task}\n\nThe code has to pass these tests:\n\n{tests}\n"
+_TASK_WITH_START = "{task}\n\nThe program has to begin like this:\n\n```python\n{start}\n```\n"
 _TASK_WITH_INPUT = "{task}\n\nWrite a Python 3 program that reads the input from standard input and prints the output.\n"
 _CONTEST_TESTS = ("public_tests", "private_tests", "generated_tests")
 _PYTHON_3 = 3
@@ -174,11 +175,33 @@ def _human_eval(first: Row) -> Format | None:
         for name in ("test", "entry_point"):
             text_of(row, name, name)
         # Keep the original header: the prompt may be reworded later, but a completion may be only the function's body.
-        return {"header": row["prompt"], **columns_except("prompt", "canonical_solution")(row)}
+        return {"header": require(row, "prompt"), **columns_except("prompt", "canonical_solution")(row)}
 
     demonstration = "canonical_solution" if "canonical_solution" in first else DEMONSTRATION_COLUMN
     return Format(
         "HumanEval", lambda row: prompt_of(row, "prompt"), _no_answer, optional_demonstration(demonstration), columns
+    )
+
+
+def _leet_code(first: Row) -> Format | None:
+    """Recognize LeetCodeDataset: `prompt` contains only imports and helpers, and another column contains the question."""
+    question = next((name for name in ("query", "problem_description") if name in first), None)
+    form = _human_eval(first)
+    if form is None or question is None:
+        return None
+
+    def prompt(row: Row) -> tuple[str, None]:
+        task, start = text_of(row, question, "prompt"), row.get("starter_code")
+        if isinstance(start, str) and start.strip() not in task:
+            task = _TASK_WITH_START.format(task=task.strip(), start=start.rstrip())
+        return task, None
+
+    response = next((name for name in ("response", "completion") if name in first), DEMONSTRATION_COLUMN)
+    return form._replace(
+        name="LeetCodeDataset",
+        prompt=prompt,
+        demonstration=optional_demonstration(response),
+        columns=lambda row: columns_except(question)(form.columns(row)),
     )
 
 
@@ -489,7 +512,7 @@ def _completion(first: Row) -> Format | None:
     )
 
 
-_CODE = (_human_eval, _mbpp, _code_contests, _tests)
+_CODE = (_leet_code, _human_eval, _mbpp, _code_contests, _tests)
 _ALL = (_verl, *_CODE, _aime, _commonsense_qa, _folio, _strategy_qa, _gsm8k, _math, _messages, _completion)
 
 

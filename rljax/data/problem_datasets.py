@@ -1,8 +1,8 @@
 """Problems from files and from the Hugging Face hub.
 
-GSM8K, MATH, AIME, HumanEval, MBPP, CodeContests, StrategyQA, CommonsenseQA, FOLIO, DAPO-Math-17k and the row formats of TRL and
-verl are recognized by their columns (see `formats`). In any other dataset, a row has a prompt, an answer, and further columns that
-a reward may use. The first readable row decides which columns are used for all rows.
+GSM8K, MATH, AIME, HumanEval, MBPP, LeetCodeDataset, CodeContests, StrategyQA, CommonsenseQA, FOLIO, DAPO-Math-17k and the row
+formats of TRL and verl are recognized by their columns (see `formats`). In any other dataset, a row has a prompt, an answer, and
+further columns that a reward may use. The first readable row decides which columns are used for all rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -185,7 +185,11 @@ def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = Fals
             f"the demonstration of {problem.prompt[:60]!r} is a chat (roles: {roles}) with several turns, tool calls or reasoning, "
             "which only a chat template can write; turn chat on (--chat)."
         )
-    ids = tokenizer.encode(text)
+    ids = (
+        tokenizer.encode_after(problem.prompt, text)
+        if isinstance(tokenizer, HuggingFaceTokenizer)
+        else tokenizer.encode(text)
+    )
     ids = ids if ids and ids[-1] == tokenizer.eos_token_id else [*ids, tokenizer.eos_token_id]
     return ids, [True] * len(ids)
 
@@ -234,23 +238,10 @@ def move_turns_to_demonstration(problem: Problem) -> Problem:
 WEIGHT_COLUMNS = ("weight", "weights", "sample_weight", "loss_weight")
 """Columns that other libraries read as the weights of rows."""
 COLUMNS_NOT_IN_PROMPTS = (
-    *(
-        "system",
-        "system_prompt",
-        "functions",
-        "documents",
-        "instruction",
-        "input",
-        "context",
-        "passage",
-        "choices",
-        "options",
-    ),
-    *("starter_code", "image", "images", "video", "videos", "audio", "audios"),
+    *("system", "system_prompt", "functions", "documents", "instruction", "input", "context", "passage"),
+    *("choices", "options", "starter_code", "image", "images", "video", "videos", "audio", "audios"),
 )
 """Columns that other programs write into prompts. rljax does not; it passes them to the rewards, like all other columns."""
-
-
 CHATS_NOT_IN_PROMPTS = ("messages", "conversation", "conversations", "history")
 """Columns with chats that other programs write into prompts; an assistant message in such a chat may be the
 answer, so prompts are not searched for it."""
@@ -258,6 +249,8 @@ SCORE_COLUMNS = tuple(
     (name.format("chosen"), name.format("rejected")) for name in ("score_{}", "{}_score", "{}-rating", "{}_rating")
 )
 """Columns with the scores of the two responses of a pair."""
+FALSE_LABELS, TRUE_LABELS = {"false", "0", "0.0"}, {"true", "1", "1.0"}
+"""Labels of unwanted and wanted completions, as lower-case text."""
 MAX_SHAPES = 64
 """Maximum number of different chats compared with the template's output; chats with the same fields and roles count once."""
 
@@ -272,7 +265,8 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
 
     Returns:
         The sentences of `list_columns_left_out`; then, if chat is off, a sentence per lost column, or one about the lost roles; if
-        chat is on, a sentence about the fields that the template omits, and one about template options that it does not read.
+        chat is on, a sentence each about prompts that are already formatted, fields that the template omits, and template options
+        that it does not read.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -341,8 +335,9 @@ def _list_labels_without_effect(problems: Sequence[Problem]) -> list[str]:
             f"messages of role {' or '.join(map(repr, sorted(roles)))} have weight 1, which has no effect: only assistant "
             "messages are trained on"
         )
-    unwanted = sum(problem.demonstration is not None and problem.columns.get("label") is False for problem in problems)
-    if unwanted:
+    labels = [str(problem.columns.get("label")).lower() for problem in problems if problem.demonstration is not None]
+    unwanted = sum(label in FALSE_LABELS for label in labels)
+    if unwanted and {*labels} <= {*FALSE_LABELS, *TRUE_LABELS, "none"}:
         notes.append(
             f"{unwanted} of {len(problems)} completions are labeled false (unwanted), but are used like all others; leave these "
             "rows out"
@@ -392,11 +387,14 @@ def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, c
             seen.add(shape)
             unread |= tokenizer.list_ignored_parts(messages, **columns)
     lost, options = ", ".join(sorted(unread)), ", ".join(map(repr, tokenizer.list_unread_options()))
+    opening = tokenizer.turn_opening
+    formatted = sum(problem.messages is None and opening in problem.prompt for problem in problems) if opening else 0
     notes = {
         "the chat template omits these fields of the chats in the data, so the model does not see them": lost,
         "the chat template does not read these entries of chat_template_kwargs": options,
     }
-    return [f"{note}: {names}" for note, names in notes.items() if names]
+    twice = f"{formatted} of {len(problems)} prompts already contain {opening!r}, which the chat template adds; leave out --chat"
+    return [*([twice] if formatted else []), *(f"{note}: {names}" for note, names in notes.items() if names)]
 
 
 class PromptStream:

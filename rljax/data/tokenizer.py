@@ -32,6 +32,8 @@ _TOKENIZER_FILES = (
     "tekken.json",
 )
 
+CONTEXT_CHARACTERS = 256
+"""Number of characters before a text that are encoded with it; more than the longest token has."""
 IDS = "ids"
 """Value of `--tokenizer` for prompts and responses that are written as token ids."""
 OWN_NAME = "rljax_tokenizer"
@@ -262,13 +264,21 @@ class HuggingFaceTokenizer:
         _check_utf8(text)
         return self.inner.encode(text, add_special_tokens=False)
 
+    def encode_after(self, prefix: str, text: str) -> list[int]:
+        """Turn text that follows a prefix into the ids that it has in the joint text, if the prefix keeps its ids there.
+
+        SentencePiece tokenizers begin a text with a space, which a text within another text does not have.
+        """
+        near = prefix[-CONTEXT_CHARACTERS:]
+        before, joint = self.encode(near), self.encode(near + text)
+        return joint[len(before) :] if joint[: len(before)] == before else self.encode(text)
+
     def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
         """Turn ids into text without special tokens, or, with `keeps_special`, without the trailing end and padding tokens."""
         ids = [int(i) for i in ids]
         while self.keeps_special and ids and ids[-1] in self._end_ids:
             ids.pop()
-        skips = not self.keeps_special
-        return self.inner.decode(ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False)
+        return self.inner.decode(ids, skip_special_tokens=not self.keeps_special, clean_up_tokenization_spaces=False)
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, opens_turn: bool, **columns: Any) -> str:
         """Turn a chat into text; see `rljax.data.chat.render_chat`."""
@@ -313,6 +323,17 @@ class HuggingFaceTokenizer:
             return ""
         return unclosed_thought(self.render([{"role": "user", "content": "1"}], opens_turn=True)) + self.chat.prefill
 
+    @cached_property
+    def turn_opening(self) -> str:
+        """The text with which the template begins a user's turn; empty if ordinary text could contain it."""
+        messages = [{"role": role, "content": "4711"} for role in ("user", "assistant", "user")]
+        try:
+            ended, continued = (self.render(messages[:count], opens_turn=False).split("4711") for count in (2, 3))
+        except InputError:
+            return ""
+        opening = continued[-2:][0].removeprefix(ended[-1]).strip().removeprefix(self.inner.bos_token or "").strip()
+        return "" if opening.isalnum() else opening
+
     def encode_turns(
         self, messages: Sequence[Mapping[str, Any]], turns: Sequence[Mapping[str, Any]], **columns: Any
     ) -> list[tuple[list[int], bool]]:
@@ -340,7 +361,7 @@ class HuggingFaceTokenizer:
         if len(turns) == 1 and not full.startswith(prefixes[0]):
             # The prompt opens a thought, but the template omits the thoughts of completed turns.
             content = turns[0]["content"].removeprefix(self.opening).removeprefix(self.chat.prefill)
-            return [(self._encode_turn(content + end), learned[0])]
+            return [(self._encode_turn(prefixes[0], content + end), learned[0])]
         pieces: list[tuple[list[int], bool]] = []
         for prefix, next_prefix, is_learned in zip(prefixes, [*prefixes[1:], None], learned, strict=True):
             region = full[len(prefix) : None if next_prefix is None else len(next_prefix)]
@@ -350,8 +371,8 @@ class HuggingFaceTokenizer:
                     f"the chat template of {self.name!r} writes the turns of a completion differently once they have ended, so "
                     "training would see a different text from sampling; make a separate row for each assistant turn."
                 )
-            pieces.append((self._encode_turn(own + found_end if found_end else rest), is_learned))
-            pieces += [] if next_prefix is None else [(self.encode(rest), False)]
+            pieces.append((self._encode_turn(prefix, own + found_end if found_end else rest), is_learned))
+            pieces += [] if next_prefix is None else [(self.encode_after(prefix + own + end, rest), False)]
         return pieces
 
     def _clean(self, turn: Mapping[str, Any], end: str, *, is_first: bool) -> Mapping[str, Any]:
@@ -391,9 +412,9 @@ class HuggingFaceTokenizer:
         words = {*re.findall(r"\w+", template), *inspect.signature(self.inner.apply_chat_template).parameters}
         return sorted(set(self.chat.options) - words)
 
-    def _encode_turn(self, text: str) -> list[int]:
-        """Encode a turn, and append the end token if the ids do not end with one."""
-        ids = self.encode(text)
+    def _encode_turn(self, prefix: str, text: str) -> list[int]:
+        """Encode a turn after a prefix, and append the end token if the ids do not end with one."""
+        ids = self.encode_after(prefix, text)
         return ids if ids and ids[-1] in self._end_ids else [*ids, self.eos_token_id]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljax.data.bad_rows import short_repr
+from rljax.data.chat import parse_arguments
 from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer, completion_text
 from rljax.errors import InputError
 from rljax.text import one_line
@@ -206,12 +207,7 @@ def _fault(call: object) -> str | None:
 def _arguments(call: Mapping[str, Any]) -> Any:
     """Return the arguments of a call; parse them if the model wrote them as JSON text."""
     found = call.get("arguments", call.get("parameters", {}))
-    if isinstance(found, str):
-        try:
-            return json.loads(found)
-        except (ValueError, RecursionError):
-            return found
-    return {} if found is None else found
+    return {} if found is None else parse_arguments(found)
 
 
 def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ Sampled text is never rendered again: the template writes only the text between 
 template is rejected if the result differs from rendering the full dialogue.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,7 +39,13 @@ def encode_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages:
     if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.chat.is_used):
         return tokenizer.encode(replace_surrogates("".join(f"{message['content']}\n" for message in messages)))
     calls = turn.calls if isinstance(turn, Turn) else NO_CALLS
-    return tokenizer.encode(replace_surrogates(text_between(tokenizer, problem, messages, calls=calls)))
+    before = _end_text(tokenizer) or replace_surrogates(turn)
+    return tokenizer.encode_after(before, replace_surrogates(text_between(tokenizer, problem, messages, calls=calls)))
+
+
+def _end_text(tokenizer: HuggingFaceTokenizer) -> str:
+    """Return the token with which the template ends a turn, as text; empty if there is none."""
+    return "" if tokenizer.turn_end is None else str(tokenizer.inner.convert_ids_to_tokens(tokenizer.turn_end))
 
 
 def text_between(
@@ -78,8 +83,7 @@ def text_between(
             "(for example, without its reasoning), so an episode cannot be continued as it was sampled; return the observations as "
             "plain text, give them another role, or change the template."
         )
-    end = tokenizer.turn_end
-    closing = "" if end is None else str(tokenizer.inner.convert_ids_to_tokens(end))
+    closing = _end_text(tokenizer)
     tail = dialogue_text[len(prompt_text) :].rpartition(closing)[2] if closing else ""
     return tail + full[len(dialogue_text) :]
 
@@ -95,15 +99,9 @@ def _placeholder_turn(
     thinks = THINK_END in str(tokenizer.inner.chat_template) and not prompt_text.rstrip().endswith(THINK_END)
     content = (THOUGHT if thinks else "") + ("" if calls and not thinks else STAND_IN)
     turn: dict[str, Any] = {"role": "assistant", "content": content}
-    if not calls:
-        return turn, tokenizer.render([*prompt, turn], opens_turn=False, **columns)
-    turn["tool_calls"] = [call.to_message() for call in calls]
-    try:
-        return turn, tokenizer.render([*prompt, turn], opens_turn=False, **columns)
-    except InputError:  # some templates take the arguments of a call as JSON text
-        for call in turn["tool_calls"]:
-            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
-        return turn, tokenizer.render([*prompt, turn], opens_turn=False, **columns)
+    if calls:
+        turn["tool_calls"] = [call.to_message() for call in calls]
+    return turn, tokenizer.render([*prompt, turn], opens_turn=False, **columns)
 
 
 def _adapt_messages(tokenizer: HuggingFaceTokenizer, messages: Sequence[Message]) -> list[Message]:

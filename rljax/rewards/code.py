@@ -68,7 +68,8 @@ def code(
         stdin: for each prompt the inputs of the program, one text per test, as in CodeContests. With `stdin`, the program is what
             `rljax.rewards.code_blocks.last_code` finds, and it is judged as in `rljax.rewards.standard_input.build_stdin_program`.
         stdout: for each prompt the outputs that the program must print, one text per test; required with `stdin`.
-        header: for each prompt the beginning of the program, used instead of the prompt, so the prompt may be any text.
+        header: for each prompt the beginning of the program, used instead of the prompt, so the prompt may be any text. It may be
+            only imports and helpers.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: the number of programs that run at the same time; None means one per core.
         progress: called with the number of programs judged so far and the number of programs with tests; or None.
@@ -245,9 +246,10 @@ def build_program(
     if method:
         program, entry = f"{program}\n\n{method} = {entry}\n", method
     beginning = prompt if header is None else header
+    is_start = header is not None or (isinstance(prompt, str) and defines(prompt, [entry]))
     combined = (
         _combine(beginning, program, entry)
-        if isinstance(beginning, str) and entry and _is_program_start(beginning, entry)
+        if isinstance(beginning, str) and entry and is_start and _is_program(beginning)
         else None
     )
     return Program(
@@ -327,26 +329,25 @@ def _find_tested_names(tests: Sequence[str]) -> list[str]:
     )
 
 
-def _is_program_start(prompt: str, entry_point: str) -> bool:
-    """Decide whether a prompt is the beginning of a program, not a description of it."""
-    if not defines(prompt, [entry_point]):
-        return False
+def _is_program(text: str) -> bool:
+    """Decide whether a text is Python with more than expressions; a description of one word is an expression."""
     try:
-        compile(prompt, "<prompt>", "exec")
-    except (SyntaxError, ValueError):
+        tree = ast.parse(text)
+        compile(tree, "<prompt>", "exec")
+    except (SyntaxError, ValueError, RecursionError):
         return False
-    return True
+    return any(not isinstance(node, ast.Expr) for node in tree.body)
 
 
 def _combine(prompt: str, response_code: str, entry_point: str) -> str:
     """Append a response's code to the prompt, with the code's `__future__` imports first, as Python requires.
 
-    Code that defines the function again needs only the prompt's imports and helpers. Code that is only the function's body is
-    indented unless it already is.
+    Code that defines the function, or follows a prompt that only imports and defines helpers, is appended unchanged. Code that is
+    only the function's body is indented unless it already is.
     """
     future = "".join(f"{found.group()}\n" for found in _FUTURE.finditer(response_code))
     rest = _FUTURE.sub("", response_code)
-    if defines(rest, [entry_point]):
+    if defines(rest, [entry_point]) or not defines(prompt, [entry_point]):
         return f"{future}{prompt}\n{rest}"
     return f"{future}{prompt}{_indent(rest)}"
 

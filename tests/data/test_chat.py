@@ -172,6 +172,41 @@ def test_message_weight_0_is_not_trained(rows):
         rows({"messages": [QUESTION, {**REPLY, "weight": 0.5}]})
 
 
+CALLS = {
+    "{{ call.function.arguments | tojson }}": '{"a": 2}',
+    "{% for k, v in call.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}": "a=2",
+    "{% if call.function.arguments is string %}!{% endif %}{{ call.function.arguments | tojson }}": '{"a": 2}',
+    "{{ call.function.arguments + '' }}": '{"a":2}',
+    "{{ call.function.arguments }}": '{"a":2}',
+}
+
+
+@pytest.mark.parametrize("template", CALLS)
+def test_arguments_of_calls_may_be_json_text(rows, template):
+    """OpenAI's format has JSON text; most templates write an object as JSON, and would quote the text again."""
+    tokenizer = make_tokenizer(TEMPLATE.replace("<call>{{ call | tojson }}", f"<call>{template}"))
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"a":2}'}}
+    talk = {"role": "user", "content": "I mean {'a': 2}"}
+    (problem,) = rows({"messages": [talk, {**TOOL_CALL, "tool_calls": [call]}, TOOL_RESULT, REPLY]})
+    dialogue = tokenizer.render([talk, *problem.messages[1:]], opens_turn=True)
+    assert f"<call>{CALLS[template]}<|im_end|>" in dialogue
+    assert text_of(prompt_tokens(problem, tokenizer, chat=True), tokenizer) == dialogue
+    assert mark_trained(move_turns_to_demonstration(problem), tokenizer).startswith(f"[<call>{CALLS[template]}<|im_end|>]")
+    objects = tokenizer.render([talk, TOOL_CALL], opens_turn=False)
+    assert f"<call>{CALLS[template].replace(':2', ': 2')}<|im_end|>" in objects
+    for unreadable in ("two", "[1]", "{"):
+        call["function"]["arguments"] = unreadable
+        if "items" not in template:
+            text = tokenizer.render([talk, {**TOOL_CALL, "tool_calls": [call]}], opens_turn=False)
+            assert (json.dumps(unreadable) if "tojson" in template else unreadable) in text
+
+
+def test_arguments_of_the_older_function_call_may_be_json_text():
+    tokenizer = make_tokenizer("{% for m in messages %}{{ m.function_call.arguments | tojson }}{% endfor %}")
+    message = {"role": "assistant", "content": "", "function_call": {"name": "add", "arguments": '{"a":2}'}}
+    assert tokenizer.render([message], opens_turn=False) == '{"a": 2}'
+
+
 @pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|><|im_end|>"])
 def test_demonstration_ends_with_one_turn_end(end):
     tokenizer = make_tokenizer()
@@ -283,6 +318,32 @@ def test_prompt_omissions_of_plain_prompts_and_templates():
     assert note.endswith("content (of a message with role 'system')")
 
 
+@pytest.mark.parametrize(
+    ("template", "formatted", "opening"),
+    [
+        (TEMPLATE, "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n", "<|im_start|>user"),
+        (
+            "<bos>{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}</s>"
+            "{% endif %}{% endfor %}",
+            "[INST] 2+2? [/INST]",
+            "[INST]",
+        ),
+        ("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}", "a user", None),
+        ("{{ messages[-1].content }}", "a user", None),
+        ("{{ raise_exception('no') }}", "a user", None),
+    ],
+)
+def test_prompts_with_the_turns_of_the_template_are_reported(template, formatted, opening):
+    problems = [Problem("2+2?", "4"), Problem(formatted, "4")] * 2
+    notes = (
+        []
+        if opening is None
+        else [f"2 of 4 prompts already contain {opening!r}, which the chat template adds; leave out --chat"]
+    )
+    assert list_prompt_omissions(problems, make_tokenizer(template), chat=True) == notes
+    assert list_prompt_omissions(problems, make_tokenizer(template), chat=False) == []
+
+
 def test_prompt_omissions_of_columns():
     choices = Problem("Which is even?", "1", columns={"choices": ["3", "4"], "images": None})
     (note,) = list_prompt_omissions([choices], ByteTokenizer(), chat=False)
@@ -373,8 +434,15 @@ def test_model_family_templates_match_transformers(family, conversation):
     tokenizer = make_tokenizer((TEMPLATES / f"{family}.jinja").read_text())
     messages, tools = CHATS[conversation]
     columns = {"tools": tools} if tools else {}
+    as_text = {"function": {**CALL["function"], "arguments": json.dumps(CALL["function"]["arguments"])}}
+    texts = [
+        {**message, "tool_calls": [{**CALL, **as_text}]} if "tool_calls" in message else message for message in messages
+    ]
     try:
-        expected = tokenizer.inner.apply_chat_template(messages, tools=tools, add_generation_prompt=True)["input_ids"]
+        try:
+            expected = tokenizer.inner.apply_chat_template(messages, tools=tools, add_generation_prompt=True)["input_ids"]
+        except Exception:  # the template may need the arguments of calls as text
+            expected = tokenizer.inner.apply_chat_template(texts, tools=tools, add_generation_prompt=True)["input_ids"]
     except Exception:
         with pytest.raises(InputError, match="rejects messages with the roles"):
             tokenizer.apply_chat_template(chat_of(messages, "prompt"), **columns)
@@ -405,9 +473,12 @@ def test_notes_on_weights_labels_and_scores_without_effect():
     assert list_columns_left_out(problems[:1]) == []
     (note,) = list_columns_left_out(problems)
     assert note == "messages of role 'user' have weight 1, which has no effect: only assistant messages are trained on"
-    wanted = [Problem("2+2?", "5", "5", {"label": label}) for label in (True, False)]
-    assert list_columns_left_out(wanted[:1]) == []
-    assert "1 of 2 completions are labeled false" in list_columns_left_out(wanted)[0]
+    for labels in ((True, False), (1, 0), (1.0, 0.0), ("1", "0"), ("true", "False"), (None, 0)):
+        wanted = [Problem("2+2?", "5", "5", {"label": label}) for label in labels]
+        assert list_columns_left_out(wanted[:1]) == []
+        assert "1 of 2 completions are labeled false" in list_columns_left_out(wanted)[0]
+    classes = [Problem("2+2?", "5", "5", {"label": label}) for label in (0, 1, 2)]
+    assert list_columns_left_out(classes) == []
     columns = PreferenceColumns("prompt", "chosen", "rejected")
     row = {"prompt": "2+2?", "chosen": "4", "rejected": "5", "score_chosen": 2.0, "score_rejected": 1.0, "weight": 1}
     problems = [

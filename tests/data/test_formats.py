@@ -7,13 +7,16 @@ import pytest
 from rljax.data.formats import recognize
 from rljax.data.problem import Problem
 from rljax.data.problem_datasets import load_problems, read_problems
+from rljax.data.prompts import list_columns_left_out
 from rljax.errors import InputError
 from rljax.rewards.choice import multiple_choice
+from rljax.rewards.code import code
 
 USER = {"role": "user", "content": "1+1?"}
 REPLY = {"role": "assistant", "content": "It is \\boxed{2}."}
 GSM8K = {"question": "1+1?", "answer": "1+1 = <<1+1=2>>2\n#### 1,002"}
 MATH = {"problem": "1+1?", "level": "Level 1", "type": "Algebra", "solution": r"So $\boxed{\frac{1}{2}}$."}
+NUMINA = {**MATH, "answer": "2", "problem_type": "Algebra", "question_type": "math-word-problem"}
 AIME = {"ID": "2024-I-4", "Problem": "1+1?", "Solution": r"\boxed{33}", "Answer": 33}
 HUMAN_EVAL = {
     "task_id": "HumanEval/0",
@@ -51,6 +54,16 @@ COMMONSENSE = {
     "question_concept": "revolving door",
     "choices": {"label": ["A", "B", "C", "D", "E"], "text": ["bank", "library", "mall", "zoo", "town"]},
     "answerKey": "A",
+}
+LEET_CODE = {
+    "task_id": "two-sum",
+    "prompt": "from typing import *\n\ninf = float('inf')\n",
+    "problem_description": "Find the two indices.",
+    "query": "### Question:\nFind the two indices.\n### Format:\nclass Solution:\n    def f(self, x: List[int]):\n",
+    "starter_code": "class Solution:\n    def f(self, x: List[int]):\n        ",
+    "completion": "class Solution:\n    def f(self, x: List[int]):\n        return min(x, default=inf)",
+    "entry_point": "Solution().f",
+    "test": "def check(candidate):\n    assert candidate([3, 2]) == 2\n    assert candidate([]) == inf\n",
 }
 CONTEST = {
     "name": "1549_A. Double",
@@ -122,6 +135,16 @@ def load(tmp_path, *rows, **options):
                 "",
                 "    return x\n",
                 {"header": "def f(x):\n", **{n: HUMAN_EVAL[n] for n in ("task_id", "test", "entry_point")}},
+            ),
+        ),
+        (
+            LEET_CODE,
+            "LeetCodeDataset",
+            Problem(
+                LEET_CODE["query"],
+                "",
+                LEET_CODE["completion"],
+                {"header": LEET_CODE["prompt"], **{n: v for n, v in LEET_CODE.items() if n not in ("prompt", "query")}},
             ),
         ),
         (
@@ -256,6 +279,10 @@ def test_every_format(tmp_path, row, name, problem):
         (MBPP, {"test_list": [1]}, "column 'test_list': test_list must be a list of texts, not a list"),
         (MBPP, {"code": ""}, "column 'code': the code is empty"),
         (HUMAN_EVAL, {"entry_point": None}, "column 'entry_point': the entry_point must be text, not null"),
+        (LEET_CODE, {"query": None}, "column 'query': the prompt must be text, not null"),
+        (NUMINA, {"answer": "proof"}, "column 'answer': the row has no checkable answer; remove the row"),
+        (NUMINA, {"answer": " NotFound", "solution": None}, "column 'answer': the row has no checkable answer"),
+        ({**NUMINA, "solution": "Two."}, {"answer": "Proof"}, "column 'answer': the row has no checkable answer"),
         (DAPO, {"reward_model": {"style": "rule"}}, "column 'reward_model.ground_truth': the column is missing"),
         (
             DAPO,
@@ -292,7 +319,9 @@ def test_named_columns_override_format(tmp_path):
     assert (loaded.format, loaded.problems[0].answer, loaded.problems[0].demonstration) == ("GSM8K", "1,002", "two")
 
 
-@pytest.mark.parametrize("row", [GSM8K, MATH, AIME, HUMAN_EVAL, MBPP, STRATEGY, FOLIO, COMMONSENSE, CONTEST, DAPO])
+@pytest.mark.parametrize(
+    "row", [GSM8K, MATH, AIME, HUMAN_EVAL, LEET_CODE, MBPP, STRATEGY, FOLIO, COMMONSENSE, CONTEST, DAPO]
+)
 def test_preprocessed_row_round_trip(tmp_path, row):
     (problem,) = load(tmp_path, row).problems
     prompt = problem.prompt if problem.messages is None else list(problem.messages)
@@ -325,6 +354,38 @@ def test_folio_labels_become_letters(tmp_path, label, letter):
     )
     assert (first.answer, first.columns["premises-FOL"]) == (letter, FOLIO["premises-FOL"])
     assert multiple_choice([first.prompt], [f"Therefore the answer is {letter}."], [first.answer]) == [1.0]
+
+
+def test_leet_code_programs_run_after_the_imports(tmp_path):
+    described = {n: v for n, v in LEET_CODE.items() if n != "query"} | {"response": "```python\nclass Solution: ...\n```"}
+    asked, stated = load(tmp_path, LEET_CODE).problems + load(tmp_path, described).problems
+    for problem in (asked, stated):
+        columns = {name: [value] * 2 for name, value in problem.columns.items()}
+        programs = [LEET_CODE["completion"], LEET_CODE["completion"].replace("min", "max")]
+        assert code([problem.prompt] * 2, programs, **columns) == [1.0, 0.0]
+        assert list_columns_left_out([problem]) == []
+    assert stated.prompt.startswith(
+        "Find the two indices.\n\nThe program has to begin like this:\n\n```python\nclass Solution:"
+    )
+    assert stated.demonstration == described["response"]
+
+
+def test_proof_is_an_answer_elsewhere(tmp_path):
+    assert (
+        load(tmp_path, {"question": "What is a wine's strength called?", "answer": "proof"}).problems[0].answer == "proof"
+    )
+
+
+@pytest.mark.parametrize("column", ["prompt", "question"])
+def test_prompt_may_be_a_chat_in_text_form(tmp_path, column):
+    chat = [{"role": "system", "content": "Add."}, USER]
+    (problem,) = load(tmp_path, {column: f" {json.dumps(chat)}", "answer": "2"}).problems
+    assert (problem.prompt, problem.messages) == ("Add.\n1+1?", tuple(chat))
+    for text in ("[1, 2]", "[]", '[{"role": "user"', '[{"name": "a"}]', '{"role": "user", "content": "a"}', "[" * 100_000):
+        (problem,) = load(tmp_path, {column: text, "answer": "2"}).problems
+        assert (problem.prompt, problem.messages) == (text, None)
+    with pytest.raises(InputError, match="the chat ends with the assistant's turn"):
+        load(tmp_path, {column: json.dumps([USER, REPLY]), "answer": "2"})
 
 
 def test_contest_without_python_solution(tmp_path):

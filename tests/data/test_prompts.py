@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from rljax.data.arithmetic import arithmetic
+from rljax.data.chat import ChatFormat
 from rljax.data.problem import Problem
 from rljax.data.prompts import (
     PromptStream,
@@ -13,10 +16,13 @@ from rljax.data.prompts import (
     encode_demonstrations,
     encode_prompts,
     left_pad,
+    move_turns_to_demonstration,
     prompt_tokens,
+    response_tokens,
     right_pad,
 )
-from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
+from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer, HuggingFaceTokenizer
+from rljax.data.turns import encode_messages
 from rljax.errors import InputError
 
 PROBLEMS = [Problem("1+1=", "2", "#2"), Problem("10+10=", "20", "10+10=20;#20"), Problem("2+3=", "5", "2+3=5;#5")]
@@ -178,6 +184,52 @@ def test_prompt_stream_invalid_arguments():
     for position, count in ((-1, 2), (2, -1)):
         with pytest.raises(ValueError, match=f"must not be negative, got {position} and {count}"):
             PromptStream("a", seed=0).indices(position, count)
+
+
+def make_sentence_piece(template, *, legacy):
+    """A tokenizer that begins a text with a space: with `legacy`, as Llama 2 also after special tokens, else only at the start."""
+    characters = dict.fromkeys(["<unk>", "<s>", "</s>", *"▁abcdefghijklmnopqrstuvwxyz0123456789[]/INST?.+=", "▁4", "▁42"])
+    merges = [("▁", "4"), ("▁4", "2")]
+    inner = Tokenizer(models.BPE({token: index for index, token in enumerate(characters)}, merges, unk_token="<unk>"))
+    if legacy:
+        inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    inner.decoder = decoders.Metaspace(prepend_scheme="first")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, additional_special_tokens=["<s>"], eos_token="</s>", bos_token="<s>", unk_token="<unk>"
+    )
+    fast.chat_template = template
+    return HuggingFaceTokenizer(fast, "pieces", chat=ChatFormat(is_used=True))
+
+
+DIALOGUE = (
+    "<s>{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %}|{{ m.content }}</s>{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+@pytest.mark.parametrize("space", ["", " "])
+@pytest.mark.parametrize("question", ["a+b?", "a+b?" * 200])
+def test_responses_have_the_ids_of_the_joint_text(legacy, space, question):
+    tokenizer = make_sentence_piece(DIALOGUE.replace("|", space), legacy=legacy)
+    messages = [{"role": role, "content": text} for role, text in (("user", question), ("assistant", "42")) * 2]
+    first, second = Problem(question, "42", "42"), Problem(question, "42", "42", messages=tuple(messages[:3]))
+    for problem, count in ((first, 2), (second, 4), (move_turns_to_demonstration(second), 4)):
+        ids = prompt_tokens(problem, tokenizer, chat=True) + response_tokens(problem, tokenizer, chat=True)[0]
+        assert ids == tokenizer.encode(tokenizer.render(messages[:count], opens_turn=False))
+    ids, mask = response_tokens(move_turns_to_demonstration(second), tokenizer, chat=True)
+    between = encode_messages(tokenizer, first, "42", messages[2:3])
+    assert between == [token for token, is_trained in zip(ids, mask, strict=True) if not is_trained]
+    plain = prompt_tokens(first, tokenizer) + response_tokens(first, tokenizer)[0]
+    assert plain == tokenizer.encode(f"{question}42</s>")
+
+
+def test_response_that_merges_with_its_prompt_is_encoded_separately():
+    tokenizer = make_sentence_piece(DIALOGUE, legacy=True)
+    assert tokenizer.encode("a 42")[-1] == tokenizer.encode("42")[0], "the space and the number are one token"
+    assert response_tokens(Problem("a ", "42", "42"), tokenizer)[0] == [*tokenizer.encode("42"), tokenizer.eos_token_id]
 
 
 def test_prompt_tokens_with_and_without_chat():

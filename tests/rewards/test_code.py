@@ -190,6 +190,24 @@ def test_header_column_begins_the_program():
         assert code([prompt], ["    return 2 * x"], **columns) == [0.0]
 
 
+@pytest.mark.parametrize(("entry", "indent"), [("first", ""), ("Solution().first", "    ")])
+def test_header_may_be_only_imports_and_helpers(entry, indent):
+    """The program and the tests may use what the header imports and defines, as in LeetCodeDataset."""
+    header = "from typing import *\n\nclass Node:\n    def __init__(self, value):\n        self.value = value\n"
+    program = f"{indent}def first({'self, ' * bool(indent)}nodes: List[Node]) -> Optional[int]:\n{indent}    return nodes[0].value"
+    program = f"class Solution:\n{program}" if indent else program
+    check = "def check(candidate):\n    assert candidate([Node(3), Node(4)]) == 3"
+    completions = [program, fenced(program), fenced(f"from __future__ import annotations\n{program}"), f"{program} + 1"]
+    columns = {"header": [header] * 4, "test": [check] * 4, "entry_point": [entry] * 4}
+    assert code(["Return the first value."] * 4, completions, **columns) == [1.0, 1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("header", ["Square", "Square it.", "square(3)", "return 3"])
+def test_a_header_in_prose_is_not_run(header):
+    columns = {"test": ["def check(candidate):\n    assert candidate(3) == 9"], "entry_point": ["square"]}
+    assert code(["?"], [SQUARE], header=[header], **columns) == [1.0]
+
+
 def test_a_prose_prompt_is_not_run_as_code():
     check = "def check(candidate):\n    assert candidate(3) == 9\n    assert candidate(0) == 1"
     columns = {"test": [check], "entry_point": ["square"]}
