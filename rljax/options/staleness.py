@@ -35,7 +35,7 @@ from rljax.tracking.phase_times import PhaseSeconds, Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics, present
-from rljax.training.phase import StepOutcome, save_and_exit
+from rljax.training.phase import StepOutcome, mark_unevaluated, save_and_exit
 from rljax.training.rl_phase import StepDetails, StepFunctions, learn_from, make_learner, step_outcome
 from rljax.training.rollout_data import ChoosePrompts, ScoredRollout, next_rollout
 from rljax.training.run import Run
@@ -131,7 +131,8 @@ class Overlap:
         learning = call_in_thread(partial(self._learn, self._learner, state, sampler, rollout.collected, done + 1))
         del state, sampler
         last = min(done + self.staleness, run.config.optimization.steps - 1)
-        leaving = partial(leave_once_learned, run, after, tuple(newer), learning)
+        finish = partial(finish_step, run, after, tuple(newer), rollout.collected, learning, start=start)
+        leaving = partial(leave_once_learned, run, finish)
         with run.abandonable(leaving), run.stopwatch.phase("sample"):
             while (previous := self._waiting[-1] if self._waiting else rollout).step < last and not run.stop.requested:
                 if learning.done() and (self._waiting or learning.exception()):
@@ -143,11 +144,7 @@ class Overlap:
                 except Exception as error:  # a reward or a server failed; finish the current step first
                     self._error = error
                     break
-        state, scored_rollout, batch, metrics, seconds = learning.result()
-        after = after._replace(state=with_queue(state, tuple(newer)))
-        details = StepDetails(rollout.collected, scored_rollout, batch)
-        outcome = step_outcome(run, after, details, metrics, start=start)
-        return outcome._replace(metrics=outcome.metrics | present(seconds))
+        return finish()
 
     def _learn(
         self, functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected, step: int
@@ -240,9 +237,24 @@ def learn(functions: StepFunctions, state: TrainState, sampler: Params, collecte
     return *learn_from(functions, state, sampler, collected, stopwatch), stopwatch.lap()
 
 
-def leave_once_learned(run: Run, after: Checkpoint, queue: Queue, learning: Future) -> None:
-    """Wait for the updates of the step, save, and end the process, even though it is sampling later rollouts."""
-    save_and_exit(run, after._replace(state=with_queue(learning.result()[0], queue)))
+def finish_step(
+    run: Run, after: Checkpoint, queue: Queue, collected: Collected, learning: Future, *, start: float
+) -> StepOutcome:
+    """Wait for the updates of a step that began at the monotonic time `start`, and return the outcome of the step."""
+    state, scored_rollout, batch, metrics, seconds = learning.result()
+    after = after._replace(state=with_queue(state, queue))
+    outcome = step_outcome(run, after, StepDetails(collected, scored_rollout, batch), metrics, start=start)
+    return outcome._replace(metrics=outcome.metrics | present(seconds))
+
+
+def leave_once_learned(run: Run, finish: Callable[[], StepOutcome]) -> None:
+    """Finish the step, log it, save, and end the process, even though it is sampling later rollouts.
+
+    A resumed run evaluates the step first, if it has to be evaluated.
+    """
+    outcome = finish()
+    run.record("rl", int(outcome.checkpoint.state.step), outcome.metrics)
+    save_and_exit(run, mark_unevaluated(outcome.checkpoint))
 
 
 def call_in_thread(work: Callable[[], Any]) -> Future:

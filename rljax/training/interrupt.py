@@ -24,7 +24,7 @@ class Interrupted(Exception):
 
 
 URGENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""The first of these signals lets the run finish its step; a second one, of either kind, interrupts it at once."""
+"""The first of these signals lets the run finish its step; a second one, of either kind, interrupts the step."""
 NOTICE_SIGNALS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that never interrupt a step, however many arrive: the run finishes the step and then ends."""
 

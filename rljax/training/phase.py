@@ -278,7 +278,7 @@ def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
                 run.save(LAST, outcome.checkpoint)
                 run.saver.wait()
                 raise InputError(phase.explain_stop(skipped, outcome))
-            with save_on_error(run, _mark_unevaluated(outcome.checkpoint), done - saved):
+            with save_on_error(run, mark_unevaluated(outcome.checkpoint), done - saved):
                 checkpoint, has_reached_goal = phase.evaluate(outcome)
             del outcome  # its rollout need not stay in memory while the next one is sampled
             if not has_reached_goal and (phase.saves_after(done) or run.saver.has_failed):
@@ -306,7 +306,7 @@ def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) 
     return count + 1 if float(share) == 1 else 0
 
 
-def _mark_unevaluated(checkpoint: Checkpoint) -> Checkpoint:
+def mark_unevaluated(checkpoint: Checkpoint) -> Checkpoint:
     """Mark a checkpoint whose step has not been evaluated yet, so that a resumed run evaluates it first."""
     return checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=True))
 
@@ -325,7 +325,7 @@ def _evaluate_again(run: RunResources, checkpoint: Checkpoint, phase: Phase) -> 
 
 @contextmanager
 def save_on_error(run: RunResources, checkpoint: Checkpoint, unsaved: int) -> Generator[None]:
-    """If a step or its evaluation fails, save all finished steps, and report what is lost and how to continue.
+    """If a step or its evaluation fails or is interrupted, save all finished steps, and report what is lost and how to continue.
 
     A step that fails while it samples or judges has not changed the state. A step that fails within an update may have donated the
     arrays, so nothing new is saved. With several hosts, nothing is saved either, because only one host may have failed.
@@ -339,7 +339,7 @@ def save_on_error(run: RunResources, checkpoint: Checkpoint, unsaved: int) -> Ge
         yield
     except Interrupted:
         raise
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if jax.process_count() == 1 and not any(leaf.is_deleted() for leaf in jax.tree.leaves(checkpoint.state)):
             if unsaved or checkpoint.notes.awaits_evaluation:
                 run.save(LAST, checkpoint)
@@ -349,6 +349,9 @@ def save_on_error(run: RunResources, checkpoint: Checkpoint, unsaved: int) -> Ge
             raise  # nothing has been computed yet, and the folder of a new run is removed
         steps = "The last step is" if unsaved == 1 else f"The last {unsaved} steps are"
         lost = f"{steps} not saved and will be repeated" if unsaved else "No step is lost"
+        if isinstance(error, KeyboardInterrupt):  # the second Ctrl-C or SIGTERM
+            run.say_stopped(f"Stopped in the middle of a step. {lost}.")
+            raise Interrupted from error
         text = f"{lost}. To continue: {run.resume}"
         if isinstance(error, InputError):
             error.args = (f"{error} {text}",)

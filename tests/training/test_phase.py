@@ -156,6 +156,21 @@ def test_failed_step_saves_earlier_steps(run, calls, first):
     assert "The run failed. No step is lost." in calls[-1][1]
 
 
+def test_a_second_signal_saves_the_steps_before_the_interrupted_one(run, calls, first):
+    def interrupted(checkpoint):
+        if int(checkpoint.state.step) == 3:
+            raise KeyboardInterrupt
+        return advance(checkpoint)
+
+    with pytest.raises(Interrupted):
+        run_phase(run, [first], phase_of(interrupted))
+    assert calls[-3:] == [
+        ("save", 3),
+        ("finish", "Stopped in the middle of a step. No step is lost."),
+        ("commands", "rljax train --resume RUN"),
+    ]
+
+
 def test_a_failed_evaluation_is_repeated_first_on_resume(run, calls, first, monkeypatch):
     kept, down = [], True
     monkeypatch.setattr(run.saver, "save", lambda which, checkpoint, file_states: kept.append(checkpoint))
