@@ -1,9 +1,11 @@
 r"""Equality of mathematical expressions. Import this module only in worker processes: nothing here has a time limit.
 
 math-verify's parser reads the expressions. Two expressions are equal if their values agree to at least 30 digits. If they have
-variables, their values must agree at every test point where both have one. Rational numbers are compared exactly. math-verify's own
-comparison rounds to six decimals, which makes all small numbers equal, and its `simplify` is slow. It is used only for objects
-without a numeric value, such as sets and matrices. SymPy has no type annotations, so its objects are `Any` here.
+variables, their values must agree at every test point where both have one. Rational numbers are compared exactly. An odd root of a
+negative number is real, as in school: `\sqrt[3]{-8}` is -2.
+
+math-verify's own comparison rounds to six decimals, which makes all small numbers equal, and its `simplify` is slow. It is used
+only for objects without a numeric value, such as sets and matrices. SymPy has no type annotations, so its objects are `Any` here.
 """
 
 import functools
@@ -69,11 +71,18 @@ def parse_expression(text: str) -> Any:
 
 
 def _make_exact(expression: Any) -> Any:
-    """Replace decimals with fractions, `i` with the imaginary unit, and every unknown function with a variable."""
+    """Replace odd roots with real ones, decimals with fractions, `i` with the imaginary unit, and functions with variables."""
+    expression = expression.replace(_is_odd_root, lambda power: sympy.real_root(power.base, power.exp.q) ** power.exp.p)
     replacements = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
     replacements |= {symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"}
     replacements |= {function: sympy.Symbol(str(function), real=True) for function in expression.atoms(AppliedUndef)}
     return expression.xreplace(replacements) if replacements else expression
+
+
+def _is_odd_root(expression: Any) -> bool:
+    """Decide whether an expression may be an odd root of a negative number, which SymPy reads as a complex number."""
+    odd = expression.is_Pow and expression.exp.is_Rational and expression.exp.q > 1 and expression.exp.q % 2 == 1
+    return bool(odd and expression.base.is_real and not expression.base.is_nonnegative)
 
 
 def same_expression(reference: str, answer: str) -> bool:
@@ -90,6 +99,8 @@ def same_expression(reference: str, answer: str) -> bool:
     Example:
         >>> same_expression("(x+1)^{2}", "x^{2}+2x+1"), same_expression("x", r"\sqrt{x^{2}}"), same_expression(r"\pi", "3.14159")
         (True, False, True)
+        >>> same_expression("-2", r"\sqrt[3]{-8}")
+        True
     """
     left, right = parse_expression(reference), parse_expression(answer)
     if left is None or right is None:
@@ -119,6 +130,24 @@ def approximates(text: str, exact: str) -> bool:
     if value is None or not value.is_real or value * number < 0:
         return False
     return bool(-sympy.Rational(1, 2) <= (abs(value) - abs(number)) * 10**places < 1)
+
+
+def compare_reals(left: str, right: str) -> int | None:
+    r"""Compare the values of two expressions.
+
+    Returns:
+        -1, 0 or 1 if the left value is smaller, equal or larger; None if a value is not a real number.
+
+    Example:
+        >>> compare_reals("1", r"\sqrt{2}"), compare_reals("0.5", r"\frac{1}{2}"), compare_reals("x", "1")
+        (-1, 0, None)
+    """
+    expressions = [parse_expression(text) for text in (left, right)]
+    values = [_evaluate(one, {}) if isinstance(one, sympy.Expr) and not one.free_symbols else None for one in expressions]
+    real = [value for value in values if value is not None and value.is_real]
+    if len(real) < 2:
+        return None
+    return 0 if _are_close(*real) else 1 if real[0] > real[1] else -1
 
 
 def _is_relation(expression: object) -> bool:

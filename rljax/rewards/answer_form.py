@@ -1,4 +1,4 @@
-r"""The outer form of an answer: a list, a tuple, a set, an interval, a matrix, an equation, or none of these.
+r"""The outer form of an answer: a list, a tuple, a set, a matrix, an equation, or none of these.
 
 All functions take text in the canonical form of `rljax.rewards.notation.canonicalize`. They only split it, and compare nothing.
 """
@@ -14,7 +14,6 @@ _OPENING = frozenset({"(", "[", "{", r"\{"})
 _CLOSING = frozenset({")", "]", "}", r"\}"})
 _CONJUNCTION = re.compile(r"(?:\\text\{)? ?,? ?(?:and|or),? ?\}?")
 _RELATIONS = frozenset({"=", "<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\approx", r"\equiv", r"\iff", r"\subset", r"\to"})
-_ORDER = frozenset({"<", ">", r"\le", r"\ge"})
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 """Relation sign -> the sign after the two sides are exchanged."""
 _MATRIX = re.compile(r"\\begin\{([pb]?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
@@ -35,20 +34,6 @@ _MODULUS = re.compile(
     r" ?\(? ?(?:\\[pb]?mod|\\text\{ ?\(?(?:mod|modulo) ?\}|(?<![a-zA-Z\\])(?:mod|modulo))(?![a-zA-Z])(?=.)"
 )
 _MODULUS_IN_TEXT = re.compile(r"\\text\{ ?(\(?)(mod|modulo) (\w+)(\)?) ?\}")
-_REALS = (r"\mathbb{R}", "R")
-
-
-class Interval(NamedTuple):
-    """One interval of numbers."""
-
-    low: str
-    """The lower end of the interval."""
-    low_closed: bool
-    """Whether the interval contains its lower end."""
-    high: str
-    """The upper end of the interval."""
-    high_closed: bool
-    """Whether the interval contains its upper end."""
 
 
 def split_outside_brackets(text: str, separates: Callable[[str], bool]) -> tuple[list[str], list[str]]:
@@ -87,8 +72,34 @@ def split_elements(text: str) -> list[str]:
         >>> split_elements(r"1,(2,3)\text{ and }4"), split_elements("x=1 or x=2"), split_elements("5")
         (['1', '(2,3)', '4'], ['x=1', 'x=2'], ['5'])
     """
-    parts, _ = split_outside_brackets(text, lambda token: token in ",;" or _CONJUNCTION.fullmatch(token) is not None)
+    parts, _ = split_outside_brackets(text, _separates_elements)
     return [signed for part in parts if part for signed in _expand_plus_minus(part)]
+
+
+def split_alternatives(text: str) -> list[list[str]]:
+    r"""Split a text into the alternatives that "or" separates, and each of these at its commas, semicolons and "and".
+
+    In a list such as `a, b or c`, whose only word is "or", the commas mean "or" as well.
+
+    Example:
+        >>> split_alternatives(r"x<1\text{or} 2<x\text{and} x<3"), split_alternatives("1<x,x<2")
+        ([['x<1'], ['2<x', 'x<3']], [['1<x', 'x<2']])
+        >>> split_alternatives("x<1,x=2 or x>3")
+        [['x<1'], ['x=2'], ['x>3']]
+    """
+    elements, separators = split_outside_brackets(text, _separates_elements)
+    words = [separator for separator in separators if separator not in ",;"]
+    commas_mean_or = bool(words) and all("or" in word for word in words)
+    alternatives = [[elements[0]]]
+    for separator, element in zip(separators, elements[1:], strict=True):
+        if "or" in separator or commas_mean_or:
+            alternatives.append([])
+        alternatives[-1].append(element)
+    return [kept for alternative in alternatives if (kept := [element for element in alternative if element])]
+
+
+def _separates_elements(token: str) -> bool:
+    return token in ",;" or _CONJUNCTION.fullmatch(token) is not None
 
 
 def _expand_plus_minus(text: str) -> list[str]:
@@ -255,73 +266,3 @@ def read_matrix(text: str) -> list[list[str]] | None:
         return None
     rows, _ = split_outside_brackets(found[2], lambda token: token == "\\\\")
     return [split_outside_brackets(row, lambda token: token == "&")[0] for row in rows if row]
-
-
-def read_intervals(text: str) -> list[Interval] | None:
-    r"""Read intervals in brackets, inequalities in one name, all real numbers with at most one exception, and unions of these.
-
-    Returns:
-        The intervals in order; None if the text is something else.
-
-    Example:
-        >>> read_intervals(r"(-\infty,1]\cup(2,3)") == read_intervals(r"x\le 1\text{ or }2<x<3")
-        True
-        >>> read_intervals(r"x\ne 2") == read_intervals(r"\mathbb{R}\setminus\{2\}")
-        True
-    """
-    parts, _ = split_outside_brackets(text, lambda token: token.strip() == r"\cup")
-    if len(parts) == 1:
-        parts = split_elements(text)
-    found = []
-    for part in parts:
-        intervals = _read_part(part)
-        if intervals is None:
-            return None
-        found += intervals
-    return found
-
-
-def _read_part(text: str) -> list[Interval] | None:
-    if text in _REALS:
-        return [Interval(r"-\infty", False, r"\infty", False)]
-    if text.startswith(tuple(rf"{reals}\setminus" for reals in _REALS)):
-        bracketed = split_brackets(text.partition(r"\setminus")[2].strip())
-        excluded = split_elements(bracketed[1]) if bracketed is not None and bracketed[0] == r"\{" else []
-        return _all_except(excluded[0]) if len(excluded) == 1 else None
-    bracketed = split_brackets(text)
-    if bracketed is not None and bracketed[0] in ("(", "["):
-        ends = split_elements(bracketed[1])
-        return [Interval(ends[0], bracketed[0] == "[", ends[1], bracketed[2] == "]")] if len(ends) == 2 else None
-    sides, signs = split_relation(text)
-    if len(sides) == 2:
-        return _read_relation(sides, signs[0])
-    if (
-        len(sides) == 3
-        and is_name(sides[1])
-        and set(signs) <= _ORDER
-        and len({sign in ("<", r"\le") for sign in signs}) == 1
-    ):
-        (low, _, high), (first, second) = sides, signs
-        if first in (">", r"\ge"):
-            low, high, first, second = high, low, second, first
-        return [Interval(low, "e" in first, high, "e" in second)]  # of these signs, only `\le` and `\ge` contain an "e"
-    return None
-
-
-def _read_relation(sides: list[str], sign: str) -> list[Interval] | None:
-    name, end = sides
-    if not is_name(name) and is_name(end) and sign in FLIPPED:
-        name, end, sign = end, name, FLIPPED[sign]
-    if not is_name(name) or not end:
-        return None
-    if sign == r"\in":
-        return read_intervals(end)
-    if sign == r"\ne":
-        return _all_except(end)
-    if sign in ("<", r"\le"):
-        return [Interval(r"-\infty", False, end, sign == r"\le")]
-    return [Interval(end, sign == r"\ge", r"\infty", False)] if sign in (">", r"\ge") else None
-
-
-def _all_except(point: str) -> list[Interval]:
-    return [Interval(r"-\infty", False, point, False), Interval(point, False, r"\infty", False)]

@@ -11,6 +11,7 @@ from rljax.rewards.extract import LONGEST_READ, skip_reasoning, stated_text
 Answer = TypeVar("Answer")
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
 _IN_TEXT = re.compile(r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|sf|it)|mbox)\{([^{}\\]*)\}")
+_MARKS = re.compile(r'[*_"`$“”]|\\[()\[\]]')
 _IS_RIGHT = re.compile(
     r"\(?([A-Z])\)? is (?:the )?(?:correct|right|best)(?: (?:answer|option|choice|one))?[.!]*", re.IGNORECASE
 )
@@ -23,7 +24,7 @@ _WORD = re.compile(r"(yes|no|true|false)\b", re.IGNORECASE)
 # A letter, alone or in parentheses, or with punctuation between it and the text of its choice: "B", "(B)", "B) Paris", "B: Paris".
 _LETTER = re.compile(r"\(([A-Z])\)(?!\w)|([A-Z])(?=[).:,;\n]|$| (?:because|since|as)\b)\)?", re.IGNORECASE)
 # Matches what follows an answer if that is a reason, or the text of the choice.
-_REASON = re.compile(r"[*_\"`)]*(?:$|[.,:;!\n]| (?:because|since|as)\b)", re.IGNORECASE)
+_REASON = re.compile(r"\)*(?:$|[.,:;!\n]| (?:because|since|as)\b)", re.IGNORECASE)
 # Matches a letter that may name a choice, but not the words "a" and "I" in front of another word.
 _OTHER_LETTER = r"\(?(?!(?:a|I)(?:['’]| (?!(?:and|or|are|is|was|because|since|as)\b)\w))[A-Z]\)?(?!\w)"
 # These match what follows an answer if that retracts the answer or states another one.
@@ -186,6 +187,6 @@ def read_response(read: Callable[[str], Answer | None], text: str) -> Answer | N
 
 
 def _strip_marks(text: str) -> str:
-    """Strip what may surround a short answer at the end of a text: spaces, dollar signs, asterisks, quotes, and text commands."""
+    """Remove what may mark up a short answer or its letter: asterisks, quotes, delimiters of mathematics, and text commands."""
     end = text[-LONGEST_READ:].strip(' \n\t*"`$')[:_LONGEST_CHOICE]
-    return _IN_TEXT.sub(r"\1", end).strip(' *"`$')
+    return _MARKS.sub("", _IN_TEXT.sub(r"\1", end)).strip()

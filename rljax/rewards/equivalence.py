@@ -10,6 +10,7 @@ The form of an answer is compared before its value, by these conventions:
   order, `1,2` or `(1,2)`, and the reference `(1,2)` accepts the named values.
 - **Tuples and intervals** are compared in order and with their brackets. `(1,2)` may be a point or an open interval; the reference
   alone does not tell which. `(1,2)` does not equal `[1,2]`, `1,2` or `\{1,2\}`. An interval equals the inequality for it.
+- **Inequalities** in the same name that "and" or a comma joins must all be true: `x>3, x<5` equals `(3,5)`.
 - **Equations**: the reference `5` accepts `x=5`, and the references `x=5` and `a/b=5` accept `5`. In a chain such as `3+4=7`,
   all sides that are numbers must be right. Two equations are equal if they differ by a constant factor or have the same
   solutions.
@@ -31,11 +32,9 @@ from rljax.rewards.algebra import approximates, same_expression, same_relation
 from rljax.rewards.algebra_limits import is_judgeable
 from rljax.rewards.answer_form import (
     FLIPPED,
-    Interval,
     Residue,
     is_name,
     read_assignment,
-    read_intervals,
     read_matrix,
     read_quantity,
     read_residues,
@@ -43,6 +42,7 @@ from rljax.rewards.answer_form import (
     split_elements,
     split_relation,
 )
+from rljax.rewards.intervals import Interval, read_intervals, read_united_intervals
 from rljax.rewards.notation import canonicalize
 from rljax.rewards.quantity import is_decimal, read_number, same_quantity, split_base, split_unit
 from rljax.rewards.units import same_unit
@@ -154,9 +154,9 @@ def _are_equal(reference: str, answer: str) -> bool:
         return _are_equal(value, answer)
     expected, actual = split_elements(_strip_set_brackets(reference)), split_elements(_strip_set_brackets(answer))
     if _is_region(reference) or _is_region(answer):
-        regions = read_intervals(_strip_set_brackets(reference)), read_intervals(_strip_set_brackets(answer))
-        if regions[0] is not None and regions[1] is not None:
-            return _same_intervals(regions[0], regions[1])
+        same = _same_regions(_strip_set_brackets(reference), _strip_set_brackets(answer))
+        if same is not None:
+            return same
     if len(expected) == len(actual) == 1:
         return _same_element(expected[0], actual[0])
     return _same_lists(expected, actual)
@@ -224,6 +224,20 @@ def _is_region(text: str) -> bool:
     bracketed = split_brackets(text)
     mixed = bracketed is not None and (bracketed[0] == "[") != (bracketed[2] == "]")
     return mixed or r"\cup" in text or r"\mathbb{R}" in text or any(sign not in ("=", r"\approx") for sign in signs)
+
+
+def _same_regions(reference: str, answer: str) -> bool | None:
+    """Compare two sets of real numbers; return None if either text is something else.
+
+    A reference does not contradict itself on purpose. If it is `x<1 and x>2`, "and" means "or" in the reference and in the answer.
+    """
+    for read in (read_intervals, read_united_intervals):
+        expected, actual = read(reference), read(answer)
+        if expected is None or actual is None:
+            return None
+        if expected:
+            return _same_intervals(expected, actual)
+    return False
 
 
 def _same_intervals(reference: list[Interval], answer: list[Interval]) -> bool:

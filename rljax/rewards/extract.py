@@ -10,7 +10,7 @@ otherwise it could box every candidate and always be right. Put several values i
 import re
 
 from rljax.boxed import last_box
-from rljax.rewards.notation import canonicalize
+from rljax.rewards.notation import canonicalize, write_minus_signs
 from rljax.rewards.quantity import read_number, split_unit
 
 LONGEST_READ = 200_000
@@ -39,7 +39,6 @@ _CONCLUSION = re.compile(r"(?:\b(?:therefore|thus|hence)\b|∴)[,:]? ?((?:[a-z ]
 _NO_CONCLUSION = frozenset("not no never than least most about nearly almost or if unless cannot".split())  # noqa: SIM905 - read as words
 _MODULAR_RESIDUE = re.compile(r"(?:[-+]|(?<!\d))\d+ ?[$]? ?\(?\\?(?:[pb]?mod|text\{ ?\(?mod ?\}) ?\{?\d+\}?(?:\)|\\?\))?$")
 _LONGEST_CONCLUSION = 200
-_MINUS = "\N{MINUS SIGN}"
 _THOUGHT_END = "</think>"
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _NUMBER_IN_TEXT = re.compile(
@@ -63,7 +62,7 @@ def normalize_answer(text: str) -> str:
         >>> normalize_answer(" $1,234. "), normalize_answer(r"(1,200)")
         ('1234', '(1,200)')
     """
-    bare = " ".join(text.replace(r"\$", "").replace("$", "").replace(_MINUS, "-").split())
+    bare = " ".join(write_minus_signs(text).replace(r"\$", "").replace("$", "").split())
     bare = bare.removesuffix(".").rstrip()
     return bare.replace(",", "") if _GROUPED_NUMBER.fullmatch(bare) else bare
 
@@ -196,7 +195,7 @@ def last_number(text: str) -> str | None:
         >>> last_number("from 12 to 1,080 in all, or -$7.50."), last_number("x2 is not one")
         ('-7.50', None)
     """
-    found = _NUMBER_IN_TEXT.findall(text[-LONGEST_READ:].replace(_MINUS, "-"))
+    found = _NUMBER_IN_TEXT.findall(write_minus_signs(text[-LONGEST_READ:]))
     return found[-1].replace("$", "").replace(",", "") if found else None
 
 

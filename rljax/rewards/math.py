@@ -17,7 +17,7 @@ from rljax.rewards.algebra_limits import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.correctness import Failed, Unfinished, Unstated, reads, verifier
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import LONGEST_READ, normalize_answer, stated_answer, stated_text, stated_text_or_last_number
-from rljax.rewards.notation import canonicalize
+from rljax.rewards.notation import canonicalize, write_minus_signs
 from rljax.rewards.pool import shared_pool
 from rljax.rewards.quantity import same_quantity
 
@@ -283,15 +283,7 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
 
 def _read_gsm8k_number(text: str) -> str | None:
     _, mark, after = text[-LONGEST_READ:].rpartition("####")
-    line = (
-        after.partition("\n")[0]
-        .replace("\N{MINUS SIGN}", "-")
-        .strip()
-        .removesuffix(".")
-        .rstrip()
-        .removesuffix("%")
-        .rstrip()
-    )
+    line = write_minus_signs(after.partition("\n")[0]).strip().removesuffix(".").rstrip().removesuffix("%").rstrip()
     found = _GSM8K.fullmatch(line) if mark else None
     return found[1].replace("$", "").replace(",", "") if found else None
 

@@ -1,7 +1,7 @@
 r"""Canonical notation for mathematical answers: rewrite the many forms of LaTeX, Unicode and plain text as one form of LaTeX.
 
 Everything here only rewrites text and changes no value. The comparisons are in `rljax.rewards.quantity` (numbers, units, bases),
-`rljax.rewards.answer_form` (lists, tuples, intervals, equations) and `rljax.rewards.algebra` (everything else).
+`rljax.rewards.answer_form` (lists, tuples, equations), `rljax.rewards.intervals` and `rljax.rewards.algebra` (everything else).
 """
 
 import functools
@@ -9,13 +9,18 @@ import re
 from types import MappingProxyType
 
 _DEEPEST = 20
+_DASH = "[\u2010-\u2013]"  # hyphens and the en dash
+_MINUS_SIGN = re.compile(
+    "[\N{MINUS SIGN}\N{SMALL HYPHEN-MINUS}\N{FULLWIDTH HYPHEN-MINUS}]"
+    # A dash between two numbers may mean a range, such as 3–5. After the index in `x^2` or `x_2`, it is a minus sign.
+    rf"|{_DASH}(?! ?(?:\\?[$])?\d)|(?<![\d%°])(?<![\d%°] ){_DASH}|(?<=[_^]\d){_DASH}|(?<=[_^]\d ){_DASH}"
+)
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ"
 _SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 _CHARACTERS = {
     **{0xFF01 + offset: chr(0x21 + offset) for offset in range(94)},  # full-width characters
     **dict.fromkeys(map(ord, "\u00a0\u2002\u2003\u2007\u2008\u2009\u200a\u202f\u3000\t\r\n"), " "),
     **dict.fromkeys(map(ord, "\u200b\u2060\ufeff\ufe0f"), ""),
-    **dict.fromkeys(map(ord, "−﹣"), "-"),
     **{ord("，"): ", ", ord("、"): ", ", ord("；"): "; "},
     **{ord(char): command for char, command in zip("×·⋅∙÷≤⩽≥⩾≠∞∪∩∈±∓∅≈", (
         *(r"\cdot ",) * 4, r"\div ", *(r"\le ",) * 2, *(r"\ge ",) * 2, r"\ne ", r"\infty ", r"\cup ", r"\cap ", r"\in ",
@@ -114,7 +119,7 @@ def canonicalize(text: str) -> str:
     """
     if not 0 <= nesting_depth(text) <= _DEEPEST:
         return text
-    original, text = text, _LINE_END.sub("", _strip_marks(text))
+    original, text = text, _LINE_END.sub("", _strip_marks(write_minus_signs(text)))
     text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
     text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{found[0].translate(_SUPERSCRIPT_TO_PLAIN)}}}", text)
     text = _SUBSCRIPT_RUN.sub(lambda found: f"_{{{found[0].translate(_SUBSCRIPT_TO_PLAIN)}}}", text)
@@ -136,6 +141,16 @@ def canonicalize(text: str) -> str:
     except _TooDeepError:
         return original
     return _REDUNDANT_SPACE.sub("", text).strip().rstrip(".,;:").rstrip()
+
+
+def write_minus_signs(text: str) -> str:
+    """Write every Unicode minus sign as `-`, and also hyphens and en dashes that are not between two numbers.
+
+    Example:
+        >>> write_minus_signs("\N{MINUS SIGN}5, \N{EN DASH}5, 3\N{MINUS SIGN}5"), write_minus_signs("3\N{EN DASH}5") == "3-5"
+        ('-5, -5, 3-5', False)
+    """
+    return _MINUS_SIGN.sub("-", text)
 
 
 def _strip_marks(text: str) -> str:

@@ -111,6 +111,24 @@ def test_invalid_references_are_refused():
             "<think>A or C?</think>B",
             "<think>The answer is A.</think>B",
         ),
+        *(
+            "The correct option is **B**.",
+            "The correct choice is **(B) Paris**.",
+            "I choose **B**.",
+            "Option **B** is correct.",
+            "**B** is the right answer.",
+            "Correct option: **B**",
+            "**Option __B__**: Rome",
+            "*B*) Rome",
+        ),
+        *(
+            "The correct option is $B$.",
+            r"The correct option is \(B\).",
+            r"The correct option is $\textbf{(B)}$.",
+            "The best option is `B`.",
+            'The best option is "B".',
+            "\u201cB\u201d",
+        ),
     ],
 )
 def test_choice_with_a_reason_is_read(text):
@@ -134,6 +152,13 @@ def test_choice_with_a_reason_is_read(text):
             "(B) Paris or (C) Rome",
         ),
         *("Option A is correct.", "A. Paris, but B is the correct answer", "B is correct or C", "<think>B</think>C"),
+        *(
+            "**B** or **A**",
+            "B, **A**",
+            "The correct option is **A**.",
+            "The correct option is **not B**.",
+            "**B**e careful",
+        ),
         *("The answer is not B", "B. No, the correct answer: C", "B? Actually C", "Be careful"),
     ],
 )

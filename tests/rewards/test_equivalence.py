@@ -153,6 +153,73 @@ FORMS = [
     (r"\frac{1}{12}", "0.0833333333333333"),
     (r"\left(\frac{1}{2},3\right)", "(0.5, 3)"),
 ]
+TWO_RAYS = r"(-\infty,3)\cup(5,\infty)"
+WITHOUT_TWO_POINTS = r"(-\infty,-1)\cup(-1,1)\cup(1,\infty)"
+REGIONS = [
+    *(("(3,5)", answer) for answer in (r"x>3 \text{ and } x<5", "x>3, x<5", r"\begin{cases}x>3\\x<5\end{cases}")),
+    *((r"x>3 \text{ and } x<5", answer) for answer in ("(3,5)", "3<x<5", "x<5, x>3")),
+    (r"(-\sqrt{2},\sqrt{2})", r"x>-\sqrt2 \text{ and } x<\sqrt2"),
+    ("(a,b)", "x>a, x<b"),
+    ("[2,2]", r"x\ge 2, x\le 2"),
+    (TWO_RAYS, r"x<3 \text{ or } x>5"),
+    # A reference that would be the empty set means "or".
+    *((r"x<3 \text{ and } x>5", answer) for answer in (TWO_RAYS, "x>5, x<3")),
+    (r"(-\infty,1)\cup(2,3)\cup(4,\infty)", "x<1, 2<x<3, or x>4"),
+    (r"(-\infty,1)\cup(2,3)", r"x<1 \text{ or } x>2 \text{ and } x<3"),
+    ("[1,2],[3,4)", r"[3,4) \text{ and } [1,2]"),
+    ("x>3, y<5", "y<5, 3<x"),
+    *((r"[2,3)\cup(3,\infty)", answer) for answer in (r"x\ge 2 \text{ and } x\ne 3", r"[2,\infty)\setminus\{3\}")),
+    (r"x\ge 2 \text{ and } x\ne 3", r"[2,3)\cup(3,\infty)"),
+    (r"(3,4)\cup(4,5)", r"3<x<5, x\ne 4"),
+    *(
+        (WITHOUT_TWO_POINTS, answer)
+        for answer in (r"\mathbb{R}\setminus\{-1,1\}", r"\mathbb{R}\setminus\{\pm 1\}", r"x\in\mathbb{R}\setminus\{1,-1\}")
+    ),
+    *(
+        (WITHOUT_TWO_POINTS, answer)
+        for answer in (r"x\ne\pm1", r"x\neq -1, x\neq 1", r"x\ne -1, 1", r"x\in\mathbb{R}, x\ne\pm 1")
+    ),
+    (r"\mathbb{R}\setminus\{-1,1\}", r"x\neq -1 \text{ and } x\neq 1"),
+    (r"\mathbb{R}\setminus\{0,1,\sqrt{2},2\}", r"x\ne 2, x\ne\sqrt2, x\ne 0, x\ne 1"),
+    (r"x\ne a", r"\mathbb{R}\setminus\{a\}"),
+    (r"x\ne a, x\ne b", r"x\ne b, x\ne a"),
+]
+WRONG_REGIONS = [
+    *((TWO_RAYS, answer) for answer in (r"x<3 \text{ and } x>5", "x<3, x>5", "x>3, x<5")),
+    *(("(3,5)", answer) for answer in (r"x>3 \text{ or } x<5", r"x\ge 3, x<5", "x>3, x>5", r"x>3 \text{ and } y<5")),
+    ("x>3, x<5", r"x>3 \text{ or } x<5"),
+    *(
+        (WITHOUT_TWO_POINTS, answer)
+        for answer in (r"x\ne 1", r"x\ne 1, x=-1", r"\mathbb{R}\setminus\{-1,2\}", r"x\ne 1, x>-1")
+    ),
+    (r"\mathbb{R}\setminus\{a,b\}", r"\mathbb{R}\setminus\{a,c\}"),
+    (r"x\ge 2 \text{ and } x\ne 3", r"x\ge 2"),
+]
+ODD_ROOTS = [
+    *(("-2", answer) for answer in (r"\sqrt[3]{-8}", r"x=\sqrt[3]{-8}", r"-\sqrt[3]{8}")),
+    *(("-3", r"\sqrt[5]{-243}"), (r"\sqrt[5]{-243}", "-3"), (r"\sqrt[3]{-8}", "-2")),
+    *((r"-\sqrt[3]{2}", r"\sqrt[3]{-2}"), (r"\sqrt[3]{-2}", r"-\sqrt[3]{2}"), (r"\sqrt[3]{-2}", "-1.25992105")),
+    ("1", r"\sqrt[3]{2+\sqrt{5}}+\sqrt[3]{2-\sqrt{5}}"),
+    *((r"\sqrt[3]{2-x}", answer) for answer in (r"-\sqrt[3]{x-2}", "(2-x)^{1/3}")),
+    (r"\sqrt[3]{x^2}", "x^{2/3}"),
+    (r"y=\sqrt[3]{x}", r"\sqrt[3]{-x}=-y"),
+]
+WRONG_ROOTS = [
+    *(("2", r"\sqrt[3]{-8}"), ("-2", r"\sqrt[4]{-16}"), ("-2", r"\sqrt[4]{16}"), (r"\sqrt[3]{-2}", r"\sqrt[3]{2}")),
+    *(("-1", "(-1)^n"), (r"\sqrt[3]{2-x}", r"\sqrt[3]{x-2}"), ("x", r"\sqrt[3]{-x^3}")),
+]
+DASHES = [
+    *(("-5", f"{dash}5") for dash in "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"),
+    *(("x-5", "x \u2013 5"), ("x^2-3x", "x^2 \u2013 3x"), ("x^2-3", "x\u00b2\u20133"), ("3-5", "3\u22125")),
+    *(("-5", "\u2013$5"), ("(-1,-2)", "(\u20111, \u20112)"), ("21", "twenty\u2011one"), ("3\u20135", "3\u20135")),
+]
+RANGES = [
+    ("-2", "3\u20135"),
+    ("-2", "3 \u2013 5"),
+    ("-2", "$3\u2013$5"),
+    ("-5", "5%\u201310%"),
+    ("-5", "5\u00b0\u201310\u00b0"),
+]
 CONGRUENCE = r"x \equiv 3 \pmod{7}"
 CONGRUENCE_FORMS = [
     *(
@@ -391,12 +458,16 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS, *RESIDUES, *EQUAL_WORDS])
+@pytest.mark.parametrize(
+    ("reference", "answer"), [*NUMBERS, *UNITS, *FORMS, *RESIDUES, *EQUAL_WORDS, *REGIONS, *ODD_ROOTS, *DASHES]
+)
 def test_equal_answers_are_accepted(reference, answer):
     assert verdict(reference, answer)
 
 
-@pytest.mark.parametrize(("reference", "answer"), [*WRONG, *WRONG_RESIDUES, *WRONG_WORDS])
+@pytest.mark.parametrize(
+    ("reference", "answer"), [*WRONG, *WRONG_RESIDUES, *WRONG_WORDS, *WRONG_REGIONS, *WRONG_ROOTS, *RANGES]
+)
 def test_different_answers_are_rejected(reference, answer):
     assert not verdict(reference, answer)
 
@@ -408,7 +479,7 @@ def test_vacuous_answers_match_nothing(answer):
 
 
 @pytest.mark.parametrize(
-    "reference", [*dict.fromkeys(reference for reference, _ in [*NUMBERS, *FORMS, *UNITS]), *VARIED_REFERENCES]
+    "reference", [*dict.fromkeys(reference for reference, _ in [*NUMBERS, *FORMS, *UNITS, *REGIONS]), *VARIED_REFERENCES]
 )
 def test_every_reference_equals_itself(reference):
     assert decide_without_algebra(f"  ${reference}$.", reference)

@@ -20,6 +20,8 @@ from rljax.rewards.extract import final_answer, normalize_answer
         ("#### $1,080.", "1080"),
         ("#-5", "-5"),
         ("#\N{MINUS SIGN}5", "-5"),
+        ("#\N{EN DASH}5", "-5"),
+        ("#3\N{EN DASH}5", "3\N{EN DASH}5"),
         ("#72;7+5", "72;7+5"),
         (r"\boxed{72}", "72"),
         (r"\boxed {72}", "72"),

@@ -23,7 +23,9 @@ import rljax.rewards
 from rljax.rewards.algebra_limits import LONGEST_ALGEBRA
 
 # Modules that read only answers whose length `decide_without_algebra` and `equivalent` have checked.
-SHORT_TEXT_MODULES = frozenset({"notation", "quantity", "units", "answer_form", "equivalence", "algebra", "algebra_limits"})
+SHORT_TEXT_MODULES = frozenset(
+    {"notation", "quantity", "units", "answer_form", "intervals", "equivalence", "algebra", "algebra_limits"}
+)
 # Modules whose functions run in worker processes with a time limit per call. Their patterns are tested anyway.
 WORKER_MODULES = ("rljax.rewards.algebra:", "rljax.rewards.equivalence:")
 # Modules that never read text written by a model, only data, settings and this library's code.

@@ -93,6 +93,8 @@ def test_stated_answer(text, answer):
         ("1.2.3", None),
         ("none", None),
         ("down to \N{MINUS SIGN}4", "-4"),
+        ("down to \N{NON-BREAKING HYPHEN}4", "-4"),
+        ("pages 3\N{EN DASH}4", "4"),
     ],
 )
 def test_last_number(text, number):
@@ -379,7 +381,8 @@ def test_huge_answers_are_wrong_at_once(name):
         ("#### 25%", "25", 1.0),
         ("#### .5", "0.5", 1.0),
         ("#### 12\nmore", "12", 1.0),
-        ("#### \N{MINUS SIGN}12", "-12", 1.0),
+        *((f"#### {dash}12", "-12", 1.0) for dash in "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"),
+        ("#### 3\N{EN DASH}12", "-9", 0.0),
         ("#### 1\n#### 12", "12", 1.0),
         ("#### 12\n#### 1", "12", 0.0),
         ("#### 12 apples", "12", 0.0),
