@@ -215,7 +215,9 @@ def test_every_message_on_the_troubleshooting_page_is_in_the_code():
     )
     page = (NOTEBOOKS / "troubleshooting.md").read_text(encoding="utf-8")
     quoted = [
-        words for line in re.findall(r"^- \*\*(?:\.\.\. )?(`.*)\*\*\\$", page, re.MULTILINE) for words in re.findall(r"`([^`]+)`", line)
+        words
+        for line in re.findall(r"^- \*\*(?:\.\.\. )?(`.*)\*\*\\$", page, re.MULTILINE)
+        for words in re.findall(r"`([^`]+)`", line)
     ]
     assert len(quoted) > 6
     assert [words for words in quoted if words not in program and words not in ("RESOURCE_EXHAUSTED", "rljax")] == []

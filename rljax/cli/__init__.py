@@ -9,7 +9,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from importlib import metadata
 from operator import or_
@@ -46,7 +46,7 @@ from rljax.cli.preprocess import run_preprocess
 from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.relocate import Relocate, run_relocate
 from rljax.cli.reward_model import RewardModel, run_reward_model
-from rljax.cli.run_settings import Settings, flags_in, start_from_flags, starting_config
+from rljax.cli.run_settings import Settings, flags_in, start_from_flags, starting_config, value_of
 from rljax.cli.runs_and_show import Runs, Show, run_runs, run_show
 from rljax.cli.sample_and_export import Export, Sample, run_export, run_sample
 from rljax.cli.search import SearchCommand, run_search
@@ -74,6 +74,7 @@ from rljax.errors import InputError
 from rljax.files import causes, check_local, limit_reached, no_room
 from rljax.lazy import lazy_names
 from rljax.machine import raise_open_file_limit
+from rljax.preference.config import PreferenceConfig, RewardModelConfig
 from rljax.programs.base_settings import DEFAULT_EXPERIMENT, Start, check_complete
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.interrupt import INTERRUPTED, Interrupted
@@ -186,6 +187,9 @@ The function takes the parsed record. If the record is a subclass of `Settings`,
 the flags override, and the command's arguments.
 """
 
+PAIR_SETTINGS: Mapping[type, type] = MappingProxyType({Preference: PreferenceConfig, RewardModel: RewardModelConfig})
+"""Record of a command that trains on pairs -> the class of its settings, which the flags of a resumed run override."""
+
 __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "main", "parse", "starting_config"]
 
 __getattr__, __dir__ = lazy_names(__name__)
@@ -221,6 +225,10 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
         defaults[arguments[0]] = record(start.config)
     else:
         check_own_flags(arguments[0], arguments[1:], record)
+        if record in PAIR_SETTINGS and (resume := value_of("--resume", arguments)) is not None:
+            from rljax.programs.pair_training import read_saved_settings  # noqa: PLC0415  it imports JAX
+
+            defaults[arguments[0]] = record(read_saved_settings(PAIR_SETTINGS[record], resume)[0], resume)
     words = ["--help" if word == "--help-all" else word for word in with_values(arguments, record)]
     if not {"-h", "--help"} & set(words):
         command = _parse_words(words, defaults)
@@ -378,7 +386,8 @@ def _run_main(words: list[str]) -> int:
         if words[0] in COMMANDS:
             from rljax.cli.flag_names import setting_names, write_flags  # noqa: PLC0415  needed only after an error
 
-            text = write_flags(text, setting_names(COMMANDS[words[0]][0]))
+            short = {"sft": SFT_FLAGS, "pretrain": PRETRAIN_FLAGS}.get(words[0], {})
+            text = write_flags(text, setting_names(COMMANDS[words[0]][0]), {long: flag for flag, long in short.items()})
         print(_format_error(one_paragraph(text), sys.stderr), file=sys.stderr)
         return error.exit_code if isinstance(error, InputError) else InputError.exit_code
     except Interrupted:

@@ -152,7 +152,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
 
     configs = {name: parse(["train", *flags]).config.replace(quiet=True) for name, flags in words.items()}
     rungs = tuning.rungs_of(len(configs), command.config.optimization.steps, command.cut)
-    tuning.check_candidates(configs)
+    tuning.check_candidates(configs, rungs)
     first = command.config.run.seed
     seeds = range(first, first + command.seeds)
     try:

@@ -65,6 +65,7 @@ def install(setup: Setup) -> Setup:
         raise InputError(
             f"teacher_shows={shown!r}: no problem has {what}; choose {DEMONSTRATION!r}, {SUCCESS!r}, or a column with texts."
         )
+    check_prompts(setup)
     rate = setup.config.algorithm.teacher_rate
     follow = _follow(DEFAULT_RATE if rate is None else rate)
     option = Option(NAME, init=partial(jax.tree.map, jnp.copy), measure=teacher_kl, after_updates=follow)
@@ -93,6 +94,25 @@ def check_settings(algorithm: Algorithm, config: TrainConfig) -> None:
         raise InputError(f"teacher_template={template!r} must contain {{prompt}} and {{shown}}.")
     if settings.teacher_rate is not None and not 0 <= settings.teacher_rate <= 1:
         raise InputError(f"teacher_rate={settings.teacher_rate} must be from 0 (the initial model) to 1 (the latest).")
+
+
+def check_prompts(setup: Setup) -> None:
+    """Encode the teacher's prompts once, so that a run does not fail after its warm start; sampled text needs no check.
+
+    Raises:
+        InputError: the tokenizer cannot encode a prompt.
+    """
+    shown, template = setup.config.algorithm.teacher_shows or "", setup.config.algorithm.teacher_template or TEMPLATE
+    for problem in setup.train.prompts.problems:
+        text = "" if shown == SUCCESS else text_shown(problem, shown)
+        if text or shown == SUCCESS:
+            try:
+                prompt_tokens(teacher_problem(problem, text, template), setup.tokenizer, chat=setup.config.model.chat)
+            except InputError as error:
+                raise InputError(
+                    f"The teacher's prompt cannot be encoded: {error} Or set --teacher-template to a text with {{prompt}} and "
+                    "{shown} that the tokenizer can encode."
+                ) from error
 
 
 def text_shown(problem: Problem, shown: str) -> str:

@@ -509,8 +509,7 @@ def settings_to_run(
 
     Args:
         kind: class of the settings.
-        config: the settings. With `resume`, settings that differ from their defaults must equal the saved ones, except those in
-            `CHANGEABLE_ON_RESUME`.
+        config: the settings. With `resume`, they must equal the saved ones, except those in `CHANGEABLE_ON_RESUME`.
         resume: folder of an interrupted run; if the run was killed before its first save, it starts again from the beginning.
 
     Raises:
@@ -521,28 +520,15 @@ def settings_to_run(
         if config is None:
             raise InputError("training on pairs needs settings, or resume=FOLDER; pass at least one of them.")
         return replace(config, **absolute_paths(config.to_json())), None
-    path = Path(resume).expanduser()
-    if not (path / SETTINGS).is_file():
-        raise InputError(
-            f"{str(path)!r} is not the folder of training on pairs (there is no {SETTINGS} in it); omit --resume."
-        )
-    folder = PairFolder.open(path)
+    settings, folder = read_saved_settings(kind, resume)
     starts_over = folder.died_before_saving
     if not (starts_over or folder.checkpoints.is_dir()):
         raise InputError(
-            f"The run in {str(path)!r} has no checkpoint: it is complete, or an older version of rljax created it."
+            f"The run in {str(folder.path)!r} has no checkpoint: it is complete, or an older version of rljax created it."
         )
+    passed = settings if config is None else replace(config, **absolute_paths(config.to_json()))
     names = [field.name for field in fields(kind)]
-    saved, passed = dict(folder.config), kind() if config is None else config
-    saved.pop(FINGERPRINTS, None)
-    if unknown := sorted(set(saved) - set(names)):
-        raise InputError(
-            f"{folder.config_file} has the setting {unknown[0]}, which {kind.__name__} does not have; restore the file."
-        )
-    settings, default = kind(**saved), kind()
-    passed = replace(passed, **absolute_paths(passed.to_json()))
-    settings = replace(settings, **absolute_paths(settings.to_json()))
-    changed = [name for name in names if getattr(passed, name) not in (getattr(default, name), getattr(settings, name))]
+    changed = [name for name in names if getattr(passed, name) != getattr(settings, name)]
     if fixed := [name for name in changed if name not in CHANGEABLE_ON_RESUME]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
         raise InputError(
@@ -551,6 +537,27 @@ def settings_to_run(
         )
     settings = replace(settings, **{name: getattr(passed, name) for name in changed})
     return (replace(settings, output=str(folder.path)), None) if starts_over else (settings, folder)
+
+
+def read_saved_settings(kind: type[Settings], path: str | Path) -> tuple[Settings, PairFolder]:
+    """Read the settings of a run, with absolute paths; return them with the run's folder.
+
+    Raises:
+        InputError: the folder has no run, or the run has a setting that `kind` does not have.
+    """
+    path = Path(path).expanduser()
+    if not (path / SETTINGS).is_file():
+        raise InputError(
+            f"{str(path)!r} is not the folder of training on pairs (there is no {SETTINGS} in it); omit --resume."
+        )
+    folder = PairFolder.open(path)
+    saved = {name: value for name, value in folder.config.items() if name != FINGERPRINTS}
+    if unknown := sorted(set(saved) - {field.name for field in fields(kind)}):
+        raise InputError(
+            f"{folder.config_file} has the setting {unknown[0]}, which {kind.__name__} does not have; restore the file."
+        )
+    settings = kind(**saved)
+    return replace(settings, **absolute_paths(settings.to_json())), folder
 
 
 def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from rljax.programs.seeds import check_inputs_of, with_common_date
 from rljax.text import counted, one_line
 from rljax.tracking.run_folder import CONFIG
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resume import CHANGEABLE_ON_RESUME, schedules
+from rljax.training.lifecycle.resume import CHANGEABLE_ON_RESUME, reasons_steps_are_fixed
 from rljax.training.objective.algorithm import make_algorithm, resolved_settings
 
 FILE = "tuning.json"
@@ -106,14 +106,15 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
     return rungs
 
 
-def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
-    """Reject settings that do not allow a run to be extended.
+def check_candidates(configs: Mapping[str, TrainConfig], rungs: Sequence[Rung]) -> None:
+    """Reject settings with which a run cannot be extended from the first rung to the last one.
 
     Raises:
         InputError: a candidate's training depends on the total number of steps; the message names the first such candidate.
     """
     for name, config in configs.items():
-        reasons = schedules(config, make_algorithm(config))
+        first = config.replace(steps=rungs[0].steps)
+        reasons = reasons_steps_are_fixed(first, make_algorithm(config), rungs[-1].steps)
         if reasons:
             raise InputError(
                 f"{name} cannot be tuned: its training depends on the total number of steps ({', '.join(reasons)}), so a run "

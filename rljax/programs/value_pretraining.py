@@ -130,14 +130,16 @@ def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:
     def step(checkpoint: Checkpoint) -> StepOutcome:
         start = time.monotonic()
         run.display.activity("sampling", compiles=True)
-        state, history, collected = next_rollout(setup, checkpoint.state, checkpoint.history, None, choose_prompts)
+        state, _, collected = next_rollout(setup, checkpoint.state, checkpoint.history, None, choose_prompts)
         run.display.activity("learning", compiles=True)
         state, measured, _ = learn(state, score_rollout(state, collected.groups))
         lengths, seconds = collected.sampled.attention.sum(-1)[collected.sampled.present], time.monotonic() - start
         sampled = {"response_length": float(lengths.mean()), "tokens_per_second": float(lengths.sum()) / seconds}
         metrics = present(measured) | sampled | {"seconds": seconds}
         skipped = None if measured.critic is None else float(measured.critic.skipped_value_updates)
-        after = checkpoint._replace(state=state, history=history)
+        after = checkpoint._replace(
+            state=state
+        )  # a pass rate from a single response says little, so the history starts with RL
         return StepOutcome(after, metrics, skipped, required(measured.credit, "metrics.credit"))
 
     return step

@@ -24,10 +24,19 @@ NAMES = setting_names(COMMANDS["train"][0])
         ("mine.yaml:2: kl_limit=0.1 is too small", "mine.yaml:2: kl_limit=0.1 is too small"),
         ("the part keep=kl_limit,steps=3 cannot be used", "the part keep=kl_limit,steps=3 cannot be used"),
         ("rewards.kl_limit, kl_limit(1), a_kl_limit", "rewards.kl_limit, kl_limit(1), a_kl_limit"),
+        ("cannot change steps: 9 -> 14 or rank: 1 -> 2", "cannot change --steps: 9 -> 14 or rank: 1 -> 2"),
+        ("these may change: steps, quiet, kl_limit.", "these may change: --steps, --quiet, --kl-limit."),
+        ("in files, steps, and group", "in files, steps, and group"),
     ],
 )
 def test_settings_become_flags(message, shown):
     assert write_flags(message, NAMES) == shown
+
+
+def test_a_command_with_shorter_flags_writes_them():
+    short = {"--warm-start-steps": "--steps"}
+    message = "cannot change warm_start_steps: 9 -> 14; `rljax train --warm-start-steps 9`"
+    assert write_flags(message, NAMES, short) == "cannot change --steps: 9 -> 14; `rljax train --warm-start-steps 9`"
 
 
 def test_other_commands_have_their_own_names():

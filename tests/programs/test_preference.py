@@ -12,6 +12,7 @@ import pytest
 from chat_models import save_chat_model
 from digit_pairs import even_pairs
 
+from rljax.cli import parse
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import CharacterTokenizer
 from rljax.errors import InputError
@@ -232,17 +233,22 @@ def interrupt_after(row, monkeypatch):
 @pytest.mark.parametrize("name", ["dpo", "kto"])
 def test_interrupted_run_resumes_exactly(train_with, name, tmp_path, monkeypatch, capsys):
     uninterrupted, folder = train_with(name), tmp_path / "stopped"
+    config = replace(CONFIG, loss=name, output=str(folder))
     with monkeypatch.context() as patched:
         interrupt_after(("preference", 13), patched)
         with pytest.raises(Interrupted):
-            train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=DATA)
+            train_preference(config, preferences=DATA)
     assert capsys.readouterr().out.endswith(f"\n  train_preference(preferences=preferences, resume={str(folder)!r})\n")
     assert [row["phase"] for row in read_rows(folder)] == ["eval", *["preference"] * 13]
     assert not (folder / "config.json").exists(), "the model is written only at the end"
     with pytest.raises(
         InputError, match=r"cannot change --learning-rate; leave these flags out. Only these may change: quiet, "
     ):
-        train_preference(replace(CONFIG, learning_rate=0.5), preferences=DATA, resume=folder)
+        train_preference(replace(config, learning_rate=0.5), preferences=DATA, resume=folder)
+    flags = ["--batch", "64", "--learning-rate", "1e-5", "--eval-every", "50"]
+    defaults = parse(["preference", "--resume", str(folder), *flags])
+    with pytest.raises(InputError, match=r"cannot change --batch, --learning-rate; leave"):
+        train_preference(defaults.config, preferences=DATA, resume=defaults.resume)
     with pytest.raises(InputError, match=r"The pairs of the run in .* changed since it began"):
         train_preference(preferences=(DATA[0][:-1], DATA[1]), resume=folder)
     again = train_preference(preferences=DATA, resume=folder)

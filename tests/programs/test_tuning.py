@@ -235,6 +235,10 @@ def test_tuning_flags_are_parsed_and_removed():
         ([], "one candidate"),
         (["--try", "steps=1,2"], "all candidates have the same steps"),
         (["--try", "schedule=constant,cosine"], "--schedule cosine cannot be tuned"),
+        (
+            ["--try", "learning_rate=1,2", "--algorithm", "ppo", "--learning-rate-warmup", "100", "--passes", "9"],
+            r"cannot be tuned: its training depends on the total number of steps \(the warm-up of the critic's learning rate\)",
+        ),
         (["--try", "learning_rate=1,2", "--learning-rate", "3"], "--learning-rate is both tried with --try and set"),
         (["--try", "prompts=1,2", "--try", "passes=1,2", "--passes=3", "--prompts=2"], "passes, prompts are both"),
         (["--try", "learning_rate=1,2", "--run", "x"], "--out"),

@@ -117,6 +117,10 @@ def test_a_run_continues_with_its_teacher(tmp_path):
         ({"teacher_shows": "success", "teacher_template": "{prompt}"}, "must contain {prompt} and {shown}"),
         ({"teacher_shows": "success", "teacher_rate": 1.5}, "must be from 0"),
         (
+            {"teacher_shows": "success", "teacher_template": "{prompt}\n{shown}"},
+            r"The teacher's prompt cannot be encoded: .* Or set --teacher-template to a text with {prompt} and {shown} that",
+        ),
+        (
             {"teacher_shows": "success", "teacher": None, "algorithm": "dapo"},
             "apply only to a model that is its own teacher",
         ),

@@ -18,7 +18,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import explain_changed_inputs, list_accepted_changes
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality, restore_params
 from rljax.training.config import TrainConfig
-from rljax.training.lifecycle.resume import schedules
+from rljax.training.lifecycle.resume import reasons_steps_are_fixed
 from rljax.training.parts.model_folder import companions, save_model, write_atomically
 from rljax.training.parts.reward import custom_reward_names
 from rljax.training.run import Run, resume_command
@@ -88,8 +88,9 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     if commands:
         run.display.commands("What to type next:", commands)
     check_judged(rows)
-    if not schedules(run.config, run.setup.algorithm):
-        more = "" if own_parts else f" --steps {max(2 * config.optimization.steps, 1)}"
+    steps = max(2 * config.optimization.steps, 1)
+    if not reasons_steps_are_fixed(run.config, run.setup.algorithm, steps):
+        more = "" if own_parts else f" --steps {steps}"
         run.display.commands("To train longer:", [f"{resume_command(folder, config)}{more}"])
 
 

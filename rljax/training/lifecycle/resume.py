@@ -103,10 +103,7 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
         return
     if change.after < done:
         raise InputError(f"steps is {change.after}, but the run has already taken {done} RL steps; set at least {done}.")
-    reasons = schedules(setup.config, setup.algorithm)
-    lengths = {critic_warmup(setup.config.replace(steps=steps)) for steps in (change.before, change.after)}
-    if setup.algorithm.critic is not None and len(lengths) > 1:
-        reasons.append("the warm-up of the critic's learning rate")
+    reasons = reasons_steps_are_fixed(setup.config.replace(steps=change.before), setup.algorithm, change.after)
     if reasons:
         raise InputError(
             f"A resumed run cannot change {change}, because the {done} RL steps so far depend on the total number of steps "
@@ -114,13 +111,15 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
         )
 
 
-def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
-    """List what depends on the total number of RL steps. Unless the list is empty, `steps` cannot change once RL has begun."""
+def reasons_steps_are_fixed(config: TrainConfig, algorithm: Algorithm, steps: int) -> list[str]:
+    """List what would differ if the run had `steps` RL steps; unless the list is empty, `steps` cannot change once RL has begun."""
+    warmups = {critic_warmup(each) for each in (config, config.replace(steps=steps))}
     scheduled = {
         "difficulty_window_end": config.data.difficulty_window_end is not None,
         f"the algorithm {config.algorithm.name}, which mixes two advantages": algorithm.needs("progress"),
         f"schedule={config.optimization.schedule}": config.optimization.schedule != "constant",
         "the pretrained critic's weight": algorithm.critic is not None and algorithm.critic.blend is not None,
+        "the warm-up of the critic's learning rate": algorithm.critic is not None and len(warmups) > 1,
     }
     return [reason for reason, applies in scheduled.items() if applies]
 
@@ -138,9 +137,9 @@ def summarize_run(setup: Setup, state: TrainState, folder: RunFolder, changes: C
     if changes:
         lines.append(f"Changed: {', '.join(map(str, changes))}.")
     if done >= steps and phase == RL:
-        extend = (
-            "" if schedules(config, setup.algorithm) else f"; --steps N extends it, for example --steps {max(2 * steps, 1)}"
-        )
+        more = max(2 * steps, 1)
+        is_fixed = reasons_steps_are_fixed(config, setup.algorithm, more)
+        extend = "" if is_fixed else f"; --steps N extends it, for example --steps {more}"
         lines.append(f"The run has finished all of its RL steps{extend}.")
     rows = past_rows(folder.metrics)
     curves = {
