@@ -42,6 +42,7 @@ def nash_md(*, mixture: float = 0.125, tau: float = 0.008) -> Algorithm:
             partial(_advantage_minus_kl, mixture=mixture, tau=tau),
             needs=("rewards", "policy_logp", "ref_logp", "mask"),
             optional=("valid",),
+            per_token=True,
         ),
         log_ratio=token_log_ratio,
         surrogate=reinforce,

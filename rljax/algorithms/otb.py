@@ -20,10 +20,11 @@ def otb() -> Algorithm:
 
     w is the weight from the algorithm's `correction`, or 1 without a correction.
 
-    Deviations: the squared norm of a token's gradient is approximated by the logit-gradient proxy, as in verl. If only one response
-    reaches a position, its advantage there is 0; verl uses the return. Positions count response tokens only, so observations
-    between them do not shift later positions. The algorithm is on-policy, so take one update per rollout. The objective has
-    log(π/π_old) in place of log π, which changes its value but not its gradient.
+    Deviations: the squared norm of a token's gradient is approximated by the logit-gradient proxy, as in verl. If only one
+    response reaches a position, its advantage there is exactly 0; in verl it is about 0, or the return with
+    `handle_zero_tail=True` and for a group of one response. Positions count response tokens only, so observations between them
+    do not shift later positions. The algorithm is on-policy, so take one update per rollout. The objective has log(π/π_old) in
+    place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=Credit(

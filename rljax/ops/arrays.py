@@ -116,6 +116,20 @@ def ratio_or_zero(numerator: Float[Array, "..."], denominator: Float[Array, "...
     return jnp.where(defined, numerator / jnp.where(defined, denominator, jnp.ones_like(denominator)), 0.0)
 
 
+def log_mean_exp(x: Float[Array, "*rows T"], log_weights: Float[Array, "*rows T"]) -> Float[Array, "*rows"]:
+    """log Σ_t w_t e^{x_t}, accurate for small and large x, if the weights w sum to 1 and the weighted mean of x is 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> f"{log_mean_exp(jnp.array([1e-3, -1e-3]), jnp.log(jnp.array([0.5, 0.5]))):.1e}"
+        '5.0e-07'
+    """
+    is_small = jnp.abs(x).max(-1, keepdims=True) <= 1
+    small = jnp.log1p((jnp.exp(log_weights) * jnp.expm1(jnp.where(is_small, x, 0.0))).sum(-1))
+    large = jax.nn.logsumexp(jnp.where(is_small, 0.0, x + log_weights), axis=-1)
+    return jnp.where(is_small.squeeze(-1), small, large)
+
+
 def power_of_two(x: Float[Array, "*rows T"]) -> Float[Array, "*rows 1"]:
     """The largest power of two that is at most each row's max |x|, or 1/2 for a row of zeros. No gradient flows through it.
 

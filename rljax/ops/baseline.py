@@ -20,6 +20,7 @@ from rljax.ops.arrays import (
     check_positive,
     check_same_shape,
     in_float32,
+    log_mean_exp,
     ratio_or_zero,
 )
 from rljax.ops.masked import group_members, masked_centered, zero_outside
@@ -219,7 +220,7 @@ def soft_centered(rewards: Float[Array, "*P G"], *, beta: Number, valid: Mask | 
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, in the rewards' unit; its mean over a group is not positive.
+        `[..., G]`, in the rewards' unit; its mean over a group is not positive. A group of identical rewards gets exactly 0.
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2 responses, `valid` of a different shape, or β not positive.
@@ -235,8 +236,7 @@ def soft_centered(rewards: Float[Array, "*P G"], *, beta: Number, valid: Mask | 
     """
     check_positive(beta=beta)
     member = group_members(rewards, valid)
-    compared = member & (member.sum(-1, keepdims=True) > 1)
-    inside = jnp.where(member, rewards, 0)
+    centered = masked_centered(rewards, member)
     count = jnp.maximum(member.sum(-1, keepdims=True), 1).astype(rewards.dtype)
-    total = jax.nn.logsumexp(jnp.where(member, inside / beta, -jnp.inf), axis=-1, keepdims=True)
-    return jnp.where(compared, inside - beta * (jnp.where(compared, total, 0) - jnp.log(count)), 0)
+    value_above_mean = beta * log_mean_exp(centered / beta, jnp.where(member, -jnp.log(count), -jnp.inf))
+    return jnp.where(member, centered - value_above_mean[..., None], 0.0)

@@ -212,6 +212,9 @@ def decoupled_normalized(
 
     A z-score of the sum would give responses with the same total the same advantage, whichever rewards make up the total.
 
+    If the terms of S, computed with ε = 0, cancel up to rounding for all responses of a group, S is exactly 0 in that group. This
+    happens if one of two rewards decreases linearly with the other. Division by σ would magnify what ε and rounding leave of S.
+
     ::
 
         A_i = (S_i - μ) / (σ + ε)        S_i = Σ_n w_n (r_in - mean_n) / (std_n + ε)
@@ -254,8 +257,11 @@ def decoupled_normalized(
         check_same_shape(scores=scores, valid=valid)
     by_reward = jnp.moveaxis(scores, -1, 0)
     member = group_members(by_reward, None if valid is None else jnp.moveaxis(valid, -1, 0))
-    normalized = masked_normalized(by_reward, member, eps=eps, ddof=ddof)
-    total = jnp.einsum("n...,n->...", normalized, weights)
+    factors = jnp.expand_dims(weights, range(1, by_reward.ndim))
+    terms, at_zero = (factors * masked_normalized(by_reward, member, eps=e, ddof=ddof) for e in (eps, 0.0))
+    rounding = 8 * float(jnp.finfo(at_zero.dtype).eps) * jnp.abs(at_zero).sum(0).max(-1, keepdims=True)
+    cancels = jnp.abs(at_zero.sum(0)).max(-1, keepdims=True) <= rounding
+    total = jnp.where(cancels, 0.0, terms.sum(0))
     return batch_normalized_rewards(total, eps=eps, ddof=ddof, valid=member.any(0))
 
 

@@ -273,7 +273,8 @@ def mean_later_log_ratio(
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats per token, of either sign; 0 at the last token and outside the mask.
+        `[..., T]`, nats per token, of either sign; 0 at the last token and outside the mask, -∞ before a token that the teacher
+        excludes.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is malformed.
@@ -289,5 +290,10 @@ def mean_later_log_ratio(
     """
     log_ratio = teacher_log_ratio(logp, teacher_logp, mask)
     in_mask = mask.astype(log_ratio.dtype)
-    later, tokens = (jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x for x in (log_ratio, in_mask))
+    later, tokens = map(_sum_later, (log_ratio, in_mask))
     return zero_outside(ratio_or_zero(later, tokens), mask)
+
+
+def _sum_later(x: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
+    """Sum of the entries after each entry."""
+    return jax.lax.cumsum(jnp.concatenate([x[..., 1:], jnp.zeros_like(x[..., :1])], -1), x.ndim - 1, reverse=True)

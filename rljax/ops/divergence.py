@@ -143,7 +143,8 @@ def importance_weighted_k3(
         ref_logp: log-probabilities under the reference π_ref, `[..., T]`, nats.
 
     Returns:
-        `[..., T]`, nats, not negative up to rounding; float32 at least. Not clamped: the penalty grows as ρ does.
+        `[..., T]`, nats, not negative up to rounding; float32 at least. Not clamped: the penalty grows as ρ does. Where π_θ is 0,
+        it is its limit, π_ref(o_t) / π_behaviour(o_t).
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.
@@ -159,8 +160,9 @@ def importance_weighted_k3(
     """
     check_floating(logp=logp, behaviour_logp=behaviour_logp, ref_logp=ref_logp)
     check_same_shape(logp=logp, behaviour_logp=behaviour_logp, ref_logp=ref_logp)
-    d, ratio = ref_logp - logp, jnp.exp(logp - behaviour_logp)
-    far = d > 1
+    possible = ~jnp.isneginf(logp)
+    d, ratio = zero_outside(ref_logp, possible) - zero_outside(logp, possible), jnp.exp(logp - behaviour_logp)
+    far = (d > 1) | ~possible
     near_d, far_d = zero_outside(d, ~far), zero_outside(d, far)
     near = ratio * (jnp.expm1(near_d) - near_d)
     # exp(d) alone overflows if the policy's probability of the token is almost 0; ρ exp(d) = π_ref / π_behaviour does not.

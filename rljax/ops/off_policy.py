@@ -191,7 +191,7 @@ def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) 
         old_logp: log μ, log-probabilities under the sampling policy, `[..., T]`, nats.
 
     Returns:
-        `[..., T]`, nats, not negative; infinite where π is 0 or 1, unless μ equals π.
+        `[..., T]`, nats, not negative up to rounding; infinite where π is 0 or 1, unless μ equals π.
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.

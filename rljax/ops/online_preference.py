@@ -19,6 +19,7 @@ from rljax.ops.arrays import (
     check_positive,
     check_same_shape,
     in_float32,
+    log_mean_exp,
 )
 from rljax.ops.masked import group_members, zero_outside
 
@@ -227,8 +228,11 @@ def optimal_value(
     """
     check_positive(beta=beta)
     member, clean = _members(rewards, log_ratio, valid)
-    scores = zero_outside(rewards, member) / beta
-    return jnp.where(member.any(-1), beta * (_log_sum(scores - clean, member) - _log_sum(-clean, member)), 0.0)
+    log_weights = jax.nn.log_softmax(_mask_logits(-clean, member), -1)
+    clean_rewards = zero_outside(rewards, member)
+    mean = (jnp.exp(log_weights) * clean_rewards).sum(-1, keepdims=True)
+    value_above_mean = beta * log_mean_exp(jnp.where(member, clean_rewards - mean, 0.0) / beta, log_weights)
+    return jnp.where(member.any(-1), mean.squeeze(-1) + value_above_mean, 0.0)
 
 
 def _members(rewards: Array, log_ratio: Array, valid: Mask | None) -> tuple[Bool[Array, "*P G"], Float[Array, "*P G"]]:
@@ -260,11 +264,6 @@ def _differences(rewards: Array, member: Bool[Array, "*P G"]) -> Float[Array, "*
 def _softmax(logits: Array, marked: Bool[Array, "*rows G"]) -> Float[Array, "*rows G"]:
     """Softmax over the marked entries of a row; 0 for all other entries, and in rows without marked entries."""
     return zero_outside(jax.nn.softmax(_mask_logits(logits, marked), -1), marked)
-
-
-def _log_sum(logits: Array, marked: Bool[Array, "*rows G"]) -> Float[Array, "*rows"]:
-    """Log of the sum of exp over the marked entries of a row."""
-    return jax.nn.logsumexp(_mask_logits(logits, marked), -1)
 
 
 def _mask_logits(logits: Array, marked: Bool[Array, "*rows G"]) -> Float[Array, "*rows G"]:

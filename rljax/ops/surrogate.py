@@ -48,11 +48,13 @@ def _pessimistic_clip(
     """The ratio times the advantage, with the ratio capped at `1 + high` if A >= 0 and kept in [1 - low, cap] if A < 0.
 
     The log-ratio is clamped *before* `exp`, so that a clipped ratio beyond the float range has gradient 0, not 0 × ∞. At the
-    bound itself the gradient still flows, so the on-policy gradient is A even if `low` or `high` is 0.
+    bound itself the gradient still flows, so the on-policy gradient is A even if `low` or `high` is 0. If A is 0, the log-ratio is
+    clamped to 88 even if `high` is infinite, so that the ratio is finite and the product is 0.
     """
     negative = advantage < 0
     floor = jnp.where(negative, jnp.log1p(-low), -jnp.inf)
-    ceiling = jnp.where(negative, jnp.log(cap), jnp.log1p(high))
+    log_high = jnp.log1p(high)
+    ceiling = jnp.where(negative, jnp.log(cap), jnp.where(advantage == 0, jnp.minimum(log_high, 88.0), log_high))
     clamped = jnp.where(log_ratio > ceiling, ceiling, jnp.where(log_ratio < floor, floor, log_ratio))
     return jnp.exp(clamped) * advantage
 

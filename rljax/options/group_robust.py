@@ -108,7 +108,7 @@ def with_kinds(algorithm: Algorithm) -> Algorithm:
     credit = algorithm.advantage
     credit = credit if isinstance(credit, Credit) else Credit(required(credit, "advantage"), optional=("valid",))
     weighted = partial(weight_advantages, credit.function, weights=None)
-    return algorithm._replace(advantage=Credit(weighted, needs=(*credit.needs, "kinds"), optional=credit.optional))
+    return algorithm._replace(advantage=credit._replace(function=weighted, needs=(*credit.needs, "kinds")))
 
 
 def with_weights(algorithm: Algorithm, weights: Float[Array, "K"]) -> Algorithm:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.algorithms import Algorithm, Credit, Rollout
+from rljax.algorithms.part_checks import check_token_credit
 from rljax.algorithms.plan_credit import in_plan, nested_group_advantage
 from rljax.caching import cache_results
 from rljax.data.prompts import EncodedPrompts
@@ -29,8 +30,8 @@ def install(setup: Setup) -> Setup:
     """Sample plans and answers, and credit them separately. Without `--plans`, only check settings and prompts.
 
     Raises:
-        InputError: the algorithm does not compare rewards within a group, the group cannot be divided, a prompt contains the
-            marker, or a setting cannot be combined with plans or sub-policies.
+        InputError: the algorithm does not compare rewards within a group or has one ratio per response, the group cannot be
+            divided, a prompt contains the marker, or a setting cannot be combined with plans or sub-policies.
     """
     config = setup.config
     end, plans = required(config.model.plan_end, "plan_end"), config.model.plans
@@ -76,6 +77,11 @@ def _check(setup: Setup) -> None:
             f"plans={plans} needs an algorithm that only compares rewards within a group, which {name} does not do; choose "
             "another algorithm, such as dr_grpo."
         )
+    if plans is not None:
+        try:
+            check_token_credit(with_plans(setup.algorithm, plans), f"plans={plans}")
+        except ValueError as error:
+            raise InputError(f"{error}.") from error
     if plans is not None and (size % plans or size // plans < 2):
         raise InputError(
             f"group_size={size} cannot be divided into plans={plans} with at least 2 answers each; choose a multiple of plans."

@@ -1,6 +1,6 @@
 """Algorithm parts: each is found by its name, replaces the content of its slot, and changes the gradient."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,14 @@ def rollout(policy):
         step_rewards=jnp.asarray(np.random.default_rng(0).normal(size=(P, G, T)).astype(np.float32)),
         step_end=jnp.asarray((np.arange(T) % 2 == 1) & (np.arange(T) < lengths[..., None])),
         reward_parts={name: jnp.asarray(part) for name, part in rate_responses(rewards).items()},
+        teacher_logp=behaviour + 0.3 * jax.random.normal(jax.random.key(5), behaviour.shape),
+        square_sum=jnp.square(jax.nn.softmax(policy[0])).sum(-1).reshape(P, G, T),
+        greedy_rewards=jnp.array([0.0, 1.0, 0.0, 0.3]),
     )
+
+
+def prepared(algorithm: Algorithm, rollout):
+    return prepare(algorithm, rollout, progress=None if algorithm.mix is None else 0.5)
 
 
 def gradient(algorithm: Algorithm, rollout, policy):
@@ -106,7 +113,7 @@ def gradient(algorithm: Algorithm, rollout, policy):
     logits, tokens = policy
     moved = logits + 0.3 * jax.random.normal(jax.random.key(3), logits.shape)
     teacher = jax.random.normal(jax.random.key(4), logits.shape)
-    batch = prepare(algorithm, rollout)
+    batch = prepared(algorithm, rollout)
 
     def value(x):
         divergence = None
@@ -132,6 +139,65 @@ def test_part_changes_the_gradient(spec, rollout, policy, plain):
     assert jnp.isfinite(learned).all()
     assert (learned != 0).any()
     assert float(jnp.abs(learned - plain(base)).max()) > 1e-4
+
+
+NO_EFFECT = {
+    ("gpg", "advantage=centered"): "its own advantage, because its divisor is 1",
+    ("gspo_token", "log_ratio=sequence"): "the same gradient if a response has one advantage, as the paper shows",
+    ("max_rl", "advantage=mean_normalized"): "its own advantage",
+    ("reinforce_pp", "advantage=batch_normalized"): "the z-scores over all tokens undo it",
+}
+"""Parts that an algorithm accepts but that change nothing in it, and why they are accepted."""
+SAME_EFFECT = ("keep_group", "filter_tokens", "weights", TERM, "critic.blend")
+"""Slots whose parts do the same in every algorithm, so that one algorithm is enough to test them."""
+
+
+def contents(algorithm: Algorithm, slot: str):
+    """Return a slot's function and its hyperparameters."""
+    value = algorithm
+    for name in slot.split("."):
+        value = getattr(value, name)
+    return (value.func, value.keywords) if isinstance(value, partial) else value
+
+
+def accepted_parts(base: Algorithm):
+    """Yield the parts that the algorithm accepts and does not already have, with the records."""
+    for part in PARTS:
+        if part.slot in SAME_EFFECT:
+            continue
+        try:
+            record = with_parts(base, [part.spec + HYPERPARAMETERS.get(part.spec, "")])
+        except ValueError:
+            continue
+        if contents(record, part.slot) != contents(base, part.slot):
+            yield part, record
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_accepted_part_has_an_effect(name, rollout, policy):
+    """A part of the loss changes the gradient; all other parts change the prepared batch."""
+    base = BY_NAME[name](**({"max_length": T} if name == "dr_grpo" else {}))
+    with_parts(base, ["filter_tokens=overlong"])  # the record itself passes the checks
+    batch, slope = prepared(base, rollout), gradient(base, rollout, policy)
+    without_effect = set()
+    for part, record in accepted_parts(base):
+        if part.slot in ("log_ratio", "surrogate_mask", "teacher_divergence"):
+            pairs = [(gradient(record, rollout, policy), slope)]
+        else:
+            pairs = zip(*map(jax.tree.leaves, (prepared(record, rollout), batch)), strict=True)
+        if all(np.allclose(new, old, rtol=0, atol=1e-4 * np.abs(old).max()) for new, old in pairs):
+            without_effect.add((name, part.spec))
+    assert without_effect == {key for key in NO_EFFECT if key[0] == name}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_one_ratio_per_response_refuses_advantages_that_differ_between_its_tokens(name, rollout):
+    base = BY_NAME[name]()
+    advantage = np.asarray(prepared(base, rollout).advantage)
+    mask = np.asarray(rollout.mask & rollout.valid[..., None]).reshape(advantage.shape)
+    if any(np.ptp(row[in_row]) > 1e-4 for row, in_row in zip(advantage, mask, strict=True) if in_row.any()):
+        with pytest.raises(ValueError, match="makes between tokens would be lost"):
+            with_parts(base, ["log_ratio=sequence"])
 
 
 DEFAULTS = {
@@ -265,7 +331,16 @@ def test_with_parts_rejects_unusable_parts(name, specs, message):
             ("gepo", [f"surrogate_mask={part}"], "denominator of the algorithm's")
             for part in ("binary_kl", "total_variation")
         ),
-        *((name, ["surrogate_mask=binary_kl"], "the ratio is the full response's") for name in ("gspo", "luspo", "gmpo")),
+        *(
+            (name, ["surrogate_mask=binary_kl"], "the ratio is the full response's")
+            for name in ("gspo", "luspo", "gmpo", "kimi_k15", "a_star_po")
+        ),
+        *(
+            (name, ["advantage=plan_and_answer"], "plan_and_answer: .* the algorithm's advantage makes .* as in gspo_token")
+            for name in ("gspo", "luspo", "gepo", "gmpo", "kimi_k15", "a_star_po")
+        ),
+        ("grpo", ["advantage=plan_and_answer", "log_ratio=sequence"], "the algorithm's advantage makes between"),
+        ("grpo", ["log_ratio=sequence", "advantage=plan_and_answer"], "the algorithm's advantage makes between"),
         ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
         ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "the ratio is the full response's"),
         ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "the ratio is the full response's"),
@@ -275,6 +350,15 @@ def test_with_parts_rejects_unusable_parts(name, specs, message):
             "the differences that the algorithm's advantage makes between tokens would be lost",
         ),
         ("on_policy_distillation", ["log_ratio=sequence"], "the algorithm's advantage makes between"),
+        ("nash_md", ["log_ratio=sequence"], "the algorithm's advantage makes between"),
+        *(
+            (name, ["log_ratio=sequence"], "would have no effect: the surrogate is linear in the log-ratio")
+            for name in ("gpg", "max_rl", "online_dpo", "pkpo", "remax", "rloo", "t1", "xpo")
+        ),
+        *(
+            ("pass_at_k", [f"outcome_reward={part}"], "reads only whether a reward is above 0")
+            for part in ("brevity", "cosine", "length_shaped")
+        ),
         ("clip_cov", ["log_ratio=sequence"], "the algorithm's keep_tokens makes between"),
         ("dapo_grpo", ["log_ratio=sequence"], "the algorithm's bonus makes between"),
         ("dapo", ["keep_tokens=critical"], "a response the same advantage; use an algorithm with a critic"),
@@ -300,6 +384,11 @@ def test_with_parts_rejects_meaningless_parts(name, specs, message):
         ("gepo", ["advantage=rank", "weights=token_mean"]),
         ("gspo", ["log_ratio=token", "surrogate_mask=binary_kl"]),
         ("gspo_token", ["surrogate_mask=binary_kl"]),
+        ("gspo_token", ["advantage=plan_and_answer"]),
+        ("gspo", ["log_ratio=token", "advantage=plan_and_answer"]),
+        ("vespo", ["advantage=plan_and_answer"]),
+        ("pass_at_k", ["outcome_reward=rule"]),
+        ("pass_at_k", ["outcome_reward=brevity", "advantage=centered"]),
         ("ppo", ["log_ratio=bounded", "surrogate_mask=binary_kl"]),
         ("reinforce_pp", ["advantage=centered", "log_ratio=sequence"]),
         ("remax", ["advantage=centered", "outcome_reward=rule"]),

@@ -1,6 +1,7 @@
 """Baselines, checked against loops written from the formulas."""
 
 import math
+from decimal import Decimal
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,27 @@ def test_soft_value_is_between_mean_and_best_reward(x64):
     np.testing.assert_allclose(
         rewards - baseline.soft_centered(rewards, beta=0.3), jnp.tile(soft_value[:, None], 3), rtol=1e-12
     )
+
+
+@pytest.mark.parametrize("beta", [0.01, 1.0, 30.0, 1e4, 1e8])
+def test_soft_value_is_accurate_in_float32_for_any_beta(beta):
+    rewards = np.random.default_rng(0).normal(size=8).astype(np.float32) + 3
+    exact = [Decimal(float(reward)) / Decimal(beta) for reward in rewards]
+    value = Decimal(beta) * (sum(x.exp() for x in exact) / 8).ln()
+    actual = baseline.soft_centered(jnp.array(rewards), beta=beta)
+    np.testing.assert_allclose(actual, [float(Decimal(float(reward)) - value) for reward in rewards], atol=1e-6)
+    slope = jax.jacobian(lambda x: baseline.soft_centered(x, beta=beta))(jnp.array(rewards))
+    weights = [float(x.exp() / sum(y.exp() for y in exact)) for x in exact]
+    np.testing.assert_allclose(slope, np.eye(8) - np.array(weights), atol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [1e-6, 0.3, 1e6])
+def test_soft_value_of_identical_rewards_is_exact(beta):
+    rewards = jnp.array([[0.1] * 8, [jnp.nan] * 8, [0.7] + [jnp.nan] * 7])
+    valid = ~jnp.isnan(rewards)
+    assert not baseline.soft_centered(rewards, beta=beta, valid=valid).any()
+    slope = jax.grad(lambda x: baseline.soft_centered(x, beta=beta, valid=valid).sum())(rewards)
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
 
 
 def test_equal_lengths_give_the_group_mean(x64):

@@ -235,6 +235,33 @@ def test_decoupled_weights_distinguish_equal_sums(x64):
     assert unequal[0, 1] < 0
 
 
+FIRST = np.array([1.0, 0, 1, 0, 0, 0, 1, 0])
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-6, 1e-4])
+@pytest.mark.parametrize(("slope", "offset"), [(-1.0, 1.0), (-5.0, 5.0), (-0.1, 0.8)])
+def test_decoupled_rewards_that_cancel_give_exactly_0(eps, slope, offset):
+    scores = jnp.array(np.stack([FIRST, slope * FIRST + offset], -1)[None].repeat(4, 0), jnp.float32)
+    assert not batch.decoupled_normalized(scores, jnp.full(2, 0.7), eps=eps).any()
+    assert not batch.decoupled_normalized(scores.at[..., 1].set(scores[..., 0]), jnp.array([1.0, -1.0]), eps=eps).any()
+    others = batch.decoupled_normalized(scores.at[0, :, 1].set(0.3), jnp.ones(2), eps=eps)
+    std = np.sqrt(
+        sum(np.square(FIRST - 0.375)) / 7
+    )  # z-scores of the first group have a sum of squares of 7, over 32 responses
+    np.testing.assert_allclose(others[0], (FIRST - 0.375) / std / np.sqrt(7 / 31), rtol=1e-3)
+    np.testing.assert_allclose(others[1:], 0, atol=1e-6)
+
+
+def test_decoupled_rewards_that_almost_cancel_are_compared():
+    """A difference of 1e-4 between graded rewards is far above rounding errors; checked against float64."""
+    rewards = np.random.default_rng(0).normal(size=8)
+    scores = np.stack([rewards, -rewards + 1e-4 * FIRST], -1)[None].astype(np.float32).astype(np.float64)
+    total = sum((column - column.mean()) / column.std(ddof=1) for column in scores[0].T)
+    expected = (total - total.mean()) / total.std(ddof=1)
+    actual = batch.decoupled_normalized(jnp.array(scores, jnp.float32), jnp.ones(2), eps=0.0)
+    np.testing.assert_allclose(actual[0], expected, atol=0.01)
+
+
 ONES = jnp.ones((2, 2))
 
 

@@ -168,6 +168,11 @@ def test_mean_later_log_ratio_skips_gaps_and_padding():
     np.testing.assert_allclose(mean_later_log_ratio(*dirty, jnp.array(mask)), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_mean_later_log_ratio_is_infinite_only_before_a_token_that_the_teacher_excludes():
+    student, teacher = jnp.array([-1.0, -1.0, -1.0, -1.0]), jnp.array([-1.0, -jnp.inf, -2.0, -4.0])
+    assert mean_later_log_ratio(student, teacher, jnp.ones(4)).tolist() == [-np.inf, -2.0, -3.0, 0.0]
+
+
 def sorted_distance(student, teacher):
     """The absolute probability differences summed over ranks, and the sum's gradient with respect to the student's logits."""
     p, q = softmax(student), softmax(teacher)

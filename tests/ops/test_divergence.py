@@ -136,6 +136,15 @@ def test_importance_weighted_k3_of_an_improbable_token_is_finite():
     assert slope.tolist() == [0.0]
 
 
+def test_importance_weighted_k3_of_an_impossible_token_is_its_limit():
+    """As π_θ → 0, ρ k3 → π_ref / π_behaviour and its gradient ρ log(π_θ / π_ref) → 0."""
+    logp, others = jnp.full(2, -jnp.inf), (jnp.array([-1.0, -1.0]), jnp.array([-1.5, -jnp.inf]))
+    value, vjp = jax.vjp(divergence.importance_weighted_k3, logp, *others)
+    np.testing.assert_allclose(value, [np.exp(-0.5), 0.0], rtol=1e-6)
+    for slope, expected in zip(vjp(jnp.ones(2)), ([0, 0], [-np.exp(-0.5), 0], [np.exp(-0.5), 0]), strict=True):
+        np.testing.assert_allclose(slope, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_importance_weighted_k3_is_computed_in_float32(dtype):
     d = jnp.array([-1.0, -2.0], dtype)

@@ -99,6 +99,18 @@ def test_binary_kl_if_a_token_is_certain_or_excluded():
     assert np.isfinite(gradient).all()
 
 
+def test_binary_kl_of_almost_equal_probabilities():
+    """In float32, the value is 0 up to rounding, and the gradient (π - μ) / (1 - π) is kept where the value is negative."""
+    random = np.random.default_rng(0)
+    old = random.uniform(0.01, 0.99, 1000)
+    arrays = [jnp.array(np.log(p), jnp.float32) for p in (old + 1e-4 * random.normal(size=1000), old)]
+    value, slope = jax.vmap(jax.value_and_grad(lambda new, old: off_policy.binary_kl(new[None], old[None])[0]))(*arrays)
+    new, old = (np.exp(np.array(x, np.float64)) for x in arrays)
+    assert (value < 0).any()
+    np.testing.assert_allclose(value, old * np.log(old / new) + (1 - old) * np.log((1 - old) / (1 - new)), atol=1e-6)
+    np.testing.assert_allclose(slope, (new - old) / (1 - new), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("advantage", "log_ratio", "divergence", "kept"),
     [

@@ -1,6 +1,7 @@
 """Credit from comparisons within a group, checked against loops, the gradient of DPO's loss, and optimal policies."""
 
 import math
+from decimal import Decimal
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +115,25 @@ def test_optimal_value_and_gradients(rewards, log_ratio, valid, beta):
         for argument, slopes in enumerate((by_reward, by_ratio)):
             found = jax.grad(lambda *x: optimal_value(*x, beta=beta, valid=jnp.array(valid)).sum(), argument)(*arrays)
             np.testing.assert_allclose(found, slopes, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("beta", [0.01, 1.0, 30.0, 1e4, 1e8])
+def test_optimal_value_is_accurate_in_float32_for_any_beta(beta):
+    rewards, log_ratio = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
+    weights = [Decimal(-float(ratio)).exp() for ratio in log_ratio]
+    tilted = [
+        weight * (Decimal(float(reward)) / Decimal(beta)).exp() for weight, reward in zip(weights, rewards, strict=True)
+    ]
+    expected = Decimal(beta) * (sum(tilted) / sum(weights)).ln()
+    value, slopes = jax.value_and_grad(lambda *x: optimal_value(*x, beta=beta), (0, 1))(
+        jnp.array(rewards), jnp.array(log_ratio)
+    )
+    np.testing.assert_allclose(value, float(expected), atol=1e-6)
+    shares = [
+        (float(t / sum(tilted)), float(Decimal(beta) * (w / sum(weights) - t / sum(tilted))))
+        for t, w in zip(tilted, weights, strict=True)
+    ]
+    np.testing.assert_allclose(slopes, np.transpose(shares), atol=1e-6)
 
 
 def test_credit_ignores_response_order_and_reward_scale():

@@ -1,5 +1,7 @@
 """Surrogate objectives, checked against loops written from the formulas, in values and gradients."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -347,7 +349,12 @@ def test_invalid_hyperparameters_are_refused(call, message):
 
 
 def test_zero_advantage_gives_zero_objective():
-    assert surrogate.clipped(jnp.array([200.0, -200.0]), jnp.zeros(2)).tolist() == [0.0, 0.0]
+    log_ratio = jnp.array([200.0, 89.0, 5.0, -200.0, jnp.inf])
+    for op in (surrogate.clipped, partial(surrogate.clipped, low=1.0, high=jnp.inf)):
+        value, slope = jax.vjp(op, log_ratio, jnp.zeros(5))
+        assert value.tolist() == slope(jnp.ones(5))[0].tolist() == [0.0] * 5
+    unclipped = surrogate.clipped(jnp.array([5.0, 5.0]), jnp.array([2.0, -2.0]), low=1.0, high=jnp.inf)
+    np.testing.assert_allclose(unclipped, [2 * np.exp(5.0), -2 * np.exp(5.0)], rtol=1e-6)
 
 
 @given(log_ratios, advantages, st.sampled_from([(0.2, 0.28), (0.0, 0.0), (1.0, 2.0)]))

@@ -253,6 +253,10 @@ def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
         ({"plan_end": "+"}, r"plan_end is '\+', which the prompt '.*' contains"),
         ({"plans": 3}, "group_size=4 cannot be divided into plans=3"),
         ({"algorithm": "ppo", "sub_policies": None}, "choose another algorithm, such as dr_grpo"),
+        *(
+            ({"algorithm": name}, "plans=2: .* the algorithm's advantage makes between tokens would be lost")
+            for name in ("gspo", "luspo", "gepo", "gmpo", "kimi_k15")
+        ),
         ({"lora_rank": 2}, "leave lora_rank and weight_decay out"),
     ],
 )
