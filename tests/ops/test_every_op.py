@@ -232,8 +232,6 @@ CALLS = {
         "gamma": 2.0,
     },
     "shaping.weighted_composite": {"parts": {"a": REWARDS}, "weights": {"a": 0.5}},
-    "unpublished.mixture.constitutional_sum": {"base": REWARDS, "scores": X, "weights": LENGTHS},
-    "unpublished.mixture.multi_objective": {"objectives": X, "weights": LENGTHS},
     "surrogate.clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2},
     "surrogate.dual_clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2, "cap": 3.0},
     "surrogate.reinforce": {"logp": X, "advantage": Y},
@@ -296,7 +294,6 @@ ANY_LAST_AXIS = {
 ANY_LEADING_AXES = {
     ("categorical.categorical_mean", "probs"),
     ("categorical.categorical_mean_of_logits", "logits"),
-    ("unpublished.mixture.multi_objective", "objectives"),
 }
 
 
@@ -431,13 +428,9 @@ def test_defaults_do_not_change(name):
     assert {key: x for key, x in defaults.items() if isinstance(x, float | int | tuple)} == DEFAULTS.get(name, {})
 
 
-# Arguments that all rows share, ops with one weight per score of a row, and an op that averages over rows.
+# Arguments that all rows share, an op with one weight per score of a row, and an op that averages over rows.
 SHARED_BY_ROWS = {"support", "edges", "matched", "teacher_matched"}
-ONE_WEIGHT_PER_SCORE = {
-    "batch.decoupled_normalized",
-    "unpublished.mixture.constitutional_sum",
-    "unpublished.mixture.multi_objective",
-}
+ONE_WEIGHT_PER_SCORE = {"batch.decoupled_normalized"}
 WITHOUT_ROWS = {"regularization.diagonal_fisher"}
 
 
