@@ -59,8 +59,6 @@ class Facts:
 
 
 MINIMUM = {"length": 1, "budget": 1, "group": 1, "updates": 1, "staleness": 0, "pass_k": 1}
-FACTS_WITHOUT_RULES = ("model", "dataset")
-"""Facts that no rule reads."""
 
 
 def check_facts(facts: Facts) -> None:

@@ -70,7 +70,7 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
         if flag not in known:
             ours = counterparts.get(normalize_name(flag.removeprefix("--")))
             message = None if ours is None else f"There is no option {flag}; {'use ' * ours.startswith('--')}{ours}."
-            raise InputError(_explain_unknown(flag, known, config) if message is None else message)
+            raise InputError(_explain_unknown(flag, known) if message is None else message)
     check_choices(arguments, _all_setting_hints(record, config))
 
 
@@ -158,7 +158,7 @@ def _type_and_markers(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
 
 
-def _explain_unknown(flag: str, known: set[str], config: TrainConfig) -> str:
+def _explain_unknown(flag: str, known: set[str]) -> str:
     """Return the error message for a flag that is not one of a run's settings."""
     name = flag.removeprefix("--")
     owners = [task for task, settings in TASKS.items() if name.replace("-", "_") in flat_names(settings).values()]

@@ -110,15 +110,3 @@ def explain_missing(flag: str) -> str | None:
 def normalize_name(name: str) -> str:
     """Convert a name to lower case, with hyphens instead of underscores and dots."""
     return name.replace("_", "-").replace(".", "-").lower()
-
-
-def as_markdown() -> str:
-    """Write the table of settings as Markdown for notebooks/coming_from.md."""
-    lines = ["| rljax | TRL | verl | Tunix | verifiers | difference |", "| --- | --- | --- | --- | --- | --- |"]
-    for row in tables().settings:
-        cells = [f"`{name}`" if name else "" for name in row[:5]]
-        line = f"| {' | '.join([*cells, row.note])} |"
-        while "|  |" in line:
-            line = line.replace("|  |", "| |")
-        lines.append(line)
-    return "\n".join(lines)

@@ -216,8 +216,7 @@ def _run(name: str, command: Train, start: Start, arguments: list[str], **option
     with loading(quiet=command.config.run.quiet):
         import rljax  # noqa: PLC0415  --help need not wait for JAX
 
-        program = "train" if name == "train" else "sft"
-        train: Callable = getattr(rljax, program)
+        train: Callable = getattr(rljax, "train" if name == "train" else "sft")
 
     if command.seeds:
         check_seeds(command, arguments)
@@ -225,7 +224,7 @@ def _run(name: str, command: Train, start: Start, arguments: list[str], **option
         note(f"note: {text}")
     join_hosts(command.coordinator, command.hosts, command.host, limit=command.config.devices.host_timeout)
     if command.seeds:
-        return train_seeds(program, command, train, **options)
+        return train_seeds(command, train, **options)
     resume = None if command.resume is None else str(command.resume)
     # Whether the settings file is trusted was already checked when it was read.
     trust = command.trust and (resume is not None or command.file is None)
@@ -254,7 +253,7 @@ def check_seeds(command: Train, arguments: Sequence[str]) -> None:
         raise InputError("--seeds trains on one host; leave --coordinator out, or start each seed separately.")
 
 
-def train_seeds(program: str, command: Train, train: Callable, **options: object) -> int:
+def train_seeds(command: Train, train: Callable, **options: object) -> int:
     """Train with each seed that is not finished, and print a table of the results over all seeds.
 
     Raises:

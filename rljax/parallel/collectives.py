@@ -93,16 +93,6 @@ def count_line_runs(text: str) -> Iterator[tuple[str, int]]:
             yield line, times[name]
 
 
-def sent_by_kind(found: list[Collective]) -> dict[str, float]:
-    """Sum the bytes that each device sends, by kind of operation.
-
-    Example:
-        >>> sent_by_kind([Collective("all-reduce", 8, 2, 1), Collective("all-reduce", 8, 2, 3)])
-        {'all-reduce': 32.0}
-    """
-    return {kind: total for kind in KINDS if (total := sum(each.sent for each in found if each.kind == kind))}
-
-
 def _split_computations(text: str) -> dict[str, list[str]]:
     """Return the lines of each computation by name; the entry computation is called ENTRY."""
     bodies: dict[str, list[str]] = {}

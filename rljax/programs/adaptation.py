@@ -70,8 +70,9 @@ def clipped_feedback(clip: float, kl_coefficient: float) -> Algorithm:
     )
 
 
-def _identity(rewards: Float[Array, "P G"]) -> Float[Array, "P G"]:
-    """Return the rewards, which are already advantages."""
+def _identity(rewards: Float[Array, "P G"], *, valid: Bool[Array, "P G"] | None = None) -> Float[Array, "P G"]:
+    """Return the rewards, which are already advantages; each depends on its own response alone, valid or not."""
+    del valid
     return rewards
 
 

@@ -193,7 +193,7 @@ def check_log(folder: RunFolder, file_states: Mapping[str, FileState]) -> None:
         )
 
 
-def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, str], path: Path) -> AdaptationFolder:
+def new_folder(setup: Setup, served: tuple[RunFolder, str], path: Path) -> AdaptationFolder:
     """Create the folder of an adaptation. `SERVED` is written first, so that the files of a killed process can be identified.
 
     Raises:

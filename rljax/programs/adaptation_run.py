@@ -109,7 +109,7 @@ def adapt(config: AdaptationConfig, say: PrintLine = print) -> Path:
     path = config.output_folder
     exists = prepare_to_continue(path)
     setup, served = make_served_setup(config, path if exists else None)
-    folder = AdaptationFolder.open(path) if exists else new_folder(config, setup, served, path)
+    folder = AdaptationFolder.open(path) if exists else new_folder(setup, served, path)
     with ExitStack() as stack:
         lock_folder(folder, stack)
         learner = make_batch_learner(config, setup, _state_template(setup))

@@ -1,5 +1,6 @@
 """Replay the batch that stopped a run, to find the first term, from the reward to the update, that is not finite."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,22 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Shaped
+from safetensors import SafetensorError, safe_open
 
-from rljax.algorithms import Algorithm, Batch, Rollout
+from rljax.algorithms import Algorithm, Batch, EarlierRewards, Rollout
 from rljax.algorithms.algorithm import ROLLOUT_FIELDS, RolloutField
 from rljax.algorithms.losses import term_inputs
 from rljax.errors import InputError
 from rljax.importing import check_trusted
 from rljax.ops.divergence import k3
+from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.options import INSTALLERS
 from rljax.parallel import fetch, mini_batches, row_shards
 from rljax.parallel.guarded_update import LARGEST_UPDATE
 from rljax.parallel.mesh import path_names
-from rljax.programs.stopped_batch import read_batch
 from rljax.programs.trained_policy import fit_devices
 from rljax.records import required
 from rljax.rewards.reward_call import abstain
 from rljax.rollout import Groups, Sequences, lay_out, sequences_of
+from rljax.rollout.groups import from_dict
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import TrainConfig
@@ -36,8 +39,8 @@ from rljax.training.objective.algorithm import with_reward_weights
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, read_saved_settings, refuse_missing
 from rljax.training.parts.reward import custom_part_names, custom_reward_names
 from rljax.training.rl_phase import revise_setup
-from rljax.training.rollout_data import make_prepare, scored_rows
-from rljax.training.run import STOPPED_BATCH_FILE, StoppedBatch
+from rljax.training.rollout_data import ScoredRollout, make_prepare, scored_rows
+from rljax.training.run import GROUPS, PAST, STOPPED_BATCH_FILE, STOPPED_BATCH_FORMAT, StoppedBatch
 from rljax.training.scoring import compile_for_sequences, policy_params
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState, adjust_algorithm, adjustments, traced_parts
@@ -330,3 +333,56 @@ def decode_row(setup: Setup, groups: Groups, row: int, token: int | None) -> dic
         "place": str(index),
     }
     return texts if token is None else texts | {"token": decode([int(groups.tokens[group, index, token])])}
+
+
+def read_batch(path: Path) -> StoppedBatch:
+    """Read the batch that a run was learning from when it was stopped; `rljax.training.run.write_batch` wrote it.
+
+    Raises:
+        InputError: the file is missing, or is not a batch.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"There is no batch file {str(path)!r}. A run writes one when it stops because the loss or gradient was not finite, or "
+            "an update was far too large."
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            notes = {} if file.metadata() is None else file.metadata()
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+        if notes.get("format") != STOPPED_BATCH_FORMAT:
+            raise InputError(
+                f"{str(path)!r} is not a batch of a stopped run that this version can read: its format is {notes.get('format')!r}, "
+                f"but must be {STOPPED_BATCH_FORMAT!r}."
+            )
+        return _batch_from(nest(arrays), {name: json.loads(text) for name, text in notes.items() if name != "format"})
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{str(path)!r} cannot be read as the batch of a stopped run ({error}).") from error
+
+
+def _batch_from(tree: Mapping[str, Any], notes: Mapping[str, Any]) -> StoppedBatch:
+    """Build the batch from the arrays and the metadata of its file."""
+    groups = from_dict(tree[GROUPS])
+    past = EarlierRewards(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
+    scored_rollout = ScoredRollout(groups, float(notes["progress"]), past)
+    return StoppedBatch(scored_rollout, int(notes["step"]), int(notes["checkpoint"]), notes["weights"])
+
+
+def nest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Build nested dicts from the result of `flatten`.
+
+    Example:
+        >>> from rljax.training.run import flatten
+        >>> list(nest(flatten({"a": {"b/c": np.ones(1)}}))["a"])
+        ['b/c']
+    """
+    tree: dict[str, Any] = {}
+    for path, array in arrays.items():
+        *parents, name = (json.loads(f'"{part}"') for part in path.split("/"))
+        node = tree
+        for part in parents:
+            node = node.setdefault(part, {})
+        node[name] = array
+    return tree

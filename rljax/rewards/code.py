@@ -119,18 +119,8 @@ def code_fraction(
     its end without a failure. If a `check` raises an exception outside its assertions, all its tests fail.
 
     Args:
-        prompts: as for `code`.
-        completions: as for `code`.
-        tests: as for `code`.
-        setup: as for `code`.
-        test: as for `code`.
-        entry_point: as for `code`.
+        prompts, completions, tests, setup, test, entry_point, stdout, header, limits, workers, progress: as for `code`.
         stdin: as for `code`; each text is one test.
-        stdout: as for `code`.
-        header: as for `code`.
-        limits: as for `code`.
-        workers: as for `code`.
-        progress: as for `code`.
 
     Returns:
         A number between 0 and 1 for each completion; None where `code` returns None.

@@ -108,7 +108,7 @@ def constitution(rules: object) -> Weighted:
     Source:
         Written principles as a signal: Bai et al., arXiv:2212.08073; weighted rules in addition to a reward: Mu et al.,
         arXiv:2411.01111. In both papers models judge; here code judges, except for rules of the kind `judged`.
-        `rljax.rewards.composite.constitutional` computes the same sum from functions.
+        `rljax.rewards.composite.weighted` computes such a sum from functions.
     """
     if not isinstance(rules, Mapping) or not rules:
         raise InputError("a constitution needs at least one rule: a name, and below it for example `must_not: PATTERN`.")

@@ -12,7 +12,6 @@ from small_cli import printed, refused
 from rljax.algorithms import BY_NAME
 from rljax.book.choosing import (
     ALGORITHMS,
-    FACTS_WITHOUT_RULES,
     PARTS,
     ClaimEvidence,
     Facts,
@@ -48,7 +47,7 @@ def test_rule_is_chosen_under_its_own_conditions(rule):
 
 def test_facts_are_used_and_claims_exist():
     read = {where.fact for rule in RULES for where in rule.where}
-    assert read | set(FACTS_WITHOUT_RULES) == {field.name for field in fields(Facts)}
+    assert read | {"model", "dataset"} == {field.name for field in fields(Facts)}
     assert {claim for rule in RULES for claim in rule.claims} <= {*claim_names(), *trainer_experiments()}
     experiments = trainer_experiments()
     cited = [(rule, name) for rule in RULES for name in rule.claims if name in experiments]

@@ -24,8 +24,6 @@ UNREACHED = {
     "ratio.group_expectation_log_ratio": "GEPO's slots `denominator` and `log_ratio` are the two halves of this equation.",
     "selection.rl_kl_from_pass_rate": "It explains why a difficulty window helps; no decision depends on it.",
     "shaping.weighted_composite": "`--reward-weights` computes the same sum on the host, without rewards that abstain.",
-    "unpublished.mixture.constitutional_sum": "`--reward A,constitution:FILE` is the same sum on the host.",
-    "unpublished.mixture.multi_objective": "`--reward A,B --reward-weights` is the same sum.",
 }
 """Equations that no command reaches, and why."""
 

@@ -12,7 +12,6 @@ from rljax.algorithms.parts import find_part
 from rljax.cli import COMMANDS, main
 from rljax.cli.flags import flags_of, known_flags
 from rljax.cli.other_libraries import (
-    as_markdown,
     explain_missing,
     find_counterpart,
     foreign_names,
@@ -105,6 +104,18 @@ def test_foreign_flags_are_answered(flag, answer, capsys):
 def test_wrong_value_suggests_the_nearest(line, answer, capsys):
     assert main(line.split()) == 2
     assert answer in read_refusal(capsys)
+
+
+def as_markdown():
+    """Write the table of settings as Markdown."""
+    lines = ["| rljax | TRL | verl | Tunix | verifiers | difference |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in TABLES.settings:
+        cells = [f"`{name}`" if name else "" for name in row[:5]]
+        line = f"| {' | '.join([*cells, row.note])} |"
+        while "|  |" in line:
+            line = line.replace("|  |", "| |")
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def test_page_contains_the_table():

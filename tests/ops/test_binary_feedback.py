@@ -83,12 +83,6 @@ def test_large_rewards_overflow_neither_losses_nor_slopes(size):
     np.testing.assert_allclose(slope, [-0.1, 0.0, 0.0, 0.1], atol=1e-6)
 
 
-def test_half_precision_is_computed_in_float32():
-    half, wanted = jnp.array([-100.5, -101.0], jnp.bfloat16), jnp.array([True, False])
-    assert bco_reward_shift(half, half, wanted).dtype == jnp.float32
-    assert bco_loss(half, half, wanted, reward_shift=0.0).dtype == jnp.float32
-
-
 @pytest.mark.usefixtures("without_type_checks")
 def test_errors_name_the_argument():
     one, yes = jnp.zeros(1), jnp.ones(1, bool)

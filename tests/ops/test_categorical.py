@@ -9,20 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from op_oracles import arrays, poisoned, unit
 
 from rljax.ops import categorical as ops
 
 ROWS, TOKENS, POINTS = 2, 4, 5  # sequences, tokens, support points
 EXACT = {"rtol": 1e-10, "atol": 1e-11}
 
-reals = st.floats(-3, 3)
-unit = st.floats(0, 1)
 UNEVEN = np.array([-3.0, -1.0, 0.0, 0.5, 3.0])
 EVEN = np.linspace(-3.0, 3.0, POINTS)
-
-
-def arrays(*shape, elements=reals):
-    return hnp.arrays(np.float64, shape, elements=elements)
 
 
 masks = hnp.arrays(bool, (ROWS, TOKENS))
@@ -34,19 +29,6 @@ jit_two_hot = jax.jit(ops.two_hot)
 jit_gauss = jax.jit(ops.hl_gauss)
 jit_projection = jax.jit(ops.c51_projection)
 jit_entropy = jax.jit(ops.categorical_cross_entropy)
-
-
-def poisoned(x, mask, poison=np.nan):
-    return jnp.array(np.where(mask, x, poison))
-
-
-def central_differences(f, x, step=1e-6):
-    slope = np.zeros(x.shape)
-    for at in np.ndindex(*x.shape):
-        shift = np.zeros(x.shape)
-        shift[at] = step
-        slope[at] = (float(f(jnp.array(x + shift))) - float(f(jnp.array(x - shift)))) / (2 * step)
-    return slope
 
 
 def two_hot_by_hand(y, support):
@@ -190,25 +172,6 @@ def test_categorical_cross_entropy_matches_formula(logits, probs, mask):
         keep = mask[..., None]
         masked = jit_entropy(poisoned(logits, keep), poisoned(target, keep, np.inf), jnp.array(mask))
         np.testing.assert_allclose(masked, np.where(mask, expected, 0), **EXACT)
-
-
-@pytest.mark.usefixtures("x64")
-def test_categorical_gradients_match_central_differences():
-    rng = np.random.default_rng(0)
-    logits, support = rng.normal(size=(ROWS, POINTS)), jnp.array(UNEVEN)
-    target = np.array([[0.0, 0.25, 0.75, 0.0, 0.0], [0.2, 0.2, 0.2, 0.2, 0.2]])
-    mask = np.array([[1], [1]])
-
-    @jax.jit
-    def total(logits, target):
-        entropy = (jnp.array([1.0, -2.0]) * ops.categorical_cross_entropy(logits, target, jnp.array([1, 1]))).sum()
-        return entropy + 3 * ops.categorical_mean_of_logits(logits, support)[0] + ops.categorical_mean(target, support)[1]
-
-    on_logits, on_target = jax.jit(jax.grad(total, (0, 1)))(jnp.array(logits), poisoned(target, mask))
-    expected = central_differences(lambda x: total(x, jnp.array(target)), logits)
-    np.testing.assert_allclose(on_logits, expected, rtol=1e-6, atol=1e-8)
-    expected = central_differences(lambda x: total(jnp.array(logits), x), target)
-    np.testing.assert_allclose(on_target, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_cross_entropy_gradient_is_finite_if_masked_or_impossible():

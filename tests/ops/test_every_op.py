@@ -25,7 +25,7 @@ WITHOUT_ARRAYS = {"categorical.uniform_support", "unpublished.reward_history.emp
 
 RNG = np.random.default_rng(0)
 X, Y, Z = RNG.uniform(-2.0, -0.5, (3, 2, 2, 3)).astype(np.float32)  # [P, G, T]
-MASK = np.array([[[1, 1, 1], [1, 0, 0]], [[1, 1, 0], [0, 1, 1]]], bool)
+MASK = np.array([[[1, 1, 1], [1, 0, 0]], [[1, 0, 1], [0, 1, 1]]], bool)
 REWARDS = np.array([[1.03, 0.04], [0.47, 0.23]], np.float32)
 RATES = np.array([[0.93, 0.04], [0.47, 0.23]], np.float32)
 VERDICTS = np.array([[True, False], [True, True]])
@@ -34,7 +34,7 @@ SUPPORT = np.array([-2.0, -1.0, 0.0], np.float32)
 HISTORY, IDS = empty_history(2, 2), np.array([0, 1])
 PROBS = RNG.dirichlet(np.ones(3), (2, 2)).astype(np.float32)
 FOUR = {"chosen": X, "rejected": Y, "ref_chosen": Z, "ref_rejected": X - Y}
-OFFSET = {"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 3.0}
+OFFSET = {"gamma": 0.9, "lambda_base": 0.95, "alpha": 0.1, "max_length": 3.0}
 LAMBDA = {"lambda_": 0.95, "bootstrap": REWARDS}
 PAIR = {"policy_logp": X, "behaviour_logp": Y, "mask": MASK}
 COMPARED = {"rewards": REWARDS, "log_ratio": X[..., 0], "valid": VERDICTS}
@@ -70,12 +70,12 @@ CALLS = {
     "divergence.kl_in_reward": {"rewards": Z, "logp": X, "ref_logp": Y, "mask": MASK, "beta": 0.1},
     "divergence.batch_normalized_kl": {"logp": X, "ref_logp": Y, "mask": MASK},
     "divergence.ema_update": {"reference": X, "params": Y, "rate": 0.1},
-    "gae.td_errors": {"rewards": X, "values": Y, "mask": MASK, "gamma": 1.0, "bootstrap": REWARDS},
-    "gae.gae": {"rewards": X, "values": Y, "mask": MASK, "gamma": 1.0, **LAMBDA},
-    "gae.monte_carlo_returns": {"rewards": X, "mask": MASK, "gamma": 1.0, "bootstrap": REWARDS},
-    "gae.lambda_returns": {"rewards": X, "values": Y, "mask": MASK, "gamma": 1.0, **LAMBDA},
+    "gae.td_errors": {"rewards": X, "values": Y, "mask": MASK, "gamma": 0.9, "bootstrap": REWARDS},
+    "gae.gae": {"rewards": X, "values": Y, "mask": MASK, "gamma": 0.9, **LAMBDA},
+    "gae.monte_carlo_returns": {"rewards": X, "mask": MASK, "gamma": 0.9, "bootstrap": REWARDS},
+    "gae.lambda_returns": {"rewards": X, "values": Y, "mask": MASK, "gamma": 0.9, **LAMBDA},
     "gae.decoupled_gae": {
-        **{"rewards": X, "values": Y, "mask": MASK, "gamma": 1.0, "bootstrap": REWARDS},
+        **{"rewards": X, "values": Y, "mask": MASK, "gamma": 0.9, "bootstrap": REWARDS},
         **{"policy_lambda": 0.95, "value_lambda": 1.0},
     },
     "gae.length_adaptive_lambda": {"lengths": LENGTHS, "alpha": 0.5},
@@ -232,8 +232,6 @@ CALLS = {
         "gamma": 2.0,
     },
     "shaping.weighted_composite": {"parts": {"a": REWARDS}, "weights": {"a": 0.5}},
-    "unpublished.mixture.constitutional_sum": {"base": REWARDS, "scores": X, "weights": LENGTHS},
-    "unpublished.mixture.multi_objective": {"objectives": X, "weights": LENGTHS},
     "surrogate.clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2},
     "surrogate.dual_clipped": {"log_ratio": X / 4, "advantage": Y, "low": 0.2, "high": 0.2, "cap": 3.0},
     "surrogate.reinforce": {"logp": X, "advantage": Y},
@@ -296,7 +294,6 @@ ANY_LAST_AXIS = {
 ANY_LEADING_AXES = {
     ("categorical.categorical_mean", "probs"),
     ("categorical.categorical_mean_of_logits", "logits"),
-    ("unpublished.mixture.multi_objective", "objectives"),
 }
 
 
@@ -431,13 +428,9 @@ def test_defaults_do_not_change(name):
     assert {key: x for key, x in defaults.items() if isinstance(x, float | int | tuple)} == DEFAULTS.get(name, {})
 
 
-# Arguments that all rows share, ops with one weight per score of a row, and an op that averages over rows.
+# Arguments that all rows share, an op with one weight per score of a row, and an op that averages over rows.
 SHARED_BY_ROWS = {"support", "edges", "matched", "teacher_matched"}
-ONE_WEIGHT_PER_SCORE = {
-    "batch.decoupled_normalized",
-    "unpublished.mixture.constitutional_sum",
-    "unpublished.mixture.multi_objective",
-}
+ONE_WEIGHT_PER_SCORE = {"batch.decoupled_normalized"}
 WITHOUT_ROWS = {"regularization.diagonal_fisher"}
 
 
@@ -473,16 +466,23 @@ def masked_arrays(name):
     return maskable, mask
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if masked_arrays(name)[0] and not name.endswith("join_history")])
-def test_entries_outside_the_mask_are_not_read(name):
+def with_other_entries(name, other):
+    """Return the arrays that a mask selects from, with another number outside the mask."""
     maskable, mask = masked_arrays(name)
+    return {
+        key: np.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, np.float32(other))
+        for key, x in maskable.items()
+    }
+
+
+MASKED_OPS = [name for name in CALLS if masked_arrays(name)[0] and not name.endswith("join_history")]
+
+
+@pytest.mark.parametrize("name", MASKED_OPS)
+def test_entries_outside_the_mask_are_not_read(name):
     expected = call(name)
     for other in (np.nan, np.inf, 7.0):
-        dirty = {
-            key: np.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, np.float32(other))
-            for key, x in maskable.items()
-        }
-        chex.assert_trees_all_close(call(name, **dirty), expected, rtol=1e-6)
+        chex.assert_trees_all_close(call(name, **with_other_entries(name, other)), expected, rtol=1e-6)
 
 
 # The gradient of an equation with sg[.] is not the derivative of the value. These gradients are tested in `test_ratio.py`,
@@ -511,6 +511,7 @@ def in_float64(x):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", [name for name in CALLS if real_arguments(name)])
 def test_gradient_matches_finite_differences(name):
+    """Also if all entries outside the mask are NaN; their gradient is 0."""
     fixed = {key: jax.tree.map(in_float64, x) if key == "history" else x for key, x in CALLS[name].items()}
     arguments = {key: in_float64(x) for key, x in real_arguments(name).items()}
     fixed = {key: jnp.asarray(x) if isinstance(x, np.ndarray) else x for key, x in fixed.items() if key not in arguments}
@@ -525,6 +526,9 @@ def test_gradient_matches_finite_differences(name):
 
     value_and_gradient = jax.jit(jax.value_and_grad(total))
     _, gradient = value_and_gradient(arguments)
+    if name in MASKED_OPS:
+        poisoned = {key: in_float64(x) for key, x in with_other_entries(name, np.nan).items()}
+        chex.assert_trees_all_close(value_and_gradient(arguments | poisoned)[1], gradient, rtol=1e-12)
     for key in set(arguments) - WITH_STOP_GRADIENT.get(name, set()):
         numeric = np.zeros(arguments[key].shape)
         for index in np.ndindex(numeric.shape):

@@ -9,30 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from op_oracles import (
+    ROWS,
+    TOKENS,
+    arrays,
+    central_differences,
+    fixed_gae_case,
+    gae_by_hand,
+    gae_cases,
+    poisoned,
+    td_by_hand,
+    unit,
+)
 
 from rljax.ops import gae as ops
 
-ROWS, TOKENS = 3, 6
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
-reals = st.floats(-3, 3)
-unit = st.floats(0, 1)
-
-
-def arrays(*shape, elements=reals):
-    return hnp.arrays(np.float64, shape, elements=elements)
-
-
-cases = st.fixed_dictionaries(
-    {
-        "rewards": arrays(ROWS, TOKENS),
-        "values": arrays(ROWS, TOKENS),
-        "mask": hnp.arrays(bool, (ROWS, TOKENS)),
-        "bootstrap": arrays(ROWS),
-        "gamma": unit,
-        "lambda_": arrays(ROWS, elements=unit),
-    }
-)
 
 jit_td = jax.jit(ops.td_errors)
 jit_gae = jax.jit(ops.gae)
@@ -44,44 +37,10 @@ jit_last = jax.jit(ops.rewards_at_last_token)
 jit_last_slope = jax.jit(jax.grad(lambda rewards, mask: ops.rewards_at_last_token(rewards, mask).sum()))
 
 
-def poisoned(x, mask, poison=np.nan):
-    return jnp.array(np.where(mask, x, poison))
-
-
-def token_positions(row):
-    return [t for t, m in enumerate(row) if m]
-
-
-def td_by_hand(case):
-    out = np.zeros((ROWS, TOKENS))
-    for i, row in enumerate(case["mask"]):
-        tokens = token_positions(row)
-        following = [*(case["values"][i, t] for t in tokens[1:]), case["bootstrap"][i]]
-        for t, next_value in zip(tokens, following, strict=False):
-            out[i, t] = case["rewards"][i, t] + case["gamma"] * next_value - case["values"][i, t]
-    return out
-
-
-def weighted_errors_by_hand(td, mask, weight):
-    """A_t = Σ_l weight(row, l, t+l) δ_{t+l}, where l counts only response tokens."""
-    out = np.zeros(td.shape)
-    for i, row in enumerate(mask):
-        tokens = token_positions(row)
-        for k, t in enumerate(tokens):
-            out[i, t] = sum(weight(i, offset, u) * td[i, u] for offset, u in enumerate(tokens[k:]))
-    return out
-
-
-def gae_by_hand(case, lambdas):
-    return weighted_errors_by_hand(
-        td_by_hand(case), case["mask"], lambda i, offset, _: (case["gamma"] * lambdas[i]) ** offset
-    )
-
-
 def returns_by_hand(case):
     out = np.zeros((ROWS, TOKENS))
     for i, row in enumerate(case["mask"]):
-        tokens = token_positions(row)
+        tokens = np.flatnonzero(row)
         for k, t in enumerate(tokens):
             later = tokens[k:]
             tail = case["gamma"] ** len(later) * case["bootstrap"][i]
@@ -95,23 +54,14 @@ def inputs(case):
     return positional, {"gamma": jnp.array(case["gamma"]), "bootstrap": jnp.array(case["bootstrap"])}
 
 
-def central_differences(f, x, step=1e-6):
-    slope = np.zeros(x.shape)
-    for at in np.ndindex(*x.shape):
-        shift = np.zeros(x.shape)
-        shift[at] = step
-        slope[at] = (float(f(jnp.array(x + shift))) - float(f(jnp.array(x - shift)))) / (2 * step)
-    return slope
-
-
-@given(cases)
+@given(gae_cases)
 def test_td_errors_match_formula(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
         np.testing.assert_allclose(jit_td(*positional, **keywords), td_by_hand(case), **EXACT)
 
 
-@given(cases)
+@given(gae_cases)
 def test_gae_matches_formula_with_one_lambda_per_row(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
@@ -119,14 +69,14 @@ def test_gae_matches_formula_with_one_lambda_per_row(case):
         np.testing.assert_allclose(actual, gae_by_hand(case, case["lambda_"]), **EXACT)
 
 
-@given(cases)
+@given(gae_cases)
 def test_monte_carlo_returns_match_formula(case):
     with jax.enable_x64(True):
         (rewards, _, mask), keywords = inputs(case)
         np.testing.assert_allclose(jit_returns(rewards, mask, **keywords), returns_by_hand(case), **EXACT)
 
 
-@given(cases)
+@given(gae_cases)
 def test_lambda_returns_are_advantage_plus_value(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
@@ -135,7 +85,7 @@ def test_lambda_returns_are_advantage_plus_value(case):
         np.testing.assert_allclose(actual, expected, **EXACT)
 
 
-@given(cases, unit)
+@given(gae_cases, unit)
 def test_decoupled_gae_matches_formula(case, value_lambda):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
@@ -146,7 +96,7 @@ def test_decoupled_gae_matches_formula(case, value_lambda):
         np.testing.assert_allclose(actual.value_target, target, **EXACT)
 
 
-@given(cases)
+@given(gae_cases)
 def test_lambda_one_is_monte_carlo_return_minus_value(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
@@ -155,14 +105,14 @@ def test_lambda_one_is_monte_carlo_return_minus_value(case):
         np.testing.assert_allclose(actual, returns_by_hand(case) - values, **EXACT)
 
 
-@given(cases)
+@given(gae_cases)
 def test_lambda_zero_is_the_td_error(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
         np.testing.assert_allclose(jit_gae(*positional, lambda_=jnp.zeros(ROWS), **keywords), td_by_hand(case), **EXACT)
 
 
-@given(cases)
+@given(gae_cases)
 def test_decoupled_with_equal_lambdas_is_gae(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
@@ -172,22 +122,9 @@ def test_decoupled_with_equal_lambdas_is_gae(case):
         np.testing.assert_array_equal(both.value_target, jit_lambda_returns(*positional, lambda_=lambda_, **keywords))
 
 
-def fixed_case(seed=0):
-    rng = np.random.default_rng(seed)
-    mask = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]], bool)
-    return {
-        "rewards": rng.normal(size=(ROWS, TOKENS)),
-        "values": rng.normal(size=(ROWS, TOKENS)),
-        "mask": mask,
-        "bootstrap": rng.normal(size=ROWS),
-        "gamma": 0.9,
-        "lambda_": np.array([0.3, 0.8, 0.5]),
-    }
-
-
 @pytest.mark.usefixtures("x64")
 def test_defaults_are_gamma_1_and_no_bootstrap():
-    case = {**fixed_case(), "gamma": 1.0, "bootstrap": np.zeros(ROWS)}
+    case = {**fixed_gae_case(), "gamma": 1.0, "bootstrap": np.zeros(ROWS)}
     (rewards, values, mask), _ = inputs(case)
     kept = np.where(case["mask"], case["values"], 0)
 
@@ -203,54 +140,6 @@ def test_defaults_are_gamma_1_and_no_bootstrap():
     np.testing.assert_allclose(decoupled.advantage, gae_by_hand(case, [0.95] * ROWS), **EXACT)
     np.testing.assert_allclose(decoupled.value_target, returns_by_hand(case), **EXACT)
     np.testing.assert_allclose(returns, returns_by_hand(case), **EXACT)
-
-
-@pytest.mark.usefixtures("x64")
-def test_gradients_match_central_differences():
-    case = fixed_case()
-    rng = np.random.default_rng(1)
-    cotangents = [jnp.array(rng.normal(size=(ROWS, TOKENS))) for _ in range(4)]
-    mask = jnp.array(case["mask"])
-    wrt = ("rewards", "values", "bootstrap", "lambda_", "gamma")
-
-    @jax.jit
-    def total(rewards, values, bootstrap, lambda_, gamma):
-        shared = {"gamma": gamma, "bootstrap": bootstrap}
-        estimates = (
-            ops.td_errors(rewards, values, mask, **shared),
-            ops.gae(rewards, values, mask, lambda_=lambda_, **shared),
-            ops.monte_carlo_returns(rewards, mask, **shared),
-            ops.lambda_returns(rewards, values, mask, lambda_=lambda_, **shared),
-        )
-        return sum((cotangent * x).sum() for cotangent, x in zip(cotangents, estimates, strict=True))
-
-    clean = [jnp.asarray(case[name]) for name in wrt]
-    dirty = [
-        poisoned(case[name], case["mask"]) if name in ("rewards", "values") else jnp.asarray(case[name]) for name in wrt
-    ]
-    dirty[2] = dirty[2].at[2].set(jnp.nan)  # the row without tokens must ignore its bootstrap value
-    slopes = jax.jit(jax.grad(total, tuple(range(5))))(*dirty)
-    for at, name in enumerate(wrt):
-        numeric = central_differences(
-            lambda x, at=at: total(*clean[:at], x, *clean[at + 1 :]), np.asarray(case[name], float)
-        )
-        np.testing.assert_allclose(slopes[at], numeric, rtol=1e-6, atol=1e-8, err_msg=name)
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_estimates_of_half_and_single_precision_are_float32(dtype):
-    x, row, mask = jnp.ones((2, 3), dtype), jnp.ones(2, dtype), jnp.ones((2, 3), bool)
-
-    def every_array(x, row):
-        return (
-            ops.td_errors(x, x, mask, gamma=0.5, bootstrap=row),
-            ops.gae(x, x, mask, gamma=0.5, lambda_=row, bootstrap=row),
-            ops.monte_carlo_returns(x, mask, gamma=0.5),
-            ops.lambda_returns(x, x, mask),
-            ops.rewards_at_last_token(row, mask),
-        )
-
-    assert [out.dtype for out in jax.eval_shape(every_array, x, row)] == [jnp.float32] * 5
 
 
 def test_mixed_precision_computes_in_the_wider_dtype():
@@ -353,7 +242,7 @@ def test_rewards_at_last_token_match_formula(rewards, mask):
         expected = np.zeros((ROWS, TOKENS))
         for i, row in enumerate(mask):
             if any(row):
-                expected[i, max(token_positions(row))] = rewards[i]
+                expected[i, max(np.flatnonzero(row))] = rewards[i]
         dirty_rewards = poisoned(rewards, mask.any(-1))
         np.testing.assert_array_equal(jit_last(dirty_rewards, jnp.array(mask)), expected)
         np.testing.assert_array_equal(jit_last_slope(dirty_rewards, jnp.array(mask)), mask.any(-1))
@@ -466,24 +355,23 @@ def test_length_adaptive_lambda_of_half_precision_is_accurate():
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
 def test_lambda_and_gamma_gradients_match_formula(gamma, lambda_):
-    case = {**fixed_case(), "gamma": gamma}
+    case = {**fixed_gae_case(), "gamma": gamma}
     (rewards, values, mask), _ = inputs(case)
     bootstrap = jnp.array(case["bootstrap"])
 
-    def total(lambda_, gamma):
-        return ops.gae(rewards, values, mask, gamma=gamma, lambda_=lambda_, bootstrap=bootstrap).sum()
+    def total(lambdas, gamma):
+        return ops.gae(rewards, values, mask, gamma=gamma, lambda_=lambdas, bootstrap=bootstrap).sum()
 
-    def by_hand(lambda_, gamma):
-        return gae_by_hand({**case, "gamma": float(gamma)}, [float(lambda_)] * ROWS).sum()
+    def by_hand(lambdas, gamma):
+        return gae_by_hand({**case, "gamma": float(gamma)}, lambdas).sum()
 
-    by_lambda, by_gamma = jax.jit(jax.grad(total, (0, 1)))(lambda_, gamma)
-    step = 1e-6  # may leave [0, 1]; the polynomial is the same outside
-    np.testing.assert_allclose(
-        by_lambda, (by_hand(lambda_ + step, gamma) - by_hand(lambda_ - step, gamma)) / (2 * step), rtol=1e-6, atol=1e-8
-    )
-    np.testing.assert_allclose(
-        by_gamma, (by_hand(lambda_, gamma + step) - by_hand(lambda_, gamma - step)) / (2 * step), rtol=1e-6, atol=1e-8
-    )
+    lambdas = np.full(ROWS, lambda_)
+    by_lambda, by_gamma = jax.jit(jax.grad(total, (0, 1)))(jnp.array(lambdas), gamma)
+    # A step may leave [0, 1]; the polynomial is the same outside.
+    expected = central_differences(lambda x: by_hand(x, gamma), lambdas)
+    np.testing.assert_allclose(by_lambda, expected, rtol=1e-6, atol=1e-8)
+    expected = central_differences(lambda x: by_hand(lambdas, x), np.array(gamma))
+    np.testing.assert_allclose(by_gamma, expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.usefixtures("x64")
@@ -528,7 +416,7 @@ def test_nonfinite_input_stays_in_its_row_and_off_later_tokens(poison, field, ga
     assert np.isfinite(returns[1]).all()
 
 
-@given(cases)
+@given(gae_cases)
 def test_plain_recursion_matches_gae(case):
     with jax.enable_x64(True):
         kept = (np.where(case["mask"], case[name], 0) for name in ("rewards", "values"))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from op_oracles import central_differences
 
 from rljax.ops import group
 
@@ -62,16 +63,6 @@ each_case = pytest.mark.parametrize("case", CASES)
 z_score = jax.jit(lambda r: group.group_normalized(r, eps=0.0))
 
 
-def numeric_gradient(function, x, step=1e-6):
-    """Central differences of a scalar function of one array."""
-    gradient = np.zeros_like(x)
-    for index in np.ndindex(x.shape):
-        up, down = x.copy(), x.copy()
-        up[index], down[index] = x[index] + step, x[index] - step
-        gradient[index] = (function(jnp.array(up)) - function(jnp.array(down))) / (2 * step)
-    return gradient
-
-
 @each_case
 @given(reward_arrays)
 def test_matches_formula(case, rewards):
@@ -91,22 +82,6 @@ def test_invalid_members_of_a_group_are_ignored(case, rewards, valid):
     np.testing.assert_allclose(actual, apply_to_valid(slow, valid, rewards), rtol=1e-9, atol=1e-9)
     assert not actual[~valid].any()
     assert not actual[valid.sum(-1) < 2].any()
-
-
-ROW_WISE = {
-    **{case: fast for case, (fast, _) in CASES.items()},
-    "process": lambda r, valid: group.process_normalized(r[..., None], valid[..., None]),
-}
-
-
-@pytest.mark.parametrize("case", ROW_WISE)
-def test_any_leading_axes_are_allowed(case, x64):
-    rng = np.random.default_rng(6)
-    rewards, valid = jnp.array(rng.normal(size=(2, P, G))), jnp.array(rng.random((2, P, G)) < 0.8)
-    together = ROW_WISE[case](rewards, valid=valid)
-    for row in np.ndindex(2, P):
-        np.testing.assert_allclose(together[row], ROW_WISE[case](rewards[row], valid=valid[row]), rtol=1e-12, atol=1e-12)
-    assert np.abs(together).max() > 0.1
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -129,7 +104,7 @@ def test_gradient_matches_formula_and_is_0_if_invalid(case, x64):
         return (cotangent * fast(r, valid=jnp.array(valid))).sum()
 
     gradient = jax.jit(jax.grad(total))(jnp.array(np.where(valid, rewards, np.nan)))
-    np.testing.assert_allclose(gradient, numeric_gradient(total, rewards), atol=1e-7)
+    np.testing.assert_allclose(gradient, central_differences(jax.jit(total), rewards), atol=1e-7)
     assert np.abs(gradient[:2][valid[:2]]).min() > 1e-4
     assert not gradient[~valid].any()
 
@@ -253,7 +228,7 @@ def test_process_gradient_matches_the_formula(x64):
         return (cotangent * process(r, jnp.array(ends))).sum()
 
     gradient = jax.jit(jax.grad(total))(jnp.array(np.where(ends, rewards, np.inf)))
-    np.testing.assert_allclose(gradient, numeric_gradient(total, rewards), atol=1e-7)
+    np.testing.assert_allclose(gradient, central_differences(jax.jit(total), rewards), atol=1e-7)
 
 
 @given(reward_arrays, st.integers(1, 40).map(lambda k: k / 8), tenths)

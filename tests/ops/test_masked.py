@@ -66,19 +66,6 @@ def test_matches_formula(case, x, mask):
         np.testing.assert_allclose(fast(jnp.array(x), jnp.array(mask)), expected, rtol=1e-12, atol=1e-12)
 
 
-@each_case
-def test_any_leading_axes_are_allowed(case, x64):
-    fast, _ = CASES[case]
-    rng = np.random.default_rng(1)
-    x, mask = jnp.array(rng.normal(size=(2, 3, 5))), jnp.array(rng.random((2, 3, 5)) < 0.6)
-    together = fast(x, mask)
-    np.testing.assert_allclose(
-        together.reshape(6, *together.shape[2:]), fast(x.reshape(6, 5), mask.reshape(6, 5)), rtol=1e-12
-    )
-    np.testing.assert_allclose(together[1, 2], fast(x[1, 2], mask[1, 2]), rtol=1e-12)
-    assert masked.count_tokens(mask).tolist() == mask.sum(-1).tolist()
-
-
 @given(masks)
 def test_count_tokens_matches_formula(mask):
     count = masked.count_tokens(jnp.array(mask))

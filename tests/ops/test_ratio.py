@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from op_oracles import central_differences
 
 from rljax.ops import ratio
 
@@ -76,15 +77,6 @@ def unnormalized_by_loop(logp, behaviour, mask):
     return broadcast_to_tokens(sum_by_loop(logp, mask), mask) - log_e
 
 
-def finite_difference(f, x, step=1e-5):
-    out = np.zeros_like(x)
-    for index in np.ndindex(*x.shape):
-        nudge = np.zeros_like(x)
-        nudge[index] = step
-        out[index] = (f(x + nudge) - f(x - nudge)) / (2 * step)
-    return out
-
-
 def value_and_gradient(op):
     def weighted(logp, behaviour, mask):
         value = op(logp, behaviour, mask)
@@ -117,7 +109,7 @@ def test_log_ratio_matches_formula(name, logp, behaviour, mask, poison):
     with jax.enable_x64(True):
         value, gradient = COMPILED[name](np.where(mask, logp, poison), np.where(mask, behaviour, poison), mask)
     np.testing.assert_allclose(value, oracle(logp, behaviour, mask), atol=1e-12)
-    expected = finite_difference(lambda x: (weights * oracle(x, behaviour, mask)).sum(), logp)
+    expected = central_differences(lambda x: (weights * oracle(x, behaviour, mask)).sum(), logp)
     np.testing.assert_allclose(gradient, expected, atol=1e-8)
 
 

@@ -150,21 +150,6 @@ def test_orpo_loss_and_gradient(mean_logps, coefficient):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("loss", [simpo_loss, odds_ratio_loss, orpo_loss])
-def test_slopes_match_central_differences(loss):
-    mean_logps = np.random.default_rng(0).uniform(-3, -0.1, (2, PAIRS))
-    numeric = np.zeros(mean_logps.shape)
-    for index in np.ndindex(*mean_logps.shape):
-        ends = []
-        for step in (1e-6, -1e-6):
-            moved = mean_logps.copy()
-            moved[index] += step
-            ends.append(float(loss(*jnp.array(moved)).sum()))
-        numeric[index] = (ends[0] - ends[1]) / 2e-6
-    np.testing.assert_allclose(slopes(loss, jnp.array(mean_logps)), numeric, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.usefixtures("x64")
 def test_simpo_without_margin_is_dpo_with_a_uniform_reference():
     """If both responses have |y| tokens, β/|y| replaces DPO's β. A reference that finds both equally likely cancels."""
     sums = jnp.array(np.random.default_rng(1).uniform(-30, 0, (2, PAIRS)))
@@ -207,13 +192,6 @@ def test_certain_response_has_finite_odds_and_no_gradient(certain):
     assert not jax.grad(lambda x: log_odds(x).sum())(one).any()
     assert np.isfinite(orpo_loss(one, one)).all()
     assert np.isfinite(slopes(orpo_loss, jnp.stack([one, one]))).all()
-
-
-def test_half_precision_is_computed_in_float32():
-    half = jnp.array([-0.5], jnp.bfloat16)
-    for loss in (simpo_loss(half, half), orpo_loss(half, half), odds_ratio_loss(half, half), log_odds(half)):
-        assert loss.dtype == jnp.float32
-    np.testing.assert_allclose(orpo_loss(half, half, coefficient=1.0), 0.5 + math.log(2), rtol=1e-6)
 
 
 @pytest.mark.usefixtures("without_type_checks")

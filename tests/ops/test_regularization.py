@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from op_oracles import arrays
 
 from rljax.ops import regularization
 
@@ -17,10 +18,6 @@ ROWS, TOKENS = 3, 4
 jit_weights = jax.jit(regularization.positive_example_weights)
 jit_likelihood = jax.jit(regularization.negative_log_likelihood)
 jit_dynamic = jax.jit(regularization.dynamic_fine_tuning_loss)
-
-
-def arrays(*shape, elements):
-    return hnp.arrays(np.float64, shape, elements=elements)
 
 
 masks = hnp.arrays(bool, (ROWS, TOKENS))

@@ -78,23 +78,6 @@ def test_difficulty_window_reads_the_threshold():
     assert selection.in_difficulty_window(rewards, low=0.25, high=0.25).tolist() == [False]
 
 
-@pytest.mark.parametrize(
-    "op",
-    [
-        selection.has_mixed_outcomes,
-        selection.pass_rate,
-        lambda rewards, valid: selection.in_difficulty_window(rewards, low=0.3, high=0.7, valid=valid),
-    ],
-)
-def test_any_leading_axes_are_allowed(op):
-    rng = np.random.default_rng(0)
-    rewards, valid = jnp.array(rng.integers(0, 2, (2, 3, G)), jnp.float32), jnp.array(rng.random((2, 3, G)) < 0.8)
-    together = op(rewards, valid=valid)
-    assert together.reshape(6).tolist() == op(rewards.reshape(6, G), valid=valid.reshape(6, G)).tolist()
-    assert together[1, 2] == op(rewards[1, 2], valid=valid[1, 2])
-    assert len(set(together.ravel().tolist())) > 1
-
-
 def divergence_by_enumeration(p, beta):
     """KL(π_init ‖ π*) over two answers, where π_init answers correctly with probability p and π* ∝ π_init e^{r/β}."""
     p = np.longdouble(p)

@@ -9,18 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from op_oracles import arrays, poisoned
 
 from rljax.ops import value as ops
 
 ROWS, TOKENS = 2, 4
 EXACT = {"rtol": 1e-10, "atol": 1e-11}
-
-reals = st.floats(-3, 3)
-
-
-def arrays(*shape, elements=reals):
-    return hnp.arrays(np.float64, shape, elements=elements)
-
 
 tokens = arrays(ROWS, TOKENS)
 masks = hnp.arrays(bool, (ROWS, TOKENS))
@@ -29,19 +23,6 @@ jit_loss = jax.jit(ops.value_loss)
 jit_clipped = jax.jit(ops.clipped_value_loss)
 jit_explained = jax.jit(ops.explained_variance)
 jit_explained_gradient = jax.jit(jax.grad(ops.explained_variance, (0, 1)))
-
-
-def poisoned(x, mask, poison=np.nan):
-    return jnp.array(np.where(mask, x, poison))
-
-
-def central_differences(f, x, step=1e-6):
-    gradient = np.zeros(x.shape)
-    for at in np.ndindex(*x.shape):
-        shift = np.zeros(x.shape)
-        shift[at] = step
-        gradient[at] = (float(f(jnp.array(x + shift))) - float(f(jnp.array(x - shift)))) / (2 * step)
-    return gradient
 
 
 # Losses
@@ -69,26 +50,6 @@ def test_clipped_value_loss_matches_formula(values, old, returns, mask, clip):
         actual = jit_clipped(*dirty, jnp.array(mask), clip=clip)
         np.testing.assert_allclose(actual, expected, **EXACT)
         assert (actual >= jit_loss(dirty[0], dirty[2], jnp.array(mask))).all()
-
-
-@pytest.mark.usefixtures("x64")
-def test_value_loss_gradients_match_central_differences():
-    rng = np.random.default_rng(0)
-    values, old, returns = rng.normal(size=(3, ROWS, TOKENS))
-    mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
-    cotangents = jnp.array(rng.normal(size=(2, ROWS, TOKENS)))
-
-    @jax.jit
-    def total(values, returns):
-        plain = ops.value_loss(values, returns, jnp.array(mask))
-        clipped = ops.clipped_value_loss(values, poisoned(old, mask), returns, jnp.array(mask), clip=0.4)
-        return (cotangents[0] * plain + cotangents[1] * clipped).sum()
-
-    on_values, on_returns = jax.jit(jax.grad(total, (0, 1)))(poisoned(values, mask), poisoned(returns, mask))
-    expected = central_differences(lambda x: total(x, jnp.array(returns)), values)
-    np.testing.assert_allclose(on_values, expected, rtol=1e-6, atol=1e-8)
-    expected = central_differences(lambda x: total(jnp.array(values), x), returns)
-    np.testing.assert_allclose(on_returns, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_clipping_blocks_only_moves_towards_the_target():

@@ -72,12 +72,6 @@ def test_wpo_loss_ignores_pairs_of_weight_0():
     assert float(wpo_loss(zero, zero, zero, zero, zero_weight, jnp.ones(1))[0]) == 0.0
 
 
-def test_half_precision_is_computed_in_float32():
-    half = jnp.array([-1.5], jnp.bfloat16)
-    assert wpo_weight(half, half).dtype == jnp.float32
-    assert wpo_loss(half, half, half, half, -half, -half).dtype == jnp.float32
-
-
 @pytest.mark.usefixtures("without_type_checks")
 def test_invalid_arguments_are_refused():
     one, two = jnp.ones(1), jnp.ones(2)

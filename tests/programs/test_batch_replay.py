@@ -35,12 +35,13 @@ from rljax.programs.batch_replay import (
     batch_terms,
     diagnose,
     measure_term,
+    nest,
+    read_batch,
     replay,
     rollout_terms,
     token_terms,
     with_abstaining_rewards,
 )
-from rljax.programs.stopped_batch import nest, read_batch
 from rljax.rewards.reward_scores import combine
 from rljax.tracking.alarms import watch_rows
 from rljax.tracking.rows import read_metrics

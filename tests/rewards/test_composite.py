@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.ops.unpublished import mixture
+from rljax.ops.shaping import weighted_composite
 from rljax.rewards import BY_NAME, resolve
-from rljax.rewards.composite import constitutional, reasoning, weighted
+from rljax.rewards.composite import weighted
 from rljax.rewards.correctness import Failed, Failures
 from rljax.rewards.reward_scores import Weighted, combine, has_verifier, judge, minimum
 from rljax.training.config import TrainConfig
@@ -31,56 +31,40 @@ def ask(reward, **options):
     return judge(reward, PROMPTS, COMPLETIONS, COLUMNS, **options)
 
 
-def test_reasoning_is_correctness_plus_half_the_steps_minus_the_length():
-    scores = ask(reasoning("exact", steps, length))
+def test_correctness_plus_half_the_steps_minus_the_length():
+    parts = {"correctness": "exact", "step_quality": steps, "length": length}
+    scores = ask(weighted(parts, {"correctness": 1.0, "step_quality": 0.5, "length": -0.3}))
     by_hand = [1 + 0.5 * 0.25 - 0.3 * 0.1, 0 + 0.5 * 0.5 - 0.3 * 0.1, 1 - 0.3 * 17 / 20]
     np.testing.assert_allclose(scores.total, by_hand, rtol=1e-6)
-    assert list(scores.parts) == ["correctness", "step_quality", "length_penalty"]
+    assert list(scores.parts) == ["correctness", "step_quality", "length"]
     np.testing.assert_array_equal(scores.parts["step_quality"], np.float32([0.25, 0.5, np.nan]))
-    np.testing.assert_allclose(scores.parts["length_penalty"], [0.1, 0.1, 0.85], rtol=1e-6)
-    other = ask(reasoning("exact", steps, length, step_weight=2.0, length_weight=1.0))
-    np.testing.assert_allclose(other.total[:2], [1 + 0.5 - 0.1, 0 + 1.0 - 0.1], rtol=1e-6)
+    np.testing.assert_allclose(scores.parts["length"], [0.1, 0.1, 0.85], rtol=1e-6)
 
 
-def test_constitutional_matches_its_equation():
-    rules = {"short": length, "kind": lambda completions: [1.0, 0.0, -1.0]}
-    weights = {"short": -0.5, "kind": 2.0}
-    scores = ask(constitutional("exact", rules, weights))
-    s = np.stack([scores.parts["short"], scores.parts["kind"]], axis=-1)
-    equation = mixture.constitutional_sum(jnp.asarray(scores.parts["base"]), jnp.asarray(s), jnp.array([-0.5, 2.0]))
-    np.testing.assert_allclose(scores.total, equation, rtol=1e-6)
-    np.testing.assert_allclose(scores.total, [1 - 0.05 + 2, 0 - 0.05, 1 - 0.425 - 2], rtol=1e-6)
-
-
-def test_multi_objective_matches_its_equation():
-    scores = ask(weighted({"right": "exact", "long": length, "form": "format"}, {"right": 1.0, "long": 0.5, "form": -0.25}))
-    objectives = np.stack([scores.parts[name] for name in ("right", "long", "form")], axis=-1)
-    equation = mixture.multi_objective(jnp.asarray(objectives), jnp.array([1.0, 0.5, -0.25]))
+def test_weighted_sum_matches_its_equation():
+    weights = {"right": 1.0, "long": 0.5, "form": -0.25}
+    scores = ask(weighted({"right": "exact", "long": length, "form": "format"}, weights))
+    equation = weighted_composite({name: jnp.asarray(part) for name, part in scores.parts.items()}, weights)
     np.testing.assert_allclose(scores.total, equation, rtol=1e-6)
     np.testing.assert_allclose(scores.total, [0.8, -0.2, 1.175], rtol=1e-6)
 
 
-def test_judge_scores_the_principles_that_are_text():
-    calls = []
-
-    async def model(prompts, completions, principle):
-        calls.append((principle, len(prompts)))
+def test_a_part_may_be_a_coroutine_function():
+    async def ask_model(prompts, completions):
         await asyncio.sleep(0)
-        return [float(principle in completion) for completion in completions]
+        return [float("words" in completion) for completion in completions]
 
-    reward = constitutional(
-        "exact", {"w": "words", "two": "2", "rule": length}, {"w": 1.0, "two": 10.0, "rule": 0.0}, judge=model
+    scores = ask(
+        weighted({"right": "exact", "words": ask_model, "long": length}, {"right": 1.0, "words": 10.0, "long": 0.0})
     )
-    scores = ask(reward)
-    assert sorted(calls) == [("2", 3), ("words", 3)]
-    assert scores.total.tolist() == [11.0, 0.0, 12.0]
-    assert scores.parts["w"].tolist() == [0.0, 0.0, 1.0]
+    assert scores.total.tolist() == [1.0, 0.0, 11.0]
+    assert scores.parts["words"].tolist() == [0.0, 0.0, 1.0]
 
 
 def test_nested_components_have_paths_and_multiplied_weights():
     inner = weighted({"right": "exact", "long": length}, {"right": 1.0, "long": 0.5})
     middle = weighted({"inner": inner, "form": "format"}, {"inner": 2.0, "form": 1.0})
-    scores = ask(constitutional(middle, {"always": lambda completions: [1.0] * 3}, {"always": 3.0}))
+    scores = ask(weighted({"base": middle, "always": lambda completions: [1.0] * 3}, {"base": 1.0, "always": 3.0}))
     assert list(scores.parts) == ["base/inner/right", "base/inner/long", "base/form", "always"]
     np.testing.assert_allclose(scores.total, [2 * (1 + 0.05) + 4, 2 * 0.05 + 4, 2 * (1 + 0.425) + 4], rtol=1e-6)
 
@@ -107,11 +91,7 @@ def test_a_completion_with_a_failed_component_has_no_reward():
         (lambda: weighted({}, {}), "there are no rewards to combine"),
         (lambda: weighted({"a": "exact"}, {"b": 1.0}), r"the weights are for \['b'\], but the rewards are \['a'\]"),
         (lambda: weighted({"a": "exakt"}, {"a": 1.0}), "there is no reward 'exakt'"),
-        (lambda: reasoning("exact", steps, length, step_weight=float("inf")), "weight of the reward 'step_quality' is inf"),
-        (lambda: constitutional("exact", {}, {}), r"the principles are \[\]; give at least one"),
-        (lambda: constitutional("exact", {"base": steps}, {"base": 1.0}), "do not use the name 'base'"),
-        (lambda: constitutional("exact", {"a": steps}, {}), "the weights are for"),
-        (lambda: constitutional("exact", {"a": "be kind"}, {"a": 1.0}), r"'a' is a sentence \('be kind'\); pass a `judge`"),
+        (lambda: weighted({"a": steps}, {"a": float("inf")}), "weight of the reward 'a' is inf"),
         (lambda: Weighted({"a": steps}, {"a": float("nan")}), "is nan; it must be a finite number"),
     ],
 )

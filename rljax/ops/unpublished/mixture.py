@@ -1,4 +1,4 @@
-"""Weighted mixtures of advantages, value estimates, objectives and distributions."""
+"""Weighted mixtures of advantages, value estimates and distributions."""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,6 @@ from rljax.ops.arrays import (
     check_floating,
     check_mask,
     check_nonnegative,
-    check_one_per_row,
-    check_rank,
     check_same_shape,
     common_dtype,
     in_float32,
@@ -243,84 +241,6 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
     if values.shape[-1:] in ((), (0,)):
         raise ValueError(f"values must have at least one head on its last axis, got shape {list(values.shape)}")
     return (jax.nn.softmax(weight_logits, -1) * values).sum(-1)
-
-
-def _check_weights(weights: Array, **arrays: Array) -> None:
-    """Require one floating-point weight per entry of each array's last axis."""
-    check_floating(weights=weights, **arrays)
-    check_rank(1, **arrays)
-    for name, value in arrays.items():
-        if weights.shape != value.shape[-1:]:
-            raise ValueError(f"weights must have shape {list(value.shape[-1:])} to match {name}, got {list(weights.shape)}")
-
-
-@in_float32
-def constitutional_sum(
-    base: Float[Array, "*rows"], scores: Float[Array, "*rows N"], weights: Float[Array, "N"]
-) -> Float[Array, "*rows"]:
-    """Reward plus a weighted sum of scores, one per principle.
-
-    ::
-
-        R_constitutional = R_base + Σ_i w_i s_i(y)
-
-    Args:
-        base: R_base, the reward without principles, `[...]`.
-        scores: s_i, how well a response follows each principle, `[..., N]`.
-        weights: w_i, one per principle, `[N]`.
-
-    Returns:
-        `[...]`, in the unit of `base`.
-
-    Raises:
-        ValueError: integer arrays, or shapes that do not match.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> constitutional_sum(jnp.array([1.0]), jnp.array([[0.5, -1.0]]), jnp.array([1.0, 0.25])).tolist()
-        [1.25]
-
-    Source:
-        unpublished: a design document (not a paper), Eq. 62. Published alternative:
-        `rljax.ops.shaping.weighted_composite`.
-    """
-    check_floating(base=base)
-    _check_weights(weights, scores=scores)
-    check_one_per_row(scores=scores, base=base)
-    return base + multi_objective(scores, weights)
-
-
-@in_float32
-def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "M"]) -> Float[Array, "*rows"]:
-    """Combine several objectives in a weighted sum.
-
-    Combine either rewards or objectives: for objectives that are linear in the reward, the two are equivalent.
-
-    ::
-
-        J = Σ_i λ_i J_i
-
-    Args:
-        objectives: J_i, values of each objective, `[..., M]`.
-        weights: λ_i, one per objective, `[M]`.
-
-    Returns:
-        `[...]`.
-
-    Raises:
-        ValueError: integer arrays, or the number of weights differs from the number of objectives.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> multi_objective(jnp.array([[1.0, 4.0], [0.0, 2.0]]), jnp.array([1.0, 0.5])).tolist()
-        [3.0, 1.0]
-
-    Source:
-        unpublished: a design document (not a paper), Eq. 63. Published alternative:
-        `rljax.ops.shaping.weighted_composite`.
-    """
-    _check_weights(weights, objectives=objectives)
-    return (objectives * weights.reshape((1,) * (objectives.ndim - 1) + weights.shape)).sum(-1)
 
 
 @in_float32

@@ -1,7 +1,7 @@
 """The threat model: which threats each level of the sandbox prevents. Every threat names the tests that try it.
 
-`notebooks/sandbox.md` prints these tables, the log of a run lists the threats that its machine does not prevent, and the tests run
-each hostile program at exactly the levels that should stop it.
+`notebooks/sandbox.md` prints them in a table, the log of a run lists the threats that its machine does not prevent, and the tests
+run each hostile program at exactly the levels that should stop it.
 """
 
 import functools
@@ -9,7 +9,6 @@ import os
 from typing import NamedTuple
 
 from rljax.rewards.sandbox import confine, landlock
-from rljax.rewards.sandbox.syscall_commands import COMMANDS
 
 LEVELS = ("namespaces", "seccomp", "rlimits")
 """The levels of confinement, strongest first. `notebooks/sandbox.md` lists the threats that each level prevents.
@@ -193,32 +192,3 @@ def describe_exposure(level: str, host: Machine) -> str:
     """
     attempts = [threat.attempt for threat in THREATS if not is_prevented(threat, level, host)]
     return f"a hostile program can {'; '.join(attempts)}." if attempts else ""
-
-
-def threat_table() -> str:
-    """Format the threats as a table in Markdown.
-
-    Example:
-        >>> print(threat_table()[:14])
-        | prevented: a
-    """
-    rows = [
-        f"| prevented: a program that tries to ... | {' | '.join(f'`{level}`' for level in LEVELS)} |",
-        "|---|---|---|---|",
-    ]
-    for threat in THREATS:
-        cells = [" or ".join(getattr(threat, level)) if getattr(threat, level) else "no" for level in LEVELS]
-        rows.append(f"| {threat.attempt} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def command_table() -> str:
-    """Format the commands of `fcntl`, `ioctl` and `prctl` as a table in Markdown.
-
-    Example:
-        >>> print(command_table()[:38])
-        | call | command | allowed | because |
-    """
-    rows = ["| call | command | allowed | because |", "|---|---|---|---|"]
-    rows += [f"| `{row.call}` | {row.name} | {row.allowed} | {row.why} |" for row in COMMANDS]
-    return "\n".join(rows)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from op_oracles import central_differences
 
 from rljax.ops import group
 from rljax.ops.unpublished import group_baseline
@@ -55,16 +56,6 @@ hierarchical = jax.jit(group_baseline.hierarchical)
 group_centered = jax.jit(group.group_centered)
 
 
-def numeric_gradient(function, x, step=1e-6):
-    """Central differences of a scalar function of one array."""
-    gradient = np.zeros_like(x)
-    for index in np.ndindex(x.shape):
-        up, down = x.copy(), x.copy()
-        up[index], down[index] = x[index] + step, x[index] - step
-        gradient[index] = (function(jnp.array(up)) - function(jnp.array(down))) / (2 * step)
-    return gradient
-
-
 @given(reward_arrays)
 def test_rank_matches_formula(rewards):
     all_valid = np.ones(rewards.shape, bool)
@@ -88,24 +79,6 @@ def test_rank_uses_only_valid_members(rewards, valid):
 def test_rank_is_invariant_under_increasing_maps(rewards):
     with jax.enable_x64(True):
         np.testing.assert_array_equal(rank(jnp.array(np.exp(rewards))), rank(jnp.array(rewards)))
-
-
-ROW_WISE = {
-    "rank": rank,
-    "weighted": lambda r, valid: weighted(r, jnp.abs(r) + 0.5, valid=valid),
-    "confidence": lambda r, valid: confidence_quality(-jnp.abs(r), valid),
-    "reliability": lambda r, valid: group_baseline.reliability_quality(jnp.stack([r, -r, 2 * r], -1), floor=0.5),
-}
-
-
-@pytest.mark.parametrize("case", ROW_WISE)
-def test_leading_axes_are_batch_axes(case, x64):
-    rng = np.random.default_rng(6)
-    rewards, valid = jnp.array(rng.normal(size=(2, P, G))), jnp.array(rng.random((2, P, G)) < 0.8)
-    batched = ROW_WISE[case](rewards, valid=valid)
-    for row in np.ndindex(2, P):
-        np.testing.assert_allclose(batched[row], ROW_WISE[case](rewards[row], valid=valid[row]), rtol=1e-12, atol=1e-12)
-    assert np.abs(batched).max() > 0.1
 
 
 @given(reward_arrays, weight_arrays, valid_arrays)
@@ -143,12 +116,13 @@ def test_weighted_gradients(x64):
     weights = rng.uniform(0.5, 2.0, size=(P, G))
     weights[2] = 0.0
 
+    @jax.jit
     def total(r, w):
         return (cotangent * weighted(r, w)).sum()
 
     by_reward, by_weight = jax.jit(jax.grad(total, argnums=(0, 1)))(jnp.array(rewards), jnp.array(weights))
-    np.testing.assert_allclose(by_reward, numeric_gradient(lambda r: total(r, jnp.array(weights)), rewards), atol=1e-7)
-    numeric = numeric_gradient(lambda w: total(jnp.array(rewards), w), weights)
+    np.testing.assert_allclose(by_reward, central_differences(lambda r: total(r, weights), rewards), atol=1e-7)
+    numeric = central_differences(lambda w: total(rewards, w), weights)
     np.testing.assert_allclose(by_weight[:2], numeric[:2], atol=1e-7)
     assert not by_weight[2].any(), "a group of zero weight has no baseline, so its weights have no gradient"
 
@@ -248,7 +222,7 @@ def test_hierarchical_gradient(x64):
     types = jnp.array([0, 1, 1, 0])
     total = jax.jit(lambda x: (cotangent * group_baseline.hierarchical(x, types, valid=jnp.array(mask))).sum())
     gradient = jax.jit(jax.grad(total))(jnp.array(np.where(mask, x, np.nan)))
-    np.testing.assert_allclose(gradient, numeric_gradient(total, x), atol=1e-8)
+    np.testing.assert_allclose(gradient, central_differences(total, x), atol=1e-8)
     assert np.abs(gradient).max() > 0.1
 
 

@@ -15,10 +15,8 @@ from rljax.rewards.sandbox.threats import (
     OWN_USER,
     THREATS,
     Machine,
-    command_table,
     describe_exposure,
     is_prevented,
-    threat_table,
 )
 
 HERE = Path(__file__).parent
@@ -68,6 +66,25 @@ def test_exposure_lists_the_threats_that_are_not_held_back():
     text = describe_exposure("rlimits", Machine(False, 0))
     for threat in THREATS:
         assert (threat.attempt in text) == (not is_prevented(threat, "rlimits", Machine(False, 0)))
+
+
+def threat_table():
+    """Format the threats as a table in Markdown."""
+    rows = [
+        f"| prevented: a program that tries to ... | {' | '.join(f'`{level}`' for level in LEVELS)} |",
+        "|---|---|---|---|",
+    ]
+    for threat in THREATS:
+        cells = [" or ".join(getattr(threat, level)) if getattr(threat, level) else "no" for level in LEVELS]
+        rows.append(f"| {threat.attempt} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def command_table():
+    """Format the commands of `fcntl`, `ioctl` and `prctl` as a table in Markdown."""
+    rows = ["| call | command | allowed | because |", "|---|---|---|---|"]
+    rows += [f"| `{row.call}` | {row.name} | {row.allowed} | {row.why} |" for row in COMMANDS]
+    return "\n".join(rows)
 
 
 def test_page_prints_the_tables():
