@@ -60,7 +60,7 @@ def write_flags(message: str, names: Set[str], short_flags: Mapping[str, str] = 
 
     def rewrite_list(match: re.Match[str]) -> str:
         listed = match[0].split(", ")
-        return ", ".join(map(flag, listed)) if names.issuperset(listed) else match[0]
+        return ", ".join(map(flag, listed)) if names >= set(listed) else match[0]
 
     message = re.sub(r"(?<![\w.,=`'/-])[a-z]\w*(?:, [a-z]\w*){2,}", rewrite_list, message)
     unchanged = r"`[^`]*`|--[\w-]+ [\w.-]+=|[\w.-]*[/'\"][^\s,;]*"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.algorithms.terms import importance_weighted_kl

@@ -4,7 +4,7 @@ from rljax.lazy import lazy_names
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.engine_protocols import Dialogue, DialogueEngine, Engine, Request, Response, Sampling, StreamingEngine
 from rljax.rollout.environment import Environment, Step
-from rljax.rollout.groups import Collected, Groups, collect, pad
+from rljax.rollout.groups import Collected, Groups, collect, for_algorithm, pad
 from rljax.rollout.judging import Judge
 from rljax.rollout.layout import (
     Layout,
@@ -35,6 +35,7 @@ __all__ = [
     "Step",
     "StreamingEngine",
     "collect",
+    "for_algorithm",
     "lay_out",
     "lay_out_examples",
     "pack_one_per_row",

@@ -192,6 +192,14 @@ def from_dict(arrays: Mapping[str, Any]) -> Groups:
 Position = TypeVar("Position")
 
 
+def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
+    """Return the rollout that algorithms read: `valid` is None if all responses have a reward; `reward_parts` is never None."""
+    rollout = groups.rollout
+    if rollout.reward_parts is None:
+        rollout = rollout._replace(reward_parts={"reward": rollout.rewards})
+    return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
+
+
 class Collected(NamedTuple):
     """The groups of one rollout, and how they were collected."""
 

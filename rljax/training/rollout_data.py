@@ -29,7 +29,7 @@ from rljax.models.token_scores import choose_chunk
 from rljax.ops.divergence import k3
 from rljax.parallel import put
 from rljax.records import required
-from rljax.rollout import Collected, Groups, Layout, Sequences, collect, pad, sequences_of
+from rljax.rollout import Collected, Groups, Layout, Sequences, collect, for_algorithm, pad, sequences_of
 from rljax.rollout.groups import correctness_masks
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import compile_for_sequences, make_score, make_scores, policy_params
@@ -141,14 +141,6 @@ def groups_to_keep(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) 
     rollout = for_algorithm(groups)
     validity = {} if rollout.valid is None else {"valid": jnp.asarray(rollout.valid)}
     return np.asarray(keep_group(jnp.asarray(outcomes(rollout)), **validity))
-
-
-def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
-    """Return the rollout that algorithms read: `valid` is None if all responses have a reward; `reward_parts` is never None."""
-    rollout = groups.rollout
-    if rollout.reward_parts is None:
-        rollout = rollout._replace(reward_parts={"reward": rollout.rewards})
-    return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
 
 
 @cache_results

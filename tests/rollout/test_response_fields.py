@@ -17,12 +17,12 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.rewards import verifier
-from rljax.rollout import Collected, Response, Step, pack_one_per_row, sequences_of
+from rljax.rollout import Collected, Response, Step, for_algorithm, pack_one_per_row, sequences_of
 from rljax.rollout.groups import from_dict, to_dict
 from rljax.training import rl_phase
 from rljax.training.lifecycle.finish import accuracy_name
 from rljax.training.metrics import rollout_metrics
-from rljax.training.rollout_data import for_algorithm, next_rollout
+from rljax.training.rollout_data import next_rollout
 
 TOKENIZER = load_tokenizer("characters")
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]

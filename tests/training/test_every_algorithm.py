@@ -21,11 +21,12 @@ from rljax.cli import main, parse
 from rljax.errors import InputError
 from rljax.ops.unpublished.group_baseline import rank_based
 from rljax.programs.value_pretraining import critic_only, make_value_learner
+from rljax.rollout import for_algorithm
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 from rljax.training.rl_phase import make_learner
-from rljax.training.rollout_data import for_algorithm, make_rollout_scorer
+from rljax.training.rollout_data import make_rollout_scorer
 
 CRITICS = {name for name in BY_NAME if BY_NAME[name]().critic is not None}
 
