@@ -8,6 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from book_site import book
 
@@ -60,9 +61,10 @@ def test_links_lead_to_existing_files(page):
 def test_python_blocks_run_up_to_their_training_calls(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__page__"}
-    for block in python_blocks(page):
-        ast.parse(block)
-        exec(compile(TRAINS.sub("", block), str(page), "exec"), names)
+    with jax.numpy_dtype_promotion("standard"):  # JAX's default, which Optax needs
+        for block in python_blocks(page):
+            ast.parse(block)
+            exec(compile(TRAINS.sub("", block), str(page), "exec"), names)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if [*commands(page)]], ids=lambda page: page.name)

@@ -358,8 +358,8 @@ def test_folio_labels_become_letters(tmp_path, label, letter):
 
 def test_leet_code_programs_run_after_the_imports(tmp_path):
     described = {n: v for n, v in LEET_CODE.items() if n != "query"} | {"response": "```python\nclass Solution: ...\n```"}
-    asked, stated = load(tmp_path, LEET_CODE).problems + load(tmp_path, described).problems
-    for problem in (asked, stated):
+    with_query, stated = load(tmp_path, LEET_CODE).problems + load(tmp_path, described).problems
+    for problem in (with_query, stated):
         columns = {name: [value] * 2 for name, value in problem.columns.items()}
         programs = [LEET_CODE["completion"], LEET_CODE["completion"].replace("min", "max")]
         assert code([problem.prompt] * 2, programs, **columns) == [1.0, 0.0]
