@@ -1,6 +1,7 @@
 """Commands as a user types them: what they print, and their exit codes."""
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -177,7 +178,16 @@ def test_help_of_a_command_names_it_and_exits_with_0(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
     assert stopped.value.code == 0
-    assert f"rljax {command}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"rljax {command}" in shown
+    positional = re.sub(r"\[-[^\]]*\]", "", shown.partition("\n\n")[0])
+    assert not {"STR", "PATH"} & set(positional.split()), "an argument is named by its type"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_descriptions_have_no_line_at_which_tyro_would_break_a_paragraph(command):
+    lines = inspect.cleandoc(COMMANDS[command][0].__doc__).splitlines()
+    assert [line for line in lines if line and not line[0].isalpha()] == []
 
 
 def test_help_of_train_is_one_screen(capsys):

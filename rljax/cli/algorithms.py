@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -13,7 +14,7 @@ from rljax.errors import InputError
 class Algorithms:
     """List the algorithms and the corrections, list the parts, or show single algorithms slot by slot."""
 
-    names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME ...]")] = field(default=())
     """Algorithms to show with their formulas, slots and equations; by default, all algorithms are listed."""
     parts: bool = False
     """List the parts that `rljax train --with` can put into an algorithm."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -13,11 +13,10 @@ from rljax.errors import InputError
 class Average:
     """Average the models of runs that started from the same weights, each trained on its own data (federated averaging).
 
-    `rljax average RUN RUN [RUN ...] FOLDER` writes a model folder that `rljax eval`, `rljax train --model` and
-    AutoModelForCausalLM can open.
+    The result is a model folder that `rljax eval`, `rljax train --model` and AutoModelForCausalLM can open.
     """
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]
+    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN RUN [RUN ...] FOLDER")]
     """Folders of two or more runs (or of their checkpoints, RUN/checkpoints/last), then a folder to write, which must not exist."""
     weights: tuple[float, ...] | None = None
     """Weight of each run, such as the number of problems that it was trained on; by default 1 for each."""

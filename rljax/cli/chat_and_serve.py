@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -23,7 +23,7 @@ class Chat:
     or the end of the input (Ctrl-D) ends the program. Messages can be piped in, one per line.
     """
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run or of its checkpoint (RUN/checkpoints/last), Hugging Face folder, or hub id."""
     system: str | None = None
     """The system message; by default the template's own, if it has one."""
@@ -120,7 +120,7 @@ class Serve:
     After SIGTERM or Ctrl-C the server completes the responses in progress and then ends. The command needs the extra `serve`.
     """
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run or of its checkpoint (RUN/checkpoints/last), Hugging Face folder, or hub id."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 listens on all addresses of this machine."""

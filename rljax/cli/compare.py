@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,7 +16,7 @@ from rljax.errors import InputError
 class Compare:
     """Compare runs: settings that differ, held-out accuracy with 95 % intervals, curves, and answers to the same problems."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN RUN [RUN ...]")]
     """Folders of two or more runs."""
     out: Path | None = None
     """File (.png, .pdf or .svg) to plot the held-out curves in."""

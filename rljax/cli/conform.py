@@ -15,7 +15,7 @@ class Conform:
     function follows, or the slot in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens,
     gradient, value), with one small counterexample."""
 
-    function: tyro.conf.Positional[str]
+    function: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FUNCTION")]
     """`file.py:function` or `module:function`. A loss takes some of the parameters logp, old_logp, ref_logp and mask `[prompts,
     responses, tokens]` and rewards `[prompts, responses]`, and returns a scalar to minimize. GAE takes rewards,
     values and mask `[rows, tokens]`, gamma, lambda_ and bootstrap `[rows]`, and returns the advantages."""

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -68,7 +68,7 @@ class Debug:
     report names the first term that is not finite, with its row and token.
     """
 
-    batch: tyro.conf.Positional[Path]
+    batch: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder of the run, or the file stopped_batch.safetensors in it."""
     trust: bool = False
     """Execute the algorithm and the step reward that the run's config.json names, if they are code (file.py:function or

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -17,7 +18,7 @@ class Doctor:
     Everything else about the run (curves, settings, answers before and after) goes into one HTML file that needs no network.
     """
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     out: Path | None = None
     """HTML file to write; by default report.html in the run's folder."""

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -12,7 +13,7 @@ from rljax.errors import InputError
 class Equations:
     """List all equations with their sources, or search them: the best matches are printed with formula, source and links."""
 
-    query: tyro.conf.Positional[tuple[str, ...]] = ()
+    query: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[WORD ...]")] = ()
     """A name, words, an arXiv id, a symbol or a question, e.g. `clip higher`, `2503.14476`, `λ`, `what bounds the ratio?`. Names,
     ideas, summaries, sources and formulas are searched, in order of decreasing weight. A full name prints only that equation."""
     limit: int = 10

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -23,9 +23,9 @@ class Eval(EvalSettings):
     same command continues an evaluation that was interrupted.
     """
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run, Hugging Face folder, or hub id."""
-    others: tyro.conf.Positional[tuple[str, ...]] = ()
+    others: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN_OR_MODEL ...]")] = ()
     """Further runs, for --vote."""
     also: tuple[str, ...] = ()
     """Further datasets to answer after --dataset, each with its own report: --dataset math.jsonl --also aime.jsonl gsm8k.jsonl.

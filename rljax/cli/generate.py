@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -16,13 +17,13 @@ class Generate(GenerateSettings):
     demonstrations that its answers confirm.
 
     The rows have the columns prompt, answer and demonstration; the warm start of `rljax train --dataset OUT` learns from them.
-    Two responses count as duplicates if the Jaccard similarity of their sets of three-word sequences is above --similarity
-    (a punctuation mark counts as a word).
+    Two responses count as duplicates if the Jaccard similarity of their sets of three-word sequences is above --similarity. A
+    punctuation mark counts as a word.
     """
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run, Hugging Face folder, or hub id."""
-    out: tyro.conf.Positional[Path]
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """JSONL file to write; it must not exist yet, but its folder must."""
     clean: str | None = None
     """Demonstrations (file or hub id) to clean: if the model's votes agree on an answer that differs from the row's, the row is

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -14,13 +15,13 @@ class Pairs(PairSettings):
     """Sample a policy's responses, judge them, and write pairs, each of a right and a wrong response.
 
     A reward model trained on these pairs learns from what the policy does now, including responses that an older reward model
-    overrated: run `rljax pairs RUN new.jsonl --reward exact`, then `rljax reward-model new.jsonl` and `rljax train --model RUN/last
-    --reward model:FOLDER`. `rljax preference` also reads the pairs.
+    overrated: run `rljax pairs RUN new.jsonl --reward exact`, then `rljax reward-model new.jsonl` and
+    then `rljax train --model RUN/last --reward model:FOLDER`. `rljax preference` also reads the pairs.
     """
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run or of its checkpoint (RUN/checkpoints/last), Hugging Face folder, or hub id."""
-    out: tyro.conf.Positional[Path]
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """JSONL file to write; it must not exist yet, but its folder must."""
 
 

@@ -14,8 +14,8 @@ class Preference:
 
     A row of the dataset has a prompt, a chosen response and a rejected response, as text or as chat messages. Without a prompt
     column, the common prefix of the two responses is the prompt. DPO, IPO and KTO use the model before training as their reference
-    model; its log-probabilities are computed once. The command writes a Hugging Face folder, which can be passed to `rljax sample`,
-    `rljax eval` and `rljax train --model`.
+    model; its log-probabilities are computed once. The command writes a Hugging Face folder, which can be passed to the
+    commands `rljax sample`, `rljax eval` and `rljax train --model`.
     """
 
     config: tyro.conf.OmitArgPrefixes[PreferenceConfig]

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -21,11 +21,11 @@ class Relocate:
     of what it read, so if the contents of a file have changed too, the next command that reads the file refuses it by name.
     """
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder of the run, or the folder that `rljax preference` or `rljax reward-model` wrote."""
-    old: tyro.conf.Positional[Path]
+    old: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OLD")]
     """The old path, as in the run's settings, or a folder that contains it."""
-    new: tyro.conf.Positional[Path]
+    new: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="NEW")]
     """The new path of that file or folder."""
 
 

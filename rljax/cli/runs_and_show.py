@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -24,7 +24,7 @@ MIN_NAME_WIDTH = 6
 class Runs:
     """List the runs in a folder, each with its progress, held-out accuracy (before RL, last and best) and alarms."""
 
-    folder: tyro.conf.Positional[Path] = field(default=Path("runs"))
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="[FOLDER]")] = field(default=Path("runs"))
     """Folder that contains the run folders."""
     json: bool = False
     """Print JSON."""
@@ -38,7 +38,7 @@ class Show:
     meet the conditions of the flags below, and the transcript of one of these rollouts.
     """
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     out: Path | None = None
     """HTML file to write; by default rollouts.html in the run's folder."""

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -16,7 +16,7 @@ from rljax.programs.answer_settings import ChatSwitch, Quantization
 class Sample:
     """Continue prompts with a trained model."""
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run or of its checkpoint (RUN/checkpoints/last), Hugging Face folder, or hub id."""
     prompt: tuple[str, ...] = ()
     """One or more prompts."""
@@ -68,9 +68,9 @@ class Export:
     AutoTokenizer, AutoModelForCausalLM, `rljax sample` and `rljax train --model` can open it.
     """
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run, of its checkpoint (RUN/checkpoints/last), or of a model."""
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """Folder to write; it must not exist yet."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run to use."""

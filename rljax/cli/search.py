@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -18,12 +19,12 @@ class SearchCommand(SearchSettings):
     Beam search, the default, samples N candidates for each reasoning step, and keeps the prefixes with the highest values. --method
     tree samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). --method revision samples N
     versions of an answer, each resampled from the step at which the value falls most. The table shows the accuracy of the search
-    and the number of tokens that it used. The baselines use as many independent responses as cost no more tokens than the search
-    (at least one, at most the largest of --samples): the table also shows the accuracy of the response with the highest value, the
-    accuracy of the most frequent answer, and the probability that at least one response is right.
+    and the number of tokens that it used. The baselines use as many independent responses as cost no more tokens than the search,
+    at least one and at most the largest of --samples: the table also shows the accuracy of the response with the highest value,
+    the accuracy of the most frequent answer, and the probability that at least one response is right.
     """
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Folder of a run with a critic. With --value model:FOLDER: any run folder, Hugging Face folder or hub id."""
     out: Path | None = None
     """JSON file to write the results to; it must not exist yet."""

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -13,14 +14,14 @@ from rljax.errors import InputError
 class Preprocess:
     """Prepare a dataset for training, and report which rows were dropped and why.
 
-    Bad rows, wrong answers, prompts that are too long, duplicates and rows that leak held-out problems are dropped.
-    `rljax train --dataset OUTPUT` reads OUTPUT/train.jsonl. dropped.jsonl lists every dropped row, report.json counts them,
-    and manifest.json has the hashes of the files. Running the same command again writes identical files.
+    Bad rows, wrong answers, prompts that are too long, duplicates and rows that leak held-out problems are dropped. The file
+    OUTPUT/train.jsonl is what `rljax train --dataset OUTPUT` reads. dropped.jsonl lists every dropped row, report.json counts
+    them, and manifest.json has the hashes of the files. Running the same command again writes identical files.
     """
 
-    input: tyro.conf.Positional[str]
+    input: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="INPUT")]
     """File (.jsonl, .json, .parquet), folder or hub id. It is never changed."""
-    output: tyro.conf.Positional[Path]
+    output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT")]
     """Output folder."""
     split: str = "train"
     """Split of a folder or hub dataset. The output is OUTPUT/SPLIT.jsonl."""

@@ -15,7 +15,7 @@ from rljax.settings.shared_groups import AdamConfig, MeshConfig, NetworkConfig
 class _PairSettings:
     """Settings for the pairs, the training and the output."""
 
-    dataset: tyro.conf.Positional[str | None] = None
+    dataset: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[DATASET]")] = None
     """JSONL / JSON / Parquet file, folder or hub id with the columns prompt (optional), chosen and rejected."""
 
     # --- model

@@ -14,7 +14,7 @@ from rljax.settings.checks import check_at_least, check_numbers, check_positive,
 class AdaptationConfig:
     """Settings for adapting a trained model to feedback on its responses."""
 
-    target: tyro.conf.Positional[str]
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Folder of the run whose model is served, or of its checkpoint (RUN/checkpoints/last)."""
     feedback: Path
     """The feedback queue: a JSON Lines file that other programs append to, or a folder of such files, *.jsonl."""
