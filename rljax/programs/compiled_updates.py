@@ -32,7 +32,7 @@ from rljax.rollout.layout import full_responses_per_row, lay_out_shared, layout_
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once, state_shapes
 from rljax.training.objective.algorithm import blank_rollout
-from rljax.training.objective.critic import Critic
+from rljax.training.objective.critic import CriticModel
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer, stop_frozen_gradients
 from rljax.training.setup import Setup, plan_setup
 from rljax.training.state import shardings_of
@@ -209,11 +209,11 @@ def compile_critic_update(
     return step.lower(state, layout, batch).compile(compiler_options=measuring_options(mesh))
 
 
-def plan_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> Critic:
+def plan_critic(config: TrainConfig, algorithm: Algorithm, policy: Policy) -> CriticModel:
     """Make the critic of a run, without its parameters."""
     head = required(algorithm.critic, "algorithm.critic").head
     function = required(policy.value_function, "policy.value_function")(head.size, config.critic.surprisal)
-    return Critic(function, head, config.critic.frozen_trunk, loaded=False)
+    return CriticModel(function, head, config.critic.frozen_trunk, loaded=False)
 
 
 def plan_policy(config: TrainConfig, shape: TransformerConfig, mesh: Mesh) -> Policy:

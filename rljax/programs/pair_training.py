@@ -49,7 +49,7 @@ from rljax.training.objective.optimizer import adamw, cosine_schedule
 from rljax.training.phase import (
     Phase,
     RunResources,
-    Step,
+    RunStep,
     StepOutcome,
     lock_folder,
     open_resources,
@@ -385,7 +385,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: RunResources) ->
             return checkpoint
         return checkpoint._replace(state=checkpoint.state._replace(phase=jnp.int32(RL)))
 
-    def make_step(checkpoint: Checkpoint) -> Step:
+    def make_step(checkpoint: Checkpoint) -> RunStep:
         update = training.make_update(checkpoint.state)
 
         def step(checkpoint: Checkpoint) -> StepOutcome:

@@ -32,7 +32,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints.checkpoint import restore_params
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import add_correction, make_algorithm
-from rljax.training.objective.critic import Critic, make_critic
+from rljax.training.objective.critic import CriticModel, make_critic
 from rljax.training.parts.custom_parts import read_saved_settings, refuse_missing
 from rljax.training.value_update import make_values
 
@@ -104,7 +104,7 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
     return value
 
 
-def _critic_of(config: TrainConfig, opened: OpenPolicy) -> Critic:
+def _critic_of(config: TrainConfig, opened: OpenPolicy) -> CriticModel:
     """Make the critic of these settings.
 
     Raises:
@@ -121,7 +121,7 @@ def _critic_of(config: TrainConfig, opened: OpenPolicy) -> Critic:
     return critic
 
 
-def _critic_params(critic: Critic, policy: Policy, policy_params: Params, mesh: Mesh, folder: Path) -> Params:
+def _critic_params(critic: CriticModel, policy: Policy, policy_params: Params, mesh: Mesh, folder: Path) -> Params:
     """Restore the critic's parameters from a checkpoint onto the devices."""
     shapes = jax.eval_shape(critic.function.init, jax.random.key(0), policy_params)
     critic_shardings = policy_shardings(mesh, shapes, policy_params, policy.partition)

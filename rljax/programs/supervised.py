@@ -38,7 +38,7 @@ from rljax.training.loop import Result, run_training
 from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.problems import make_problems
 from rljax.training.parts.reward import custom_reward_names
-from rljax.training.phase import Phase, Step, StepOutcome, run_phase
+from rljax.training.phase import Phase, RunStep, StepOutcome, run_phase
 from rljax.training.rl_phase import make_rl_phase
 from rljax.training.run import Run, evaluate_and_keep_best
 from rljax.training.scoring import make_scores
@@ -203,7 +203,7 @@ def supervised_phase(run: Run) -> Phase:
         run.display.message(f"step {done}: held-out perplexity {metrics['perplexity']:.4g}")
         return metrics
 
-    def make_step(checkpoint: Checkpoint) -> Step:
+    def make_step(checkpoint: Checkpoint) -> RunStep:
         step = phase.make_step(checkpoint)
         if not phase.steps_done(checkpoint.state):
             run.record(phase.name, 0, measure_heldout(checkpoint.state.params, 0))

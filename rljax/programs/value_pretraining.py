@@ -26,7 +26,7 @@ from rljax.training.objective.algorithm import one_response_per_prompt
 from rljax.training.objective.critic import CRITIC_FOLDER
 from rljax.training.objective.optimizer import pretraining_optimizer
 from rljax.training.parts.model_folder import companions, save_model
-from rljax.training.phase import Phase, Step, StepOutcome
+from rljax.training.phase import Phase, RunStep, StepOutcome
 from rljax.training.rl_phase import Learn
 from rljax.training.rollout_data import ScoredRollout, make_prepare, make_prompt_chooser, make_rollout_scorer, next_rollout
 from rljax.training.run import Run, evaluate_and_keep_best, stop_reason
@@ -119,7 +119,7 @@ def keep_unevaluated(run: Run, checkpoint: Checkpoint, step: int) -> Checkpoint:
     return after
 
 
-def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> Step:
+def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> RunStep:
     """Build the step: sample a rollout, measure the critic on it, and then update the critic."""
     setup = run.setup._replace(
         config=pretraining_config(run.config), algorithm=critic_only(run.setup.algorithm), options=()

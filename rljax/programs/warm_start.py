@@ -37,7 +37,7 @@ from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.lifecycle.initial_state import place_state
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import learning_rate_of, warm_start_optimizer
-from rljax.training.phase import Phase, Step, StepOutcome
+from rljax.training.phase import Phase, RunStep, StepOutcome
 from rljax.training.run import Run, stop_reason
 from rljax.training.update import make_supervised_step, put_layout
 
@@ -57,7 +57,7 @@ def warm_start_phase(run: Run) -> Phase:
     )
 
 
-def make_step(run: Run, checkpoint: Checkpoint) -> Step:
+def make_step(run: Run, checkpoint: Checkpoint) -> RunStep:
     """Build the step that trains on one batch of demonstrations."""
     config, setup = run.config, run.setup
     settings, demonstrations = config.warm_start, required(setup.demonstrations, "setup.demonstrations")

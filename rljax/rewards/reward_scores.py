@@ -105,7 +105,7 @@ COMBINATIONS: MappingProxyType[str, Combination] = MappingProxyType({"sum": weig
 """Name in `--reward-combine` -> the function that combines the parts."""
 
 
-class Scores(NamedTuple):
+class RewardScores(NamedTuple):
     """The rewards of N completions: the combined reward, and each part's reward."""
 
     total: Float32[np.ndarray, "N"]
@@ -285,7 +285,7 @@ def judge(
     max_failure_share: float | int = MAX_FAILURE_SHARE,
     progress: Progress | None = None,
     chats: Sequence[Messages | None] | None = None,
-) -> Scores:
+) -> RewardScores:
     """Judge completions with a reward, and report its parts and its failures separately.
 
     The parts of a `Weighted` are called one after another; those that are coroutine functions run concurrently.
@@ -383,7 +383,7 @@ def call_reward(
 
 def combine_scores(
     reward: Callable, results: Sequence[CallResult], *, max_failure_share: float | int = MAX_FAILURE_SHARE
-) -> Scores:
+) -> RewardScores:
     """Combine the results of a reward's parts into one number per completion.
 
     Args:
@@ -396,11 +396,13 @@ def combine_scores(
     """
     scores = _compute_exact_scores(reward, results, max_failure_share)
     parts = {name: values.astype(np.float32) for name, values in scores.parts.items()}
-    return Scores(scores.total.astype(np.float32), scores.valid, parts, scores.failures, scores.failed, scores.correct)
+    return RewardScores(
+        scores.total.astype(np.float32), scores.valid, parts, scores.failures, scores.failed, scores.correct
+    )
 
 
 class _ExactScores(NamedTuple):
-    """`Scores` in 64 bits, so that a sum of rewards is rounded to 32 bits only once, at the end."""
+    """`RewardScores` in 64 bits, so that a sum of rewards is rounded to 32 bits only once, at the end."""
 
     total: Float64[np.ndarray, "N"]
     valid: Bool[np.ndarray, "N"]

@@ -191,7 +191,7 @@ class Judge(NamedTuple):
         steps = score_steps(self.step_reward, prompts, completions, columns)
         return RewardOutput(results, [self._assign_to_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
-    def score_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> reward_scores.Scores:
+    def score_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> reward_scores.RewardScores:
         """Judge texts with the reward function, one per problem, on this host.
 
         Args:

@@ -27,7 +27,7 @@ from rljax.rollout.environment import Environment
 from rljax.settings.sizes import byte_count
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.objective.algorithm import keeps_reference
-from rljax.training.objective.critic import Critic, initial_critic_state
+from rljax.training.objective.critic import CriticModel, initial_critic_state
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer
 from rljax.training.parts.adapter import base_shapes
 from rljax.training.state import CriticState, Option, TrainState, create, first_arrays
@@ -82,7 +82,7 @@ def state_shapes(
             return None
         head, blended = algorithm.critic.head, algorithm.critic.blend is not None
         function = required(policy.value_function, "policy.value_function")(head.size, config.critic.surprisal)
-        critic = Critic(function, head, config.critic.frozen_trunk, loaded=False)
+        critic = CriticModel(function, head, config.critic.frozen_trunk, loaded=False)
         return initial_critic_state(critic, critic_optimizer(config, algorithm), params, 0, blended=blended)
 
     def make_state(trained: Params, params: Params) -> TrainState:

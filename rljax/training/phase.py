@@ -206,7 +206,7 @@ class StepOutcome(NamedTuple):
     """Further results for the phase's own functions."""
 
 
-Step = Callable[[Checkpoint], StepOutcome | None]
+RunStep = Callable[[Checkpoint], StepOutcome | None]
 """Checkpoint -> outcome of the next step; the checkpoint's arrays are donated. None means that there is nothing left to do, or that
 the run was asked to stop while the step waited for data; the checkpoint is then unchanged."""
 
@@ -222,7 +222,7 @@ class Phase:
     until a step finds nothing to do, and displays its own progress."""
     steps_done: Callable[[TrainState], int]
     """State -> number of steps of the phase that are done."""
-    make_step: Callable[[Checkpoint], Step]
+    make_step: Callable[[Checkpoint], RunStep]
     """Builds the step, from the checkpoint at which the phase begins or resumes."""
     explain_stop: Callable[[int, StepOutcome], str]
     """(number of consecutive steps without a safe update, outcome of the last step) -> why the run stops, and what to do."""

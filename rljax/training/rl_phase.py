@@ -21,7 +21,7 @@ from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.lifecycle.initial_state import first_rl_state
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, average_updates, present, rollout_metrics
 from rljax.training.objective.optimizer import critic_optimizer, learning_rate_of
-from rljax.training.phase import Phase, Step, StepOutcome, save_and_exit
+from rljax.training.phase import Phase, RunStep, StepOutcome, save_and_exit
 from rljax.training.rollout_data import (
     ChoosePrompts,
     RolloutScorer,
@@ -184,7 +184,7 @@ class RLPhase:
     def __init__(self, run: Run):
         self._run = run
 
-    def make_step(self, checkpoint: Checkpoint) -> Step:
+    def make_step(self, checkpoint: Checkpoint) -> RunStep:
         """Build the function that makes one RL step."""
         run = self._run
         self._functions, self._watch = make_step_functions(run, checkpoint), begin_watch(run, checkpoint)

@@ -74,7 +74,7 @@ def _score(score_at: Callable[[Params, Packed, float], Scores], name: str, tempe
     return score
 
 
-def check_policy(
+def check_score(
     policy: Policy, params: Params | PyTree[jax.ShapeDtypeStruct], *, rows: int, prompt_length: int, response_length: int
 ) -> None:
     """Reject a policy that cannot score responses of these lengths; its functions are only traced, not run.

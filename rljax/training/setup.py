@@ -42,7 +42,7 @@ from rljax.training.objective.algorithm import (
     reward_weights,
     with_reward_weights,
 )
-from rljax.training.objective.critic import Critic, make_critic
+from rljax.training.objective.critic import CriticModel, make_critic
 from rljax.training.objective.optimizer import check_freeze, policy_optimizer, skip_frozen, stop_frozen_gradients
 from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, check_parts
@@ -69,7 +69,7 @@ class Setup(NamedTuple):
     """The model."""
     optimizer: optax.GradientTransformation
     """The policy's optimizer in RL."""
-    critic: Critic | None
+    critic: CriticModel | None
     """The critic's model and the source of its parameters, if the algorithm has a critic."""
     base: Base | None
     """The model under the adapter, if an adapter is trained."""

@@ -24,7 +24,7 @@ from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import CreditMetrics, CriticMetrics, average_critic_updates
-from rljax.training.objective.critic import Critic
+from rljax.training.objective.critic import CriticModel
 from rljax.training.scoring import compile_for_sequences
 from rljax.training.setup import Setup
 from rljax.training.state import Shardings, TrainState, shardings_of
@@ -53,17 +53,17 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
 
 
 @cache_results
-def _values_of_part(critic: Critic) -> Callable[[Params, Layout], Float[Array, "B T"]]:
+def _values_of_part(critic: CriticModel) -> Callable[[Params, Layout], Float[Array, "B T"]]:
     return lambda params, part: critic.values(params, part.packed)
 
 
-def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
+def make_values(critic: CriticModel, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Return a compiled `(params, sequences) -> values [B, T]`, a host array, computed without gradients `rows` rows at a time."""
     return compile_for_sequences(_values_of_part(critic.without_builders()), mesh, rows)  # pyright: ignore[reportReturnType]  host arrays
 
 
 def make_value_step(
-    algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
+    algorithm: Algorithm, critic: CriticModel, optimizer: optax.GradientTransformation, state: TrainState, mesh: Mesh
 ) -> Callable[[TrainState, Layout, Batch[Array]], tuple[TrainState, CriticMetrics]]:
     """Compile one optimizer update of the critic.
 
@@ -83,7 +83,7 @@ def make_value_step(
 
 @cache_results
 def _value_program(
-    algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, shardings: Shardings, mesh: Mesh
+    algorithm: Algorithm, critic: CriticModel, optimizer: optax.GradientTransformation, shardings: Shardings, mesh: Mesh
 ) -> Any:
     """Compile `(state, layout, batch) -> (state, metrics)`; see `make_value_step`."""
 

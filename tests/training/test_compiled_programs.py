@@ -15,7 +15,7 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
 from rljax.tracking.phase_times import watch_compilation
 from rljax.tracking.rows import read_metrics
-from rljax.training.scoring import check_policy
+from rljax.training.scoring import check_score
 
 CONFIG = SMALL.replace(
     train_problems=12, heldout_problems=4, steps=1, prompts=4, group_size=4, max_tries=1, warm_start_batch=4, sample_every=0
@@ -51,11 +51,11 @@ def test_an_equal_policy_is_not_traced_again():
 
     policy, params = policy_of_logits(5, init, logits), init(jax.random.key(0))
     sizes = {"rows": 2, "prompt_length": 3, "response_length": 4}
-    check_policy(policy, params, **sizes)
+    check_score(policy, params, **sizes)
     first_count = len(traces)
-    check_policy(policy, params, **sizes)
+    check_score(policy, params, **sizes)
     assert len(traces) == first_count > 0
-    check_policy(policy, params, **sizes | {"rows": 3})
+    check_score(policy, params, **sizes | {"rows": 3})
     assert len(traces) > first_count
 
 

@@ -15,7 +15,7 @@ from rljax.models.calculator_rules import calculator_of
 from rljax.models.mixed_policy import mixed_policy
 from rljax.rollout import pack_one_per_row, sequences_of_demonstrations
 from rljax.tracking.rows import read_metrics
-from rljax.training.scoring import check_policy, make_score, make_supervised_score
+from rljax.training.scoring import check_score, make_score, make_supervised_score
 
 TINY = SMALL.replace(
     train_problems=12,
@@ -100,4 +100,4 @@ def test_a_supervised_score_of_the_wrong_shape_is_refused():
         supervised_score=lambda params, packed, temperature: Scores(packed.tokens, packed.tokens)
     )
     with pytest.raises(InputError, match=r"^policy.supervised_score: .* of the batch's shape \[B, T\] = \[2, 5\]"):
-        check_policy(wrong_policy, state.params, rows=2, prompt_length=3, response_length=5)
+        check_score(wrong_policy, state.params, rows=2, prompt_length=3, response_length=5)

@@ -14,7 +14,7 @@ from rljax.models import Scores, TransformerConfig, init_params, policy_of_logit
 from rljax.models.huggingface import save_pretrained
 from rljax.parallel import accumulate, make_mesh
 from rljax.rollout import Sequences, lay_out, lay_out_examples, pack_one_per_row
-from rljax.training.scoring import check_policy, make_score
+from rljax.training.scoring import check_score, make_score
 from rljax.training.state import CriticState, create, place, shardings_of
 from rljax.training.update import make_policy_update, make_supervised_step, put_layout
 
@@ -222,19 +222,19 @@ def test_a_policy_whose_scores_have_another_shape_is_refused():
     params = {"bias": jnp.zeros(8)}
     one_row = POLICY._replace(score=lambda params, packed, temperature: Scores(params["bias"], params["bias"]))
     with pytest.raises(InputError, match=r"policy.score: .* batch's shape \[B, T\] = \[2, 4\]; got Scores .*\(8,\)"):
-        check_policy(one_row, params, **sizes)
+        check_score(one_row, params, **sizes)
     plain = POLICY._replace(score=lambda params, packed, temperature: (params["bias"],) * 2)
     with pytest.raises(InputError, match=r"policy.score: expected rljax.models.Scores.* got tuple"):
-        check_policy(plain, params, **sizes)
+        check_score(plain, params, **sizes)
     raising = POLICY._replace(score=lambda params, packed, temperature: params["weight"])
     with pytest.raises(
         InputError, match=r"policy.score: expected a function .* trace and differentiate; got KeyError: 'weight'"
     ):
-        check_policy(raising, params, **sizes)
+        check_score(raising, params, **sizes)
     logits = policy_of_logits(
         8, lambda key: params, lambda params, packed: jnp.broadcast_to(params["bias"], (*packed.tokens.shape, 8))
     )
-    check_policy(logits, params, **sizes)
+    check_score(logits, params, **sizes)
 
 
 @pytest.mark.parametrize("from_folder", [False, True])

@@ -18,7 +18,7 @@ from rljax.training.objective.algorithm import keeps_reference
 from rljax.training.objective.critic import initial_critic_state
 from rljax.training.objective.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
 from rljax.training.parts.adapter import fresh_adapter, initial_adapter, merge_params
-from rljax.training.scoring import check_policy
+from rljax.training.scoring import check_score
 from rljax.training.setup import Setup
 from rljax.training.state import (
     RL,
@@ -75,7 +75,7 @@ def check_models(setup: Setup, params: PyTree, own_parts: Collection[str] = ("po
     policy, rows, budget = setup.policy, row_shards(setup.mesh), setup.config.sampling.max_response_tokens
     engine = setup.train.engine
     if "policy" in own_parts:
-        check_policy(policy, all_params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)
+        check_score(policy, all_params, rows=rows, prompt_length=setup.prompt_length, response_length=budget)
     if isinstance(engine, DecodingEngine) and {"policy", "engine"} & set(own_parts):
         lengths = {"rows": rows, "prompt_length": setup.prompt_length, "budget": budget}
         check_decoder(engine.decoder, all_params, policy.vocab_size, **lengths)

@@ -25,7 +25,7 @@ CRITIC_FOLDER = "critic"
 """Name of the subfolder of a run folder that contains the pretrained critic."""
 
 
-class Critic(NamedTuple):
+class CriticModel(NamedTuple):
     """A critic without its parameters."""
 
     function: ValueFunction
@@ -45,7 +45,7 @@ class Critic(NamedTuple):
         """Return the value before each response token, in units of the reward."""
         return self.head.value(self.function.outputs(params, packed))
 
-    def without_builders(self) -> "Critic":
+    def without_builders(self) -> "CriticModel":
         """Return the critic without the functions that initialize or save parameters, so that cached programs retain none."""
         return self._replace(function=self.function._replace(init=_no_init, save=refuse_to_save, contents=None))
 
@@ -110,7 +110,7 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
 
 def make_critic(
     algorithm: Algorithm, config: TrainConfig, policy: Policy, mesh: Mesh, *, bos: int | None, eos: int
-) -> Critic | None:
+) -> CriticModel | None:
     """Build the critic. Parameters from a folder are read into host memory now; the critic's `init` puts them on the devices.
 
     Raises:
@@ -125,7 +125,7 @@ def make_critic(
             f"policy.value_function: {config.algorithm.name} needs a critic, which the policy must be able to make; got None. "
             "Give the policy a value_function, or choose an algorithm without a critic."
         )
-    critic = partial(Critic, head=head, frozen_trunk=settings.frozen_trunk)
+    critic = partial(CriticModel, head=head, frozen_trunk=settings.frozen_trunk)
     if settings.start in (None, "policy", "fresh"):
         function = policy.value_function(head.size, settings.surprisal)
         if settings.start == "fresh":
@@ -148,7 +148,7 @@ def make_critic(
 
 
 def initial_critic_state(
-    critic: Critic, optimizer: optax.GradientTransformation, policy: Params, seed: int, *, blended: bool
+    critic: CriticModel, optimizer: optax.GradientTransformation, policy: Params, seed: int, *, blended: bool
 ) -> CriticState:
     """Return the critic's initial state, with a copy of its parameters if the algorithm blends in their values (`blended`)."""
     params = critic.function.init(jax.random.fold_in(jax.random.key(seed), 1), policy)
