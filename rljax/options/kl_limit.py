@@ -23,7 +23,9 @@ def exceeds_limit(limit: float, updates: Sequence[UpdateMetrics]) -> bool:
 
     ::
 
-        (1/n) Σ_i KL_i > δ        KL_i = mean_t k3(log π_behaviour, log π_i), π_i the policy before update i
+        (1/n) Σ_i KL_i > δ        KL_i = mean_t k3(log π_sampled, log π_i)
+
+    π_sampled is the policy that sampled, before top-k and top-p, and π_i the policy before update i.
 
     Args:
         limit: δ, in nats per token.

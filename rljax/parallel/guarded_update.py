@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import optax
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Bool, Float, PyTree
 
 LARGEST_UPDATE = 100.0
@@ -85,13 +86,18 @@ def guarded_update(
     updates, after = compute(*arguments, **extra)
     norm = optax.tree.norm(gradient)
     safe = is_safe(loss, norm, updates, params)
-    is_costly = "dot_general" in str(compute.trace(*arguments, **extra).jaxpr)
+    is_costly = has_matrix_product(compute.trace(*arguments, **extra).jaxpr)
 
     def apply() -> tuple[PyTree[Array], optax.OptState]:
         found, state = (updates, after) if is_costly else compute(*arguments, **extra)
         return optax.apply_updates(params, found), state
 
     return *jax.lax.cond(safe, apply, lambda: (params, opt_state)), norm, safe
+
+
+def has_matrix_product(program: ClosedJaxpr) -> bool:
+    """Return True if a traced program, or a program that it calls, contains a matrix product."""
+    return "dot_general" in str(program)
 
 
 def skip_count(safe: Bool[Array, ""]) -> Float[Array, ""]:

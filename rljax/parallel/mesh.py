@@ -49,7 +49,7 @@ def make_mesh(
         devices: the devices to use; by default the devices of all processes.
 
     Raises:
-        InputError: the mesh needs more devices than there are, the number of devices is not a multiple of the devices per copy, the
+        InputError: the mesh needs more devices than there are, the number of devices is not a multiple of the devices per copy,
             some process has no device in the mesh, or the mesh cannot be divided over the slices.
     """
     available = jax.devices() if devices is None else devices

@@ -163,9 +163,9 @@ def make_supervised_step(
         are the same for every algorithm.
     """
     active = tuple(option for option in setup.options if option.from_start)
-    where = shardings_of(state._replace(reference=None, critic=None))
+    shardings = shardings_of(state._replace(reference=None, critic=None))
     cost = SUPERVISED_LOSSES[setup.config.warm_start.loss]
-    program = _supervised_program(setup.supervised_score, cost, optimizer, traced_parts(active), where, setup.mesh)
+    program = _supervised_program(setup.supervised_score, cost, optimizer, traced_parts(active), shardings, setup.mesh)
 
     def step(state: TrainState, layout: Layout, mask: Array | np.ndarray) -> tuple[TrainState, SupervisedMetrics]:
         after, metrics = program(state._replace(reference=None, critic=None), setup.frozen, layout, mask)
@@ -176,7 +176,12 @@ def make_supervised_step(
 
 @cache_results
 def _supervised_program(
-    score: Score, cost: Loss, tx: optax.GradientTransformation, options: tuple[TracedOption, ...], at: Shardings, mesh: Mesh
+    score: Score,
+    cost: Loss,
+    optimizer: optax.GradientTransformation,
+    options: tuple[TracedOption, ...],
+    shardings: Shardings,
+    mesh: Mesh,
 ) -> Any:
     """Compile `(state, frozen, layout, mask) -> (state, metrics)`; see `make_supervised_step`."""
 
@@ -189,8 +194,8 @@ def _supervised_program(
 
         gradient, (value, entropy) = accumulate(objective, state.params, layout, counts=has_responses)
         gradient, measured = change_gradient(options, state, frozen, gradient, {})
-        state, norm, safe = apply_gradient(state, tx, gradient, value)
+        state, norm, safe = apply_gradient(state, optimizer, gradient, value)
         metrics = SupervisedMetrics(value, entropy, norm, skip_count(safe), measured)
         return state._replace(warm_step=state.warm_step + 1), metrics
 
-    return jit_step(step, at, mesh)
+    return jit_step(step, shardings, mesh)
