@@ -14,7 +14,6 @@ from rljax.data import iterated_addition
 from rljax.lazy import LazyTable
 from rljax.models.families import FAMILIES
 from rljax.rewards.sandbox import Verdict
-from rljax.training.setup import Setup
 
 COUNT = "import sys, {module}; print(sum(name.partition('.')[0] == 'rljax' for name in sys.modules))"
 MAX_MODULES = {
@@ -81,8 +80,6 @@ def test_dunder_all_contains_every_algorithm():
         (plan_credit, "plan_then_answer", "nested_group_advantage"),
         (rljax.models.packed, "MEMBERS", "SEGMENTS_PER_PROMPT"),
         (rljax.models.adapters, "scoring_params", "unmerged_params"),
-        (rljax.training.scoring, "scored_params", "policy_params"),
-        (rljax.training.scoring, "Compare", "Forward"),
         (rljax.options.distillation, "make_comparison", "make_forward"),
         (rljax.options.span_distributions, "make_comparison", "make_forward"),
         (iterated_addition, "iteration", "sample_problems"),
@@ -100,7 +97,6 @@ def test_an_earlier_name_works_with_a_warning(package, earlier, present):
     [
         (Verdict((1.0, 0.0), "done", ""), "shares", "pass_rates"),
         (Evidence("1 + 1 = 2", confirms=True), "holds", "confirms"),
-        (Setup(*Setup._fields), "compare", "forward"),
         (FAMILIES["llama"], "classes", "class_prefix"),
         (FAMILIES["llama"], "neutral", "supported_values"),
     ],

@@ -198,8 +198,6 @@ class Credit(NamedTuple):
     """Names of the function's positional arguments."""
     optional: tuple[str, ...] = ()
     """Names of the function's keyword arguments; each is passed if the rollout has it."""
-    per_token: bool = False
-    """True if advantages differ between the tokens of a response although `needs` lists no reward of tokens, steps or a teacher."""
 
 
 class Critic(NamedTuple):

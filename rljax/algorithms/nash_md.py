@@ -39,10 +39,9 @@ def nash_md(*, mixture: float = 0.125, tau: float = 0.008) -> Algorithm:
     check_nonnegative(tau=tau)
     return Algorithm(
         advantage=Credit(
-            partial(_advantage_minus_kl, mixture=mixture, tau=tau),
+            partial(advantage_minus_kl, mixture=mixture, tau=tau),
             needs=("rewards", "policy_logp", "ref_logp", "mask"),
             optional=("valid",),
-            per_token=True,
         ),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
@@ -50,7 +49,7 @@ def nash_md(*, mixture: float = 0.125, tau: float = 0.008) -> Algorithm:
     )
 
 
-def _advantage_minus_kl(
+def advantage_minus_kl(
     rewards: Array,
     policy_logp: Array,
     ref_logp: Array,

@@ -6,6 +6,7 @@ from functools import partial
 from rljax.algorithms.algorithm import Algorithm
 from rljax.algorithms.corrections import sampling_denominator
 from rljax.algorithms.gmpo import geometric_mean_surrogate
+from rljax.algorithms.nash_md import advantage_minus_kl
 from rljax.ops.group import mean_normalized
 from rljax.ops.pass_at_k import pass_at_k_normalized
 from rljax.ops.ratio import response_log_ratio, sequence_log_ratio
@@ -114,7 +115,10 @@ def _trains_full_responses(algorithm: Algorithm) -> bool:
 
 def _has_token_advantages(algorithm: Algorithm) -> bool:
     """True if advantages differ between the tokens of a response."""
-    return any(credit.per_token or not set(PER_TOKEN_INPUTS).isdisjoint(credit.needs) for credit in algorithm.credits)
+    return any(
+        _equation(credit.function) is advantage_minus_kl or not set(PER_TOKEN_INPUTS).isdisjoint(credit.needs)
+        for credit in algorithm.credits
+    )
 
 
 def _equation(value: object) -> object:

@@ -32,6 +32,7 @@ from rljax.training.parts.custom_parts import ROWS_PLACEHOLDER, CustomParts, che
 from rljax.training.phase import run_phase
 from rljax.training.rl_phase import make_rl_phase
 from rljax.training.run import Run
+from rljax.training.setup import Install
 from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 
 UNJUDGED = "none"
@@ -60,6 +61,7 @@ def train(
     optimizer: optax.GradientTransformation | None = None,
     algorithm: Algorithm | None = None,
     problems: tuple[Sequence[Problem], Sequence[Problem]] | None = None,
+    options: Sequence[Install] | None = None,
     trackers: Sequence[Tracker] = (),
     resume: str | Path | None = None,
     trust: bool = False,
@@ -83,6 +85,8 @@ def train(
         optimizer: any Optax transformation for the policy in RL, instead of AdamW. Warm start and critic still use AdamW.
         algorithm: your own algorithm, instead of `config.algorithm`.
         problems: training and held-out problems, instead of the dataset or the generated task.
+        options: functions `f(setup) -> setup.with_option(Option(...))`, each of which adds an idea to the run, after the built-in
+            options; see `rljax.training.state.Option`.
         trackers: trackers to use in addition to JSON lines and TensorBoard; see `rljax.tracking.trackers.Tracker`.
         resume: folder of a run to continue. Every argument except the configuration must be passed again. If a configuration is
             passed, the settings in which it differs from the run's are changed; see `rljax.training.lifecycle.resume`. "auto"
@@ -101,7 +105,7 @@ def train(
             it was stopped while waiting for disk space.
     """
     config, rows = with_dataset(config, dataset)
-    custom = CustomParts(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
+    custom = CustomParts(policy, engine, environment, reward, optimizer, algorithm, problems, rows, options)
     if reward is not None and not callable(reward) and not isinstance(reward, Sequence):
         raise InputError(f"reward: a function, or a list of functions and names, is needed; got {reward!r:.80}.")
     if config is not None and resume in (None, AUTO):

@@ -21,7 +21,6 @@ from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.evaluation.problem_kinds import kind_indices
-from rljax.lazy import warn_renamed
 from rljax.models import Params, Scores
 from rljax.models.distribution_scores import apply_over_vocabulary, square_sum
 from rljax.models.packed import to_batch
@@ -170,10 +169,7 @@ def make_prepare(
         progress: float | None = None,
         past: EarlierRewards | None = None,
         adjustments: Mapping[str, PyTree] = MappingProxyType({}),
-        numbers: Mapping[str, PyTree] | None = None,
     ) -> Batch[np.ndarray]:
-        if numbers is not None:
-            adjustments = warn_renamed(numbers, "the argument numbers of prepare_batch", "adjustments")
         return jax.device_get(program(rollout, None if progress is None else np.float32(progress), past, dict(adjustments)))
 
     return prepare_batch

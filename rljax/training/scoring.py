@@ -10,7 +10,6 @@ from jaxtyping import Array, PyTree
 
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.lazy import lazy_names
 from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.adapters import Base, unmerged_params
 from rljax.models.policy import Copies, with_copies
@@ -18,7 +17,6 @@ from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout import Layout, Sequences, lay_out, pack_one_per_row
 from rljax.text import one_line
 
-__getattr__ = lazy_names(__name__, renamed={"Compare": "Forward", "scored_params": "policy_params"})[0]
 Score = Callable[[Params, Packed], Scores]
 """(parameters, packed rows) -> scores of the response tokens."""
 

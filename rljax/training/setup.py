@@ -21,7 +21,7 @@ from rljax.data.prompts import (
     list_prompt_omissions,
 )
 from rljax.data.tokenizer import Tokenizer
-from rljax.lazy import renamed_attributes
+from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base
 from rljax.parallel import check_rows, is_on_cpus, mesh_of
@@ -55,7 +55,6 @@ from rljax.training.state import Frozen, Option
 from rljax.training.worker import make_worker
 
 
-@renamed_attributes(compare="forward")
 class Setup(NamedTuple):
     """Everything that a run uses. An optional part may replace the setup with one whose settings differ; see `Option.revise`."""
 
@@ -101,7 +100,12 @@ class Setup(NamedTuple):
     """The teacher, in a distillation run."""
 
     def with_option(self, option: Option) -> "Setup":
-        """Return a setup with one more option, which also wraps the optimizer."""
+        """Return a setup with one more option, which also wraps the optimizer. Reject options that exclude each other."""
+        for earlier in self.options:
+            both = [field for field in ("step", "sampler") if getattr(option, field) and getattr(earlier, field)]
+            if option.name == earlier.name or both:
+                what = f"both replace the {both[0]}" if both else "have the same name"
+                raise InputError(f"The options {earlier.name!r} and {option.name!r} {what}; leave one of them out.")
         return self._replace(options=(*self.options, option), optimizer=option.wrap_optimizer(self.optimizer))
 
     def full_params(self, params: Params | None) -> Params:
@@ -150,6 +154,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
     Raises:
         InputError: the settings or the parts cannot be used; the message says what to change.
     """
+    installers = (*installers, *(custom.options or ()))
     if config.reward.environment or config.reward.environment_options:
         custom = custom._replace(environment=environment_of(config, custom.environment))
     check_parts(custom)

@@ -153,11 +153,6 @@ def test_a_penalty_in_the_reward_uses_the_coefficient_of_the_state():
     found = make_prepare(weak, (option,))(rollout, adjustments={KL: np.float32(0.6)})
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, make_prepare(strong)(rollout))
     assert np.abs(found.advantage - make_prepare(weak)(rollout).advantage).max() > 0.01
-    with pytest.warns(
-        DeprecationWarning, match=r"^the argument numbers of prepare_batch is now adjustments; .* next version"
-    ):
-        earlier = make_prepare(weak, (option,))(rollout, numbers={KL: np.float32(0.6)})
-    np.testing.assert_array_equal(earlier.advantage, found.advantage)
 
 
 def test_remembered_rewards_include_the_kl_penalty(begin_run):

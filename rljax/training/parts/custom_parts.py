@@ -35,6 +35,8 @@ class CustomParts(NamedTuple):
     """Training and held-out problems."""
     dataset: Iterable[Mapping[str, object]] | None = None
     """Rows of a dataset."""
+    options: Sequence[Callable[[Any], Any]] | None = None
+    """Functions that add options to the setup, after the built-in ones."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the parts that are not None."""
@@ -91,6 +93,10 @@ def check_parts(custom: CustomParts) -> None:
     ):
         if (part := custom._asdict()[name]) is not None and not isinstance(part, kind):
             raise InputError(f"{name}: expected {needed}; got {part!r:.80}.")
+    if not all(map(callable, custom.options or ())):
+        raise InputError(
+            f"options: expected functions of the setup that return it with an option; got {custom.options!r:.80}."
+        )
     if custom.policy is not None:
         check_policy(custom.policy)
     if custom.engine is not None:
