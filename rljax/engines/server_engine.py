@@ -234,13 +234,10 @@ class ServerEngine:
                 f"the server {self.http.url} ended a response with {reply.finish!r}, not with 'stop' or 'length'."
             )
         finish = "stop" if reply.finish == "stop" else "length"
-        mask = np.ones(tokens.shape, bool)
         steps = (
             np.array([self._steps[version] for version in reply.token_versions or ()], np.int32) if self._steps else None
         )
-        return Response(
-            request.prompt_id, request.group, tokens, mask, np.minimum(behaviour, 0), np.minimum(policy, 0), finish, steps
-        )
+        return request.respond(tokens, np.minimum(behaviour, 0), finish, policy_logp=np.minimum(policy, 0), version=steps)
 
     def _publish(self, params: Params) -> None:
         """Publish the parameters, unless the server already has them or `publish_in_flight` is used."""
@@ -307,14 +304,11 @@ def _broadcast_responses(requests: Sequence[Request], responses: Sequence[Respon
         logp[:, index, :size] = response.behaviour_logp, response.policy_logp
     lengths, ended, tokens, logp = copy_from_first((lengths, ended, tokens, logp))
     return [
-        Response(
-            request.prompt_id,
-            request.group,
+        request.respond(
             tokens[index, :size],
-            np.ones(size, bool),
             logp[0, index, :size],
-            logp[1, index, :size],
             "stop" if ended[index] else "length",
+            policy_logp=logp[1, index, :size],
         )
         for index, (request, size) in enumerate(zip(requests, lengths.tolist(), strict=True))
     ]

@@ -362,13 +362,10 @@ def generate_seeds(key: PRNGKeyArray, count: int) -> UInt64[np.ndarray, "count"]
 def _extract_response(request: Request, samples: Samples, row: int, cut: int | None) -> Response:
     """Return the response in one row, without padding and without tokens after a stop string."""
     length = int(samples.count[row]) if cut is None else cut
-    return Response(
-        prompt_id=request.prompt_id,
-        group=request.group,
-        tokens=np.array(samples.tokens[row, :length]),
-        mask=np.ones(length, bool),
-        behaviour_logp=np.array(samples.behaviour_logp[row, :length]),
+    return request.respond(
+        np.array(samples.tokens[row, :length]),
+        np.array(samples.behaviour_logp[row, :length]),
+        "length" if samples.truncated[row] and cut is None else "stop",
         policy_logp=np.array(samples.policy_logp[row, :length]),
-        finish="length" if samples.truncated[row] and cut is None else "stop",
         kept=None if samples.kept is None else np.array(samples.kept[row, :length]),
     )

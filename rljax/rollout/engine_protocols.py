@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int16, Int32
@@ -51,6 +51,23 @@ class Request(NamedTuple):
     seed: int
     """Random seed, below 2^64. The same request gives the same response, whatever other requests are in the same call. (With the
     built-in engine this holds bit for bit, unless the model's own arithmetic depends on the number of rows.)"""
+
+    def respond(
+        self,
+        tokens: Int32[np.ndarray, "N"],
+        behaviour_logp: Float32[np.ndarray, "N"],
+        finish: Finish,
+        *,
+        policy_logp: Float32[np.ndarray, "N"] | None = None,
+        **others: Any,
+    ) -> "Response":
+        """Return a response to this request in which every token was sampled; see `Response` for the fields.
+
+        Without `policy_logp`, it equals `behaviour_logp`, as it does without top-k and top-p.
+        """
+        before_truncation = behaviour_logp if policy_logp is None else policy_logp
+        mask = np.ones(len(tokens), bool)
+        return Response(self.prompt_id, self.group, tokens, mask, behaviour_logp, before_truncation, finish, **others)
 
 
 class Response(NamedTuple):
