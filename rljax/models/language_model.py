@@ -36,7 +36,7 @@ from rljax.models.paged_cache import (
 )
 from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.quantization import Quantized
-from rljax.models.token_scores import choose_chunk, score_features
+from rljax.models.token_scores import score_features
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Transformer
 
 PREFILL_TOKENS = 2_048
@@ -170,7 +170,6 @@ def score_tokens(
         `Scores` over `[B, T]`; entries without a token in the batch are meaningless and must be masked.
     """
     features = token_features(model, params, packed)
-    chunk = choose_chunk(chunk, model.config.vocab_size, model.mesh)
     kept = None if packed.kept is None else jnp.asarray(packed.kept)
     scores = score_features(
         features, scored_tokens(packed), kept=kept, temperature=temperature, chunk=chunk, mesh=model.mesh

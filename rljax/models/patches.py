@@ -48,7 +48,7 @@ from rljax.models.language_model import (
 )
 from rljax.models.packed import Features, Packed, Scores, scored_tokens, take_before_scored, to_batch
 from rljax.models.policy import Decoder, HostParams, Params, Policy
-from rljax.models.token_scores import choose_chunk, score_features
+from rljax.models.token_scores import score_features
 
 PATCHES = "patches"
 """Entry of the parameters with the projection `[F, D]`, its bias `[D]`, and the positions `row` and `column`."""
@@ -238,7 +238,6 @@ def score_with_patches(
 ) -> Scores:
     """Compute the log-probability (-inf for a patch) and entropy of a batch's tokens; see `language_model.score_tokens`."""
     features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
-    chunk = choose_chunk(chunk, reader.model.config.vocab_size, reader.model.mesh)
     head_rows = jnp.asarray(reader.text_row)[tokens]
     ids = None if packed.kept is None else jnp.asarray(packed.kept)
     kept = None if ids is None else jnp.where(ids < 0, ids, jnp.asarray(reader.text_row)[ids])

@@ -119,7 +119,7 @@ def token_scores(
     cap: float | Float[Array, ""] | None = None,
     kept: Int[Array, "R K S"] | None = None,
     temperature: float = 1.0,
-    chunk: int,
+    chunk: int | None = None,
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
     """Compute the log-probability of each token, and the entropy of the distribution that the token was sampled from.
@@ -140,7 +140,7 @@ def token_scores(
         cap: c, positive; it gets no gradient. None: the logits have no bound.
         kept: ids of the tokens that each softmax runs over, see `Packed.kept`; None: all.
         temperature: τ, positive.
-        chunk: number of tokens per device whose logits exist at once.
+        chunk: number of tokens per device whose logits exist at once; None: `default_chunk`.
         mesh: devices over which the rows and the vocabulary are split. Each copy of the parameters sums its own gradient of `head`;
             the sum over copies is computed once. None: one device.
 
@@ -149,7 +149,14 @@ def token_scores(
 
     Raises:
         ValueError: the number of rows is not a multiple of the devices that share them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> logp, entropy = token_scores(jnp.array([[[1.0, 0.0]]]), jnp.array([[0.0, 1.0], [0.0, 2.0]]), jnp.array([[0]]))
+        >>> round(logp.item(), 3), round(entropy.item(), 3)
+        (-0.693, 0.693)
     """
+    chunk = choose_chunk(chunk, head.shape[0], mesh)
     chunked = split_into_chunks(tokens, chunk, mesh)
     masks = None if kept is None else split_into_chunks(kept, chunk, mesh).chunks
     matrix = Head(head, copy, cap)
@@ -163,7 +170,7 @@ def score_features(
     *,
     kept: Int[Array, "R K S"] | None = None,
     temperature: float,
-    chunk: int,
+    chunk: int | None,
     mesh: Mesh | None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
     """Compute the log-probability and entropy of each token from `Features`; see `token_scores`."""
