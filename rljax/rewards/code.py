@@ -28,6 +28,8 @@ _NUMPY = """class {name}:
 """
 """The parts of numpy that the tests of MBPP+ and HumanEval+ use; the sandbox has no numpy."""
 _NUMPY_NAMES = {"ndarray", "float64", "float32", "allclose"}
+NOT_PARSED = (SyntaxError, ValueError, MemoryError, RecursionError)
+"""What `ast.parse` raises for a text that is not a program; MemoryError means that the text is nested too deeply."""
 _log = logging.getLogger(__name__)
 
 
@@ -265,7 +267,7 @@ def _script_as_tests(test: str, *, alone: bool) -> tuple[str, ...]:
     """Return a test script as a single test. If the script needs a package and there are other tests, warn and return no test."""
     try:
         needed = [ast.unparse(node) for node in source.list_imports([ast.parse(test)]) if not _is_standard(node)]
-    except (SyntaxError, ValueError, RecursionError):
+    except NOT_PARSED:
         needed = []  # the sandbox reports what is wrong with it
     if alone or not needed:
         return (test,)
@@ -278,7 +280,7 @@ def _replace_numpy(test: str) -> str:
     """Replace a test's `import numpy` with `_NUMPY`, if `_NUMPY` has everything that the test uses."""
     try:
         tree = ast.parse(test) if "numpy" in test else ast.Module([], [])
-    except (SyntaxError, ValueError, RecursionError):
+    except NOT_PARSED:
         return test  # the sandbox reports what is wrong with it
     lines = test.split("\n")
     for node in tree.body:
@@ -312,7 +314,7 @@ def _find_tested_names(tests: Sequence[str]) -> list[str]:
     """Find the names that the tests use but do not define; the program must define them."""
     try:
         trees = [ast.parse(test) for test in tests]
-    except (SyntaxError, ValueError, RecursionError):
+    except NOT_PARSED:
         return []  # the sandbox leaves such tests unjudged, whatever the program is
     return sorted(
         (source.find_loaded_names(trees) - source.find_bound_names(trees)) | source.find_builtin_under_test(trees)
@@ -324,7 +326,7 @@ def _is_program(text: str) -> bool:
     try:
         tree = ast.parse(text)
         compile(tree, "<prompt>", "exec")
-    except (SyntaxError, ValueError, RecursionError):
+    except NOT_PARSED:
         return False
     return any(not isinstance(node, ast.Expr) for node in tree.body)
 
