@@ -57,15 +57,15 @@ class GuessingGame:
 
 
 def record_steps(monkeypatch):
-    """Record each step's result, the log-probabilities of its responses after its update, and the training worker."""
+    """Record each step's details, the log-probabilities of its responses after its update, and the training worker."""
     recorded, original = [], rl_phase.one_step
 
     def one_step(run, tools, *arguments):
-        result = original(run, tools, *arguments)
-        params = policy_params(run.setup.base, result.checkpoint.state.params)
-        after = make_policy_scores(run.setup)(params, sequences_of(result.collected.sampled)).logp
-        recorded.append((result, np.asarray(after), run.setup.train))
-        return result
+        outcome = original(run, tools, *arguments)
+        params = policy_params(run.setup.base, outcome.checkpoint.state.params)
+        after = make_policy_scores(run.setup)(params, sequences_of(outcome.details.collected.sampled)).logp
+        recorded.append((outcome.details, np.asarray(after), run.setup.train))
+        return outcome
 
     monkeypatch.setattr(rl_phase, "one_step", one_step)
     return recorded
