@@ -89,7 +89,7 @@ def test_resuming_with_more_steps_extends_a_run(run, tmp_path, capsys):
     assert "Changed: steps: 1 -> 2, quiet: True -> False." in text
     assert "held-out accuracy so far: " in text
     fixed = ["--steps", "3", "--learning-rate", "1", "--run", "elsewhere"]
-    message = r"cannot change --learning-rate: 0.0001 -> 1.0, run: \S*small -> elsewhere; its results"
+    message = r"cannot change --learning-rate: 0.0001 -> 1.0, --run: \S*small -> elsewhere; its results"
     assert re.search(message, refusal_of(capsys, "train", "--resume", str(longer), *fixed))
 
 
