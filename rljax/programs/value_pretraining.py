@@ -137,10 +137,8 @@ def make_step(run: Run, steps: int, checkpoint: Checkpoint) -> RunStep:
         sampled = {"response_length": float(lengths.mean()), "tokens_per_second": float(lengths.sum()) / seconds}
         metrics = present(measured) | sampled | {"seconds": seconds}
         skipped = None if measured.critic is None else float(measured.critic.skipped_value_updates)
-        after = checkpoint._replace(
-            state=state
-        )  # a pass rate from a single response says little, so the history starts with RL
-        return StepOutcome(after, metrics, skipped, required(measured.credit, "metrics.credit"))
+        # The history starts with RL, because a pass rate from a single response says little.
+        return StepOutcome(checkpoint._replace(state=state), metrics, skipped, required(measured.credit, "metrics.credit"))
 
     return step
 
