@@ -279,7 +279,7 @@ def misfit_lengths(weights: Callable, penalty: Callable | None, limit: int) -> l
         >>> misfit_lengths(token_mean, partial(soft_overlong_penalty, max_length=64, cache=12), 64)
         []
         >>> (note,) = misfit_lengths(partial(constant_length, max_length=3000), None, 64)
-        >>> note[-67:]
+        >>> note.rpartition(", ")[2]
         'so gradients are 0.021 times as large as with max_length=64'
     """
     divisor, lengths = (slot.keywords if isinstance(slot, partial) else {} for slot in (weights, penalty))
