@@ -61,8 +61,10 @@ def test_links_lead_to_existing_files(page):
 def test_python_blocks_run_up_to_their_training_calls(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__page__"}
-    with jax.numpy_dtype_promotion("standard"):  # JAX's default, which Optax needs
-        for block in python_blocks(page):
+    blocks = python_blocks(page)
+    uses_optax = any("import optax" in block for block in blocks)  # it needs JAX's default promotion
+    with jax.numpy_dtype_promotion("standard" if uses_optax else "strict"):
+        for block in blocks:
             ast.parse(block)
             exec(compile(TRAINS.sub("", block), str(page), "exec"), names)
 

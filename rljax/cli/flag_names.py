@@ -64,7 +64,8 @@ def write_flags(message: str, names: Set[str], short_flags: Mapping[str, str] = 
 
     message = re.sub(r"(?<![\w.,=`'/-])[a-z]\w*(?:, [a-z]\w*){2,}", rewrite_list, message)
     unchanged = r"`[^`]*`|--[\w-]+ [\w.-]+=|[\w.-]*[/'\"][^\s,;]*"
-    name = r"(?<![\w.,=-])(?P<name>[a-z]\w*)(?:(?P<value>=)(?=\S)|(?P<verb> is )|(?=(?P<change>: .* -> ))|(?![\w(=]|\.\w))"
+    change = r"(?=(?P<change>: [^:;]{1,200} -> ))"
+    name = rf"(?<![\w.,=-])(?P<name>[a-z]\w*)(?:(?P<value>=)(?=\S)|(?P<verb> is )|{change}|(?![\w(=]|\.\w))"
 
     def rewrite(match: re.Match[str]) -> str:
         name = match["name"]

@@ -143,8 +143,8 @@ def importance_weighted_k3(
         ref_logp: log-probabilities under the reference π_ref, `[..., T]`, nats.
 
     Returns:
-        `[..., T]`, nats, not negative up to rounding; float32 at least. Not clamped: the penalty grows as ρ does. Where π_θ is 0,
-        it is its limit, π_ref(o_t) / π_behaviour(o_t).
+        `[..., T]`, nats, not negative up to rounding; float32 at least. Not clamped: the penalty grows as ρ does. If π_θ is 0, the
+        result is its limit, π_ref(o_t) / π_behaviour(o_t).
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.

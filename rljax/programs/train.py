@@ -38,6 +38,9 @@ from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 UNJUDGED = "none"
 """Name of the reward in a supervised run whose answers are not scored."""
 
+UnusedIf = tuple[bool, tuple[str, ...], str]
+"""Whether some settings have no effect in this run, their names, and the reason."""
+
 SHARED_OPTIMIZER_SETTINGS = (
     "learning_rate_warmup",
     "adam_b1",
@@ -151,19 +154,22 @@ def refuse_unused_settings(config: TrainConfig, custom: CustomParts) -> None:
         )
 
 
-def _unused_settings(config: TrainConfig, custom: CustomParts) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
-    """List groups of settings: whether they have no effect in this run, their names, and the reason."""
-    sampling, passed = config.sampling, "is passed to train()"
+def _unused_settings(config: TrainConfig, custom: CustomParts) -> tuple[UnusedIf, ...]:
+    """List all groups of settings that may have no effect in a run."""
     algorithm = make_algorithm(config, custom.algorithm)
+    return (
+        *_settings_of_replaced_parts(config, custom, algorithm),
+        *_settings_of_absent_features(config, custom, algorithm),
+    )
+
+
+def _settings_of_replaced_parts(config: TrainConfig, custom: CustomParts, algorithm: Algorithm) -> tuple[UnusedIf, ...]:
+    """List settings of built-in parts; they have no effect if a server or a part that is passed to `train` replaces the part."""
+    sampling, passed = config.sampling, "is passed to train()"
     has_environment = custom.environment is not None or config.reward.environment is not None
     # in an environment, the built-in engine may sample another player
     memory = () if has_environment else ("cache_memory", "decode_slots")
     return (
-        (
-            sampling.engine_url is None,
-            ("engine_server", "engine_folder", "engine_patience"),
-            "applies only with engine_url",
-        ),
         (
             sampling.engine_url is not None,
             ("cache_dtype", "shard_sampler", *memory),
@@ -194,6 +200,18 @@ def _unused_settings(config: TrainConfig, custom: CustomParts) -> tuple[tuple[bo
             has_environment,
             ("reward_messages", "reward_weights", "reward_combine"),
             "applies to a reward, but an environment judges the responses",
+        ),
+    )
+
+
+def _settings_of_absent_features(config: TrainConfig, custom: CustomParts, algorithm: Algorithm) -> tuple[UnusedIf, ...]:
+    """List settings of features; they have no effect in a run without the feature."""
+    sampling = config.sampling
+    return (
+        (
+            sampling.engine_url is None,
+            ("engine_server", "engine_folder", "engine_patience"),
+            "applies only with engine_url",
         ),
         (config.adapter.rank is None, ("lora_alpha", "lora_targets", "lora_start"), "applies only with lora_rank"),
         (config.critic.head is None, ("critic_head_options",), "applies only with critic_head"),
